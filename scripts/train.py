@@ -1,0 +1,53 @@
+"""Train: one run, a Hydra sweep, or all that is pending of an experiment.
+
+    python scripts/train.py task=mnist_mlp100 optim=nero optim.lr=0.001 seed=0
+    python scripts/train.py --multirun optim=nero,sgd optim.lr=0.1,0.01
+    python scripts/train.py --multirun experiment=mnist
+"""
+
+import sys
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from nero.plans.config import CONFIG_DIR, ConfigError, from_hydra
+
+
+@hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")
+def main(cfg: DictConfig) -> dict[str, Any]:
+    from nero.data.sources import MissingData
+    from nero.train import train
+
+    context = HydraConfig.get()
+    alone = context.mode == RunMode.RUN
+    if alone and cfg.experiment is not None:
+        sys.exit("error: experiment=NAME is a sweep: add --multirun")
+    try:
+        outcome = train(from_hydra(cfg, context.runtime.choices))
+    except (ConfigError, MissingData) as error:
+        if alone:
+            sys.exit(f"error: {error}")
+        return {"run_id": " ".join(context.overrides.task), "status": "refused", "message": str(error)}
+    if alone:
+        _say(outcome)
+    return outcome
+
+
+def _say(outcome: dict[str, Any]) -> None:
+    """One line on what became of a single run, and the exit status that goes with it."""
+    run_id, status = outcome["run_id"], outcome["status"]
+    if status == "failed":
+        sys.exit(f"{outcome['traceback']}{run_id} failed: {outcome['message']}")
+    if status == "busy":
+        sys.exit(f"error: {outcome['message']}")
+    if status == "interrupted":
+        print(f"{run_id} stopped ({outcome['message']}); the same command goes on from here")
+    elif outcome.get("skipped"):
+        print(f"{run_id} is {status} already")
+
+
+if __name__ == "__main__":
+    main()

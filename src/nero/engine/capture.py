@@ -1,0 +1,80 @@
+"""One training step as a CUDA graph: captured once per batch shape, then replayed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.optim import Optimizer
+
+from nero.tasks.base import Batch
+
+WARM_UP = 2
+"""Eager steps per shape before its capture: they let libraries and optimisers allocate what they allocate lazily.
+They are real training steps, so nothing has to be rolled back."""
+
+
+IMPLEMENTATION_KEYS = ("foreach", "fused", "capturable")
+"""Param-group keys by which torch's optimisers choose how to compute a step, not what."""
+
+
+class CaptureError(RuntimeError):
+    """The step does something that a CUDA graph cannot hold."""
+
+
+def allow_capture(optimizer: Optimizer) -> None:
+    """Choose the implementation of torch's own optimisers that takes its learning rate from a device tensor."""
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+        if type(optimizer).__module__.startswith("torch.optim") and group.get("fused", False) is None:
+            group["fused"] = True
+
+
+@dataclass
+class _Shape:
+    eager_steps: int = 0
+    graph: "torch.cuda.CUDAGraph | None" = None
+    inputs: Batch = ()
+
+
+class CapturedStep:
+    """Calls `step(batch)`, from a graph where it has one. `step` must change state in place and return nothing."""
+
+    def __init__(self, step: Callable[[Batch], None]) -> None:
+        self.step = step
+        self.shapes: dict[tuple[object, ...], _Shape] = {}
+        self.stream = torch.cuda.Stream()
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, batch: Batch) -> None:
+        shape = self.shapes.setdefault(tuple((t.shape, t.dtype) for t in batch), _Shape())
+        if shape.graph is None and shape.eager_steps < WARM_UP:
+            shape.eager_steps += 1
+            self._eager(batch)
+            return
+        if shape.graph is None:
+            self._capture(shape, batch)
+        for static, tensor in zip(shape.inputs, batch, strict=True):
+            static.copy_(tensor)
+        assert shape.graph is not None
+        shape.graph.replay()
+
+    def _eager(self, batch: Batch) -> None:
+        # On a stream of its own, so that autograd's buffers do not belong to the stream that graphs may not use.
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            self.step(batch)
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+    def _capture(self, shape: _Shape, batch: Batch) -> None:
+        shape.inputs = tuple(tensor.clone() for tensor in batch)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                self.step(shape.inputs)
+        except RuntimeError as error:
+            raise CaptureError(
+                "the training step could not be captured as a CUDA graph; an optimiser or task that synchronises with "
+                f"the host runs with machine.capture=false ({str(error).splitlines()[0]})"
+            ) from error
+        shape.graph = graph

@@ -1,0 +1,242 @@
+"""The only training loop."""
+
+import io
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from nero.engine import seeding
+from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep, allow_capture
+from nero.engine.interrupt import stop_reason
+from nero.engine.precision import autocast, set_precision
+from nero.engine.schedules import Schedule
+from nero.runs.store import RunDirectory, Status
+from nero.runs.tracking import Tracker
+from nero.tasks.base import Batch, Task
+
+CHECK_EVERY = 50
+"""Steps between two looks at whether the loss is still finite. A look waits for the device, so it is not free."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is carried out, as far as the loop cares."""
+
+    device: torch.device
+    precision: str = "fp32"
+    capture: bool = False
+    checkpoint_seconds: float = 300.0
+    deadline: float = math.inf  # Unix seconds
+
+
+@dataclass
+class Position:
+    """Where training stands: whole epochs done, steps done in the current one, and the time it took."""
+
+    epoch: int = 0
+    step: int = 0
+    total_steps: int = 0
+    seconds: float = 0.0
+    epoch_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the loop ended. `status` is None when it was asked to stop (`reason`) and left a checkpoint to go on from."""
+
+    status: Status | None
+    position: Position
+    diverged_at: dict[str, int] | None = None
+    reason: str | None = None
+
+
+class LearningRates:
+    """Sets every optimiser's learning rate to its initial value times the schedule's factor.
+
+    Inside a captured step the learning rate must be a device tensor; elsewhere it is a plain number, so that any
+    optimiser will do.
+    """
+
+    def __init__(self, optimizers: Mapping[str, Optimizer], device: torch.device, as_tensors: bool) -> None:
+        self.groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+        self.factor: float | None = None
+        for group in self.groups:
+            group.setdefault("initial_lr", float(group["lr"]))
+            group["lr"] = torch.tensor(group["initial_lr"], device=device) if as_tensors else group["initial_lr"]
+
+    def set(self, factor: float) -> None:
+        if factor == self.factor:
+            return
+        self.factor = factor
+        for group in self.groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(group["initial_lr"] * factor)
+            else:
+                group["lr"] = group["initial_lr"] * factor
+
+    def current(self) -> float:
+        return float(self.groups[0]["initial_lr"]) * (1.0 if self.factor is None else self.factor)
+
+
+class Loop:
+    """Trains a task from wherever its run directory stands to its last epoch."""
+
+    def __init__(
+        self,
+        task: Task,
+        optimizers: Mapping[str, Optimizer],
+        schedule: Schedule,
+        run: RunDirectory,
+        trackers: list[Tracker],
+        settings: Settings,
+    ) -> None:
+        self.task, self.optimizers, self.schedule = task, dict(optimizers), schedule
+        self.run_directory, self.trackers, self.settings = run, trackers, settings
+        device = settings.device
+        set_precision(settings.precision)
+        if settings.capture:
+            for optimizer in self.optimizers.values():
+                allow_capture(optimizer)
+        self.position = Position()
+        # The number of the step, and of the first one whose loss was not finite (-1: none): on the device, so that a
+        # step never has to ask the host.
+        self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
+        self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
+
+    def run(self) -> Ending:
+        """Go on to the end, to divergence, or to a request to stop."""
+        position, task = self.position, self.task
+        self.rates = LearningRates(self.optimizers, self.settings.device, self.settings.capture)
+        self.step = CapturedStep(self._step) if self.settings.capture else self._step
+        self.checkpointed = self.clock = time.monotonic()
+        if reason := stop_reason(self.settings.deadline):
+            return Ending(None, position, reason=reason)
+        while position.epoch < task.epochs:
+            for batch in task.batches(position.epoch, position.step):
+                self.rates.set(self.schedule(position.epoch + position.step / task.steps_per_epoch))
+                self.step(batch)
+                position.step += 1
+                position.total_steps += 1
+                if ending := self._between_steps():
+                    return ending
+            if ending := self._diverged():
+                return ending
+            self._end_epoch()
+            if position.epoch < task.epochs and (ending := self._pause()):
+                return ending
+        return Ending(Status.DONE, position)
+
+    def _step(self, batch: Batch) -> None:
+        """What is captured: for each loss that the task yields, one backward pass and one step of that network."""
+        losses = self.task.losses(batch)
+        while True:
+            with autocast(self.settings.precision, self.settings.device):
+                pair = next(losses, None)
+            if pair is None:
+                break
+            name, loss = pair
+            optimizer = self.optimizers[name]
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            newly_bad = ~torch.isfinite(loss.detach()) & (self.first_bad < 0)
+            self.first_bad.copy_(torch.where(newly_bad, self.steps_done, self.first_bad))
+        self.steps_done += 1
+
+    def _between_steps(self) -> Ending | None:
+        position, task = self.position, self.task
+        if position.step % CHECK_EVERY == 0:
+            for tracker in self.trackers:
+                tracker.step(position.epoch, position.step, task.steps_per_epoch)
+            if ending := self._diverged():
+                return ending
+        return self._pause() if task.resumes_within_epoch and position.step < task.steps_per_epoch else None
+
+    def _pause(self) -> Ending | None:
+        """Checkpoint if it is time to, and end if asked to."""
+        reason = stop_reason(self.settings.deadline)
+        if reason or time.monotonic() - self.checkpointed > self.settings.checkpoint_seconds:
+            self.checkpoint()
+        return Ending(None, self.position, reason=reason) if reason else None
+
+    def _diverged(self) -> Ending | None:
+        first_bad = int(self.first_bad)
+        if first_bad < 0:
+            return None
+        self._count_time()
+        where = {"epoch": first_bad // self.task.steps_per_epoch + 1, "step": first_bad + 1}
+        return Ending(Status.DIVERGED, self.position, diverged_at=where)
+
+    def _end_epoch(self) -> None:
+        position, task = self.position, self.task
+        with autocast(self.settings.precision, self.settings.device):
+            metrics = task.evaluate()
+        traces = task.traces()
+        task.meters.reset_()
+        self._count_time()
+        record: dict[str, Any] = {
+            "epoch": position.epoch + 1,
+            "step": position.total_steps,
+            "seconds": round(position.epoch_seconds, 4),
+            "lr": self.rates.current(),
+            **metrics,
+        }
+        if traces:
+            record["trace"] = traces
+        self.run_directory.append_metrics(record)
+        for tracker in self.trackers:
+            tracker.epoch(record)
+        position.epoch, position.step, position.epoch_seconds = position.epoch + 1, 0, 0.0
+
+    def _count_time(self) -> None:
+        now = time.monotonic()
+        self.position.seconds += now - self.clock
+        self.position.epoch_seconds += now - self.clock
+        self.clock = now
+
+    # checkpoints
+
+    def checkpoint(self) -> None:
+        """Write the whole state, so that `restore` goes on as if nothing had happened."""
+        self._count_time()
+        position = self.position
+        state = {
+            "position": vars(position),
+            "networks": {name: network.state_dict() for name, network in self.task.networks().items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "task": self.task.state_dict(),
+            "rng": seeding.global_state(self.settings.device),
+            "steps_done": self.steps_done,
+        }
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        self.run_directory.save_checkpoint(buffer.getvalue(), {"epoch": position.epoch, "step": position.step})
+        self.checkpointed = time.monotonic()
+
+    def restore(self) -> bool:
+        """Take up the newest whole checkpoint, and drop the metrics that come after it. False where there is none."""
+        data = self.run_directory.load_checkpoint()
+        if data is None:
+            self.run_directory.keep_metrics(epochs=0)
+            return False
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        for name, network in self.task.networks().items():
+            network.load_state_dict(state["networks"][name])
+        for name, optimizer in self.optimizers.items():
+            saved = state["optimizers"][name]
+            for old, new in zip(saved["param_groups"], optimizer.param_groups, strict=True):
+                # How a step is carried out depends on the machine that does it now, not on the one that wrote the state.
+                old.update({key: new[key] for key in IMPLEMENTATION_KEYS if key in new})
+            optimizer.load_state_dict(saved)
+        self.task.load_state_dict(state["task"])
+        seeding.restore_global_state(state["rng"], self.settings.device)
+        self.steps_done.copy_(state["steps_done"])
+        self.position = Position(**state["position"])
+        self.run_directory.keep_metrics(epochs=self.position.epoch)
+        return True

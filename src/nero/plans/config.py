@@ -1,0 +1,117 @@
+"""From words on a command line to one run: compose the config, check it, give it its id."""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIG_DIR = ROOT / "configs"
+
+NOT_IDENTITY = ("machine", "tracking", "data_root", "store", "experiment")
+"""Top-level keys that say where and how a run is carried out, not what it is: they are left out of its id."""
+
+
+class ConfigError(ValueError):
+    """A setting that no run can have, in one line."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run's config with the names that its tables use: the file names of its task's and optimiser's YAML."""
+
+    task_name: str
+    optim_name: str
+    cfg: DictConfig
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What the run is, resolved, as plain Python values: what is hashed and what is written to config.yaml."""
+        plain = OmegaConf.to_container(self.cfg, resolve=True, throw_on_missing=True)
+        assert isinstance(plain, dict)
+        what = {str(key): value for key, value in plain.items() if key not in NOT_IDENTITY}
+        return {"task_name": self.task_name, "optim_name": self.optim_name, **what}
+
+    @cached_property
+    def run_id(self) -> str:
+        return f"{self.task_name}-{self.optim_name}-{self.lr:g}-s{self.seed}-{digest(self.identity)}"
+
+    @property
+    def lr(self) -> float:
+        return float(self.cfg.optim.lr)
+
+    @property
+    def seed(self) -> int:
+        return int(self.cfg.seed)
+
+    @property
+    def epochs(self) -> int:
+        return int(self.cfg.task.epochs)
+
+    def at(self, lr: float, seed: int) -> "RunConfig":
+        """The same run with another learning rate and seed, without composing again."""
+        cfg = self.cfg.copy()
+        cfg.optim.lr, cfg.seed = lr, seed
+        return RunConfig(self.task_name, self.optim_name, cfg)
+
+
+def compose(overrides: Sequence[str]) -> RunConfig:
+    """Compose the shipped configs with `overrides` as the command line would."""
+    # Inside a Hydra program (a sweep) Hydra already stands on these configs, and may not be initialised twice.
+    running = GlobalHydra.instance().is_initialized()
+    with nullcontext() if running else initialize_config_dir(config_dir=str(CONFIG_DIR), version_base="1.3"):
+        cfg = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+    return from_hydra(cfg, cfg.hydra.runtime.choices)
+
+
+def from_hydra(cfg: DictConfig, choices: Any) -> RunConfig:
+    """Name and check what Hydra composed; `choices` is its `hydra.runtime.choices`."""
+    cfg = cfg.copy()
+    with open_dict(cfg):
+        cfg.pop("hydra", None)
+    _check(cfg)
+    return RunConfig(str(choices["task"]), str(choices["optim"]), cfg)
+
+
+def names(group: str) -> list[str]:
+    """The choices of a config group, such as every optimiser there is."""
+    return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+
+
+def digest(identity: dict[str, Any]) -> str:
+    """Eight hex digits over the config's values; 1 and 1.0 are the same value, as on the command line."""
+    return hashlib.sha256(json.dumps(_canonical(identity), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _canonical(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _check(cfg: DictConfig) -> None:
+    """Refuse what would only fail later, or never fail and mean nothing."""
+    lr = cfg.optim.get("lr")
+    if isinstance(lr, bool) or not isinstance(lr, int | float) or not math.isfinite(lr) or lr <= 0:
+        raise ConfigError(f"optim.lr must be a positive number, not {lr!r}")
+    if isinstance(cfg.seed, bool) or not isinstance(cfg.seed, int) or cfg.seed < 0:
+        raise ConfigError(f"seed must be a whole number from 0, not {cfg.seed!r}")
+    if not isinstance(cfg.task.epochs, int) or cfg.task.epochs < 1:
+        raise ConfigError(f"task.epochs must be a whole number from 1, not {cfg.task.epochs!r}")
+    for key, allowed in (("data", ("real", "embedded")), ("precision", ("fp32", "tf32", "bf16"))):
+        if cfg[key] not in allowed:
+            raise ConfigError(f"{key} must be one of {', '.join(allowed)}, not {cfg[key]!r}")

@@ -1,0 +1,54 @@
+"""Plans and outcomes as text: what is pending and how long it should take, what came of a sweep."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nero.plans.plan import CellState, Experiment, Summary, expected_seconds, pending
+from nero.runs.tracking import clock
+
+
+def describe_plan(experiment: Experiment, states: Sequence[CellState], summaries: Mapping[str, Summary]) -> str:
+    """Pending runs one by one, then their count and expected time, then what cannot be run yet."""
+    runs = pending(states)
+    lines = [f"{experiment.name}: {experiment.title}"]
+    times = [expected_seconds(run, summaries) for run in runs]
+    for run, seconds in zip(runs, times, strict=True):
+        lines.append(f"  pending  {run.run_id}  {run.epochs} epochs  {clock(seconds) if seconds else 'time unknown'}")
+    settled = sum(_settled_count(state) for state in states)
+    undecided = sum(state.undecided for state in states)
+    known = [seconds for seconds in times if seconds is not None]
+    words = [f"{settled} runs done", f"{len(runs)} pending"]
+    if undecided:
+        words.append(f"{undecided} repeats to follow once the searches are done")
+    if known:
+        unknown = f", {len(runs) - len(known)} of unknown length" if len(known) < len(runs) else ""
+        words.append(f"{clock(sum(known))} expected one after another{unknown}")
+    lines.append("  " + "; ".join(words))
+    for reason in dict.fromkeys(state.cell.to_come for state in states if state.cell.to_come):
+        count = sum(state.cell.run_count for state in states if state.cell.to_come == reason)
+        lines.append(f"  {reason} ({count} runs)")
+    return "\n".join(lines)
+
+
+def describe_outcomes(outcomes: Iterable[Mapping[str, Any]]) -> str:
+    """One line per run of a sweep: status, final metric, time."""
+    rows = [("run", "status", "final", "time")]
+    for outcome in outcomes:
+        final = outcome.get("final")
+        metric = (outcome.get("metric") or {}).get("key", "")
+        rows.append(
+            (
+                str(outcome["run_id"]),
+                str(outcome["status"]) + (" (already)" if outcome.get("skipped") else ""),
+                f"{metric} {final:.4f}" if final is not None else str(outcome.get("message") or "-"),
+                clock(outcome["seconds"]) if outcome.get("seconds") is not None else "-",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _settled_count(state: CellState) -> int:
+    searched = sum(summary is not None for summary in state.search.values())
+    repeated = sum(s is not None for seed, s in state.repeats.items() if seed != state.cell.search_seed)
+    return searched + repeated

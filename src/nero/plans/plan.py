@@ -1,0 +1,193 @@
+"""An experiment names the runs that a table or figure needs; a plan is what of it is still to be done.
+
+An experiment (`experiments/*.yaml`) is a list of rows; a row, for each of its optimisers and swept settings, is a cell:
+a learning-rate grid searched with one seed, then repeats with further seeds at the best final value (PROTOCOL of
+Table 1). A grid of one learning rate needs no search: its seeds are simply run.
+"""
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nero.plans.config import ROOT, ConfigError, RunConfig, compose, names
+from nero.runs.store import SETTLED, Status
+
+EXPERIMENTS = ROOT / "experiments"
+Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run that an experiment asks for, and the words that launch it."""
+
+    run_id: str
+    task: str
+    optim: str
+    lr: float
+    seed: int
+    epochs: int
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table: a task, an optimiser with its settings, a learning-rate grid and the seeds."""
+
+    task: str
+    optim: str
+    lrs: tuple[float, ...]
+    search_seed: int
+    repeat_seeds: tuple[int, ...]
+    variant: tuple[tuple[str, Any], ...] = ()  # swept settings of this cell, such as (("task.sigma", 100),)
+    overrides: tuple[str, ...] = ()  # settings shared by all of the experiment's or row's runs
+
+    @property
+    def to_come(self) -> str | None:
+        """Why the cell cannot be run yet (its task or optimiser has no YAML), or None."""
+        for group, name in (("task", self.task), ("optim", self.optim)):
+            if name not in names(group):
+                return f"{group} {name} is still to come: there is no configs/{group}/{name}.yaml"
+        return None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        swept = (f"{key}={_word(value)}" for key, value in self.variant)
+        return (f"task={self.task}", f"optim={self.optim}", *self.overrides, *swept)
+
+    @cached_property
+    def _config(self) -> RunConfig:
+        return compose(self.words)
+
+    def run(self, lr: float, seed: int) -> PlannedRun:
+        config = self._config.at(lr, seed)
+        overrides = (*self.words, f"optim.lr={lr!r}", f"seed={seed}")
+        return PlannedRun(config.run_id, self.task, self.optim, lr, seed, config.epochs, overrides)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return (self.search_seed, *self.repeat_seeds)
+
+    @property
+    def run_count(self) -> int:
+        """Runs of a whole search and its repeats."""
+        return len(self.lrs) + len(self.repeat_seeds)
+
+
+@dataclass(frozen=True)
+class CellState:
+    """What is known of a cell: its search, its best learning rate, its repeats."""
+
+    cell: Cell
+    search: dict[float, Summary | None]  # learning rate -> the settled run with the search seed
+    best_lr: float | None = None  # None while the search goes on, and where every run diverged
+    repeats: dict[int, Summary | None] = field(default_factory=dict)  # seed -> the settled run at the best rate
+    pending: tuple[PlannedRun, ...] = ()
+    undecided: int = 0  # repeats that will be asked for once the search has ended
+
+    @property
+    def complete(self) -> bool:
+        return not self.pending and not self.undecided and self.cell.to_come is None
+
+    @property
+    def diverged(self) -> bool:
+        """Every learning rate of the grid diverged: there is no best one to repeat."""
+        return bool(self.search) and all(s is not None and s["status"] == Status.DIVERGED for s in self.search.values())
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+
+
+def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIMENTS) -> Experiment:
+    """Read `experiments/<name>.yaml`; `extra` are command-line words for every run of it."""
+    path = folder / f"{name}.yaml"
+    if not path.exists():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
+        raise ConfigError(f"there is no experiment {name!r}; there are: {known}")
+    text = yaml.safe_load(path.read_text())
+    shared = tuple(text.get("overrides", ()))
+    cells = [cell for row in text["rows"] for cell in _cells(row, shared, tuple(extra), path)]
+    return Experiment(name, text["title"], tuple(cells))
+
+
+def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...], path: Path) -> Iterable[Cell]:
+    known = {"task", "optim", "lr", "sweep", "search_seed", "repeat_seeds", "overrides"}
+    if unknown := set(row) - known:
+        raise ConfigError(f"{path.name}: unknown key {sorted(unknown)[0]!r} in a row; there are: {', '.join(sorted(known))}")
+    sweep = row.get("sweep", {})
+    for task, optim in itertools.product(_list(row["task"]), _list(row["optim"])):
+        for values in itertools.product(*sweep.values()):
+            yield Cell(
+                task=task,
+                optim=optim,
+                lrs=tuple(float(lr) for lr in _list(row["lr"])),
+                search_seed=int(row.get("search_seed", 0)),
+                repeat_seeds=tuple(row.get("repeat_seeds", ())),
+                variant=tuple(zip(sweep, values, strict=True)),
+                overrides=(*shared, *row.get("overrides", ()), *extra),
+            )
+
+
+def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:
+    """Hold a cell against what is logged."""
+    if cell.to_come:
+        return CellState(cell, {lr: None for lr in cell.lrs})
+    search = {lr: cell.run(lr, cell.search_seed) for lr in cell.lrs}
+    found = {lr: _settled(summaries.get(run.run_id)) for lr, run in search.items()}
+    missing = tuple(run for lr, run in search.items() if found[lr] is None)
+    if len(cell.lrs) > 1 and missing:
+        return CellState(cell, found, pending=missing, undecided=len(cell.repeat_seeds))
+    best = best_lr(found) if len(cell.lrs) > 1 else cell.lrs[0]
+    if best is None:
+        return CellState(cell, found)
+    runs = {seed: cell.run(best, seed) for seed in cell.seeds}
+    repeats = {seed: _settled(summaries.get(run.run_id)) for seed, run in runs.items()}
+    return CellState(cell, found, best, repeats, tuple(run for seed, run in runs.items() if repeats[seed] is None))
+
+
+def best_lr(search: Mapping[float, Summary | None]) -> float | None:
+    """The learning rate with the best final value of the metric. A diverged run ranks last; of equals the smaller wins."""
+    finals = {lr: summary for lr, summary in search.items() if summary and summary["status"] == Status.DONE}
+    if not finals:
+        return None
+    goal = next(iter(finals.values()))["metric"]["goal"]
+    sign = 1.0 if goal == "min" else -1.0
+    # A run that ended without a finite metric (null in its summary) is no better than one that diverged.
+    ranked = {lr: sign * s["final"] if s["final"] is not None else float("inf") for lr, s in finals.items()}
+    return min(ranked, key=lambda lr: (ranked[lr], lr))
+
+
+def pending(states: Iterable[CellState]) -> list[PlannedRun]:
+    """Every run that can be started now, each once, in the experiment's order."""
+    return list({run.run_id: run for state in states for run in state.pending}.values())
+
+
+def expected_seconds(run: PlannedRun, summaries: Mapping[str, Summary]) -> float | None:
+    """How long a run should take, from logged runs of its task (with its optimiser where there are any), or None."""
+    logged = [s for s in summaries.values() if s["task"] == run.task and s["epochs_done"]]
+    same = [s for s in logged if s["optim"] == run.optim]
+    rates = [s["seconds"] / s["epochs_done"] for s in same or logged]
+    return statistics.median(rates) * run.epochs if rates else None
+
+
+def _settled(summary: Summary | None) -> Summary | None:
+    return summary if summary and summary["status"] in SETTLED else None
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _word(value: Any) -> str:
+    """A value as Hydra's command line reads it, which is how JSON writes it."""
+    return json.dumps(value)

@@ -1,0 +1,104 @@
+"""Which table and which figures each experiment has. A new table or figure joins by an entry here."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nero.plans.config import ROOT
+from nero.plans.plan import CellState, Experiment, Summary, load_experiment, survey
+from nero.report import cells, figures, frame, paper
+from nero.report.tables import Table, build_table
+from nero.runs.store import Status, Store
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """An experiment held against a store: all that its table and figures may look at."""
+
+    experiment: Experiment
+    states: tuple[CellState, ...]
+    summaries: Mapping[str, Summary]
+    store: Store
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Read on first use: tables need none."""
+        return frame.load_curves(self.store, self._run_ids)
+
+    @cached_property
+    def traces(self) -> pd.DataFrame:
+        return frame.load_traces(self.store, self._run_ids)
+
+    @property
+    def _run_ids(self) -> frozenset[str]:
+        return frozenset(run["run_id"] for state in self.states for run in cells.logged(state))
+
+    def gaps(self) -> list[str]:
+        """What is missing, a line per row and reason: whose runs, and which of those failed."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for state in self.states:
+            if what := cells.gap(state):
+                failed = [run.run_id for run in state.pending if self._has_failed(run.run_id)]
+                reason = f"{what}; failed: {', '.join(failed)}" if failed else what
+                row = cells.row_text((state.cell.task, state.cell.variant))
+                found.setdefault((row, reason), []).append(state.cell.optim)
+        return [f"{row}, {', '.join(optims)}: {reason}" for (row, reason), optims in found.items()]
+
+    def _has_failed(self, run_id: str) -> bool:
+        summary: Mapping[str, Any] = self.summaries.get(run_id, {})
+        return summary.get("status") == Status.FAILED
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is reported of an experiment."""
+
+    published: Callable[[], paper.Published] | None = None  # the paper's numbers for its table
+    figures: Mapping[str, Callable[[Evidence], Figure]] = field(default_factory=dict)  # by file name
+
+
+def _learning_curves(evidence: Evidence) -> Figure:
+    return figures.learning_curves(evidence.experiment.title, evidence.states, evidence.curves)
+
+
+def _figure3(evidence: Evidence) -> Figure:
+    return figures.figure3(evidence.states, evidence.curves, evidence.traces)
+
+
+CATALOGUE: dict[str, Contents] = {
+    "mnist": Contents(paper.mnist, {"figure3": _figure3}),
+    "table1": Contents(paper.table1),
+}
+"""By experiment. One that is not named here gets its table and its learning curves, with no numbers of the paper's."""
+
+
+def default_store() -> Store:
+    """NERO_RUNS, else the runs that are committed."""
+    return Store(os.environ.get("NERO_RUNS") or ROOT / "results" / "runs")
+
+
+def gather(name: str, store: Store, summaries: Mapping[str, Summary] | None = None) -> Evidence:
+    """Hold `experiments/<name>.yaml` against a store; `summaries` where the store's have been read already."""
+    experiment = load_experiment(name)
+    found = store.summaries() if summaries is None else summaries
+    return Evidence(experiment, tuple(survey(cell, found) for cell in experiment.cells), found, store)
+
+
+def make_table(evidence: Evidence) -> Table:
+    published = _contents(evidence).published
+    return build_table(evidence.experiment, evidence.states, published() if published else None)
+
+
+def make_figures(evidence: Evidence) -> dict[str, Figure]:
+    """Every figure of the experiment, by file name."""
+    return {name: make(evidence) for name, make in _contents(evidence).figures.items()}
+
+
+def _contents(evidence: Evidence) -> Contents:
+    name = evidence.experiment.name
+    return CATALOGUE.get(name) or Contents(figures={name: _learning_curves})

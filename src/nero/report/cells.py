@@ -1,0 +1,133 @@
+"""What the logged runs of one cell say, before any formatting: how it stands, its final values, what is missing."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from nero.plans.plan import Cell, CellState, Summary, best_lr
+from nero.runs.store import Status
+
+Variant = tuple[tuple[str, Any], ...]
+RowKey = tuple[str, Variant]
+BESIDE = "not to be set beside the paper's numbers"
+
+
+class EmbeddedDataError(ValueError):
+    """Runs on embedded data were about to stand beside the paper's numbers."""
+
+
+class Standing(StrEnum):
+    """How a cell stands."""
+
+    COMPLETE = "complete"
+    INCOMPLETE = "incomplete"
+    DIVERGED = "diverged"  # all runs settled, and every learning rate or some seed of the best one diverged
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell's final values at its best learning rate, in the unit of the log."""
+
+    state: CellState
+    standing: Standing
+    lr: float | None  # best of what has been searched so far; None where nothing has a finite result
+    runs: tuple[Summary, ...]  # the settled runs at that learning rate, by seed
+
+    @property
+    def finals(self) -> list[float]:
+        """Of the runs that ended with a finite value."""
+        return [float(run["final"]) for run in self.runs if not has_diverged(run)]
+
+    @property
+    def diverged(self) -> int:
+        return len(self.runs) - len(self.finals)
+
+
+def read_cell(state: CellState) -> CellResult:
+    """Sum up a cell. While a search goes on, its best run so far stands for the cell."""
+    lr = state.best_lr if state.repeats else best_lr(state.search)
+    at_lr = state.repeats.values() if state.repeats else [state.search[lr]] if lr is not None else []
+    runs = tuple(run for run in at_lr if run is not None)
+    return CellResult(state, _standing(state, runs), lr, runs)
+
+
+def _standing(state: CellState, runs: tuple[Summary, ...]) -> Standing:
+    if not logged(state):
+        return Standing.MISSING
+    if not state.complete:
+        return Standing.INCOMPLETE
+    return Standing.DIVERGED if not runs or any(has_diverged(run) for run in runs) else Standing.COMPLETE
+
+
+def has_diverged(run: Summary) -> bool:
+    """A run that ended without a finite value of its metric is no better than one that was stopped at a NaN."""
+    return run["status"] == Status.DIVERGED or run["final"] is None
+
+
+def logged(state: CellState) -> list[Summary]:
+    """Every settled run of a cell, search and repeats, each once."""
+    runs = [*state.search.values(), *state.repeats.values()]
+    return list({run["run_id"]: run for run in runs if run is not None}.values())
+
+
+def rows(states: Iterable[CellState]) -> dict[RowKey, list[CellState]]:
+    """Cells by (task, variant), in the experiment's order: the rows of its table, the panels of its figure."""
+    found: dict[RowKey, list[CellState]] = {}
+    for state in states:
+        key = (state.cell.task, state.cell.variant)
+        row = found.setdefault(key, [])
+        if any(other.cell.optim == state.cell.optim for other in row):
+            raise ValueError(f"{row_text(key)} has {state.cell.optim} twice: say what differs under `sweep`")
+        row.append(state)
+    return found
+
+
+def variant_text(variant: Variant) -> str:
+    """Swept settings in words, such as "sigma = 100"."""
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} = {value}" for key, value in variant)
+
+
+def row_text(row: RowKey) -> str:
+    task, variant = row
+    return f"{task}, {variant_text(variant)}" if variant else task
+
+
+def gap(state: CellState) -> str | None:
+    """What a cell lacks, in words, or None."""
+    if state.cell.to_come:
+        return state.cell.to_come
+    if state.undecided or not state.repeats:
+        searched = sum(run is not None for run in state.search.values())
+        return f"search {searched} of {len(state.search)}" if state.pending else None
+    return seeds_text(seed for seed, run in state.repeats.items() if run is None)
+
+
+def divergence(state: CellState) -> str | None:
+    """Which runs at the best learning rate diverged, in words, or None."""
+    if not state.repeats:
+        return "every learning rate" if state.diverged else None
+    return seeds_text(seed for seed, run in state.repeats.items() if run is not None and has_diverged(run))
+
+
+def seeds_text(seeds: Iterable[int]) -> str | None:
+    listed = [str(seed) for seed in seeds]
+    return f"seed{'s' if len(listed) > 1 else ''} {', '.join(listed)}" if listed else None
+
+
+def is_embedded(cell: Cell) -> bool:
+    """Whether the cell asks for embedded data; of several words for one setting the last holds."""
+    pairs = (word.partition("=") for word in cell.words)
+    asked = [value.strip("'\"") for key, _, value in pairs if key.lstrip("+") == "data"]
+    return asked[-1:] == ["embedded"]
+
+
+def require_real(states: Iterable[CellState]) -> None:
+    """Raise unless every cell and every run of it is on the paper's data. The guard of all that shows paper numbers."""
+    for state in states:
+        if is_embedded(state.cell):
+            raise EmbeddedDataError(f"{state.cell.task} with {state.cell.optim} asks for embedded data: {BESIDE}")
+        for run in logged(state):
+            if run.get("data") != "real":
+                raise EmbeddedDataError(f"{run['run_id']} ran on {run.get('data')} data: {BESIDE}")

@@ -1,0 +1,44 @@
+"""What of a report is written where, and whether what is committed is what the runs give."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from nero.report import style
+from nero.report.table_formats import FORMATS
+from nero.report.tables import Table
+from nero.runs.atomic import write_atomic
+
+
+def table_files(table: Table) -> dict[Path, bytes]:
+    """Path under the results folder -> content."""
+    return {Path("tables") / f"{table.name}.{ending}": to(table).encode() for ending, to in FORMATS.items()}
+
+
+def figure_files(figures: Mapping[str, Figure]) -> dict[Path, bytes]:
+    return {
+        Path("figures") / f"{name}.{ending}": style.render(figure, ending)
+        for name, figure in figures.items()
+        for ending in style.FORMATS
+    }
+
+
+def write(files: Mapping[Path, bytes], out: Path) -> None:
+    for path, data in files.items():
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(out / path, data)
+
+
+def differences(files: Mapping[Path, bytes], out: Path) -> list[str]:
+    """A line for each file under `out` that is absent or not, byte for byte, what it should be."""
+    found = []
+    for path, data in files.items():
+        try:
+            committed = (out / path).read_bytes()
+        except FileNotFoundError:
+            found.append(f"{out / path} is absent")
+            continue
+        if committed != data:
+            found.append(f"{out / path} differs from what the runs give")
+    return found

@@ -1,0 +1,112 @@
+"""The paper's own numbers, from results/paper: its tables as printed, and curves that its authors logged.
+
+Results are in the unit that tables show: per cent for errors and accuracies.
+"""
+
+import csv
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from nero.plans.config import ROOT
+from nero.report.cells import Variant
+from nero.report.units import ShownMetric, scale, shown_metric
+
+PAPER = ROOT / "results" / "paper"
+
+TABLE1_TASKS = {
+    ("cgan", "BigGAN-like"): "cifar10_cgan",
+    ("classification", "VGG11"): "cifar10_vgg11",
+    ("classification", "ResNet-18"): "cifar10_resnet18",
+    ("language model", "Transformer"): "wikitext2_transformer",
+    ("translation", "Transformer"): "multi30k_transformer",
+    ("ppo", "vanilla CNN"): "pong_ppo",
+}
+"""(task, model) of the paper's rows -> our task."""
+
+REPARAM, DEEP = "mnist_reparam", "mnist_mlp100"
+"""Our tasks of Figure 3, left and right."""
+
+REPARAM_EPOCHS, REPARAM_LR = 5, 0.01
+"""Settings of Figure 3 (left) that its log does not repeat (Section 5.3, and how long the authors trained)."""
+
+ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
+"""What the authors logged of both MNIST networks."""
+
+
+ResultKey = tuple[str, Variant, str]
+"""(task, variant, optimiser)."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One cell of the paper's."""
+
+    mean: float
+    std: float  # population standard deviation over the seeds
+    lr: float
+    n: int | None = None  # None where the source does not say
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a table sets beside our results."""
+
+    source: str  # heads the paper's lines
+    results: Mapping[ResultKey, Result]
+    metrics: Mapping[str, ShownMetric]  # by task
+
+
+def table1(folder: Path = PAPER) -> Published:
+    """Table 1 as printed."""
+    results: dict[ResultKey, Result] = {}
+    metrics = {}
+    with (folder / "table1.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            task = TABLE1_TASKS[row["task"], row["model"]]
+            metrics[task] = ShownMetric(row["metric"], row["goal"])
+            results[task, (), row["optimizer"]] = Result(float(row["mean"]), float(row["std"]), float(row["lr"]))
+    return Published("paper", results, metrics)
+
+
+def mnist(folder: Path = PAPER) -> Published:
+    """Both halves of Figure 3: mean training accuracy over the last epoch, from the authors' logs."""
+    results: dict[ResultKey, Result] = {}
+    reparam = reparam_curves(folder)
+    last_epoch = reparam[reparam.iteration > reparam.iteration.max() * (1 - 1 / REPARAM_EPOCHS)]
+    finals = last_epoch.groupby(["lr", "sigma", "seed"]).value.mean()
+    for (lr, sigma), values in finals.groupby(level=["lr", "sigma"]):
+        results[REPARAM, (("task.sigma", sigma),), "adam"] = _result(values, lr)
+    deep = deep_curves(folder)
+    finals = deep[deep.epoch == deep.epoch.max()].set_index(["optim", "lr", "seed"]).value
+    for (optim, lr), values in finals.groupby(level=["optim", "lr"]):
+        results[DEEP, (), optim] = _result(values, lr)
+    return Published("authors' logs", results, dict.fromkeys((REPARAM, DEEP), shown_metric(ACCURACY)))
+
+
+def deep_curves(folder: Path = PAPER) -> pd.DataFrame:
+    """Figure 3 (right): accuracy per epoch, each optimiser at the learning rate that the authors chose.
+
+    That is the one they repeated with further seeds. The highest final value would not tell: several tie.
+    """
+    logged = pd.read_csv(folder / "mnist_100_layer.csv").rename(
+        columns={"optimizer": "optim", "train_accuracy": "value"}
+    )
+    seeds = logged.groupby(["optim", "lr"]).seed.nunique()
+    chosen = pd.MultiIndex.from_tuples(seeds.groupby(level="optim").idxmax(), names=["optim", "lr"])
+    kept = logged[pd.MultiIndex.from_frame(logged[["optim", "lr"]]).isin(chosen)]
+    return kept[["optim", "lr", "seed", "epoch", "value"]].reset_index(drop=True)
+
+
+def reparam_curves(folder: Path = PAPER) -> pd.DataFrame:
+    """Figure 3 (left): accuracy per iteration for both scales of the raw weights."""
+    logged = pd.read_csv(folder / "mnist_reparameterised.csv").rename(columns={"train_accuracy": "value"})
+    return logged.assign(optim="adam", lr=REPARAM_LR)[["optim", "lr", "sigma", "seed", "iteration", "value"]]
+
+
+def _result(finals: Iterable[float], lr: float) -> Result:
+    shown = [scale(ACCURACY["key"]) * value for value in finals]
+    return Result(statistics.fmean(shown), statistics.pstdev(shown), lr, len(shown))

@@ -1,0 +1,115 @@
+"""How all figures and tables look: names, colours, and settings that make a figure's bytes reproducible."""
+
+import io
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+OPTIMS = {
+    "nero": ("Nero", "#D55E00"),
+    "sgd": ("SGD", "#0072B2"),
+    "adam": ("Adam", "#009E73"),
+    "lamb": ("LAMB", "#CC79A7"),
+    "madam": ("Madam", "#E69F00"),
+}
+"""File name in configs/optim -> how the paper writes it, and its colour in every figure.
+
+The colours are Okabe and Ito's, which colour-blind readers can tell apart. An optimiser that is not named here goes by
+its file name and draws from OTHERS.
+"""
+
+VARIANTS = ("#000000", "#56B4E9")
+"""Settings of one optimiser against each other: colours that no optimiser has."""
+
+OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
+
+OURS, THEIRS = "-", "--"
+FORMATS = ("pdf", "svg", "png")
+
+RC: Any = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.linewidth": 0.4,
+    "grid.alpha": 0.5,
+    "lines.linewidth": 1.2,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "svg.hashsalt": "nero",  # else the ids of clip paths are drawn at random
+    "pdf.fonttype": 42,  # TrueType, which publishers take
+}
+NO_DATES = {
+    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+    "svg": {"Creator": None, "Date": None},
+    "png": {"Software": None},
+}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Also a decorator. Starts from matplotlib's defaults, so that a reader's own matplotlibrc changes nothing."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(RC)
+        yield
+
+
+def name(optim: str) -> str:
+    return OPTIMS[optim][0] if optim in OPTIMS else optim
+
+
+def colours(optims: Iterable[str]) -> dict[str, str]:
+    """One colour per optimiser; those of OPTIMS are the same in every figure."""
+    others = [optim for optim in in_order(optims) if optim not in OPTIMS]
+    return {key: colour for key, (_, colour) in OPTIMS.items()} | {
+        optim: OTHERS[place % len(OTHERS)] for place, optim in enumerate(others)
+    }
+
+
+def in_order(optims: Iterable[str]) -> tuple[str, ...]:
+    """Each once: the paper's optimisers as the paper orders them, then others as they come."""
+    places = {optim: place for place, optim in enumerate(OPTIMS)}
+    return tuple(sorted(dict.fromkeys(optims), key=lambda optim: places.get(optim, len(places))))
+
+
+def panels(rows: int, columns: int, title: str) -> tuple[Figure, list[Axes]]:
+    """An empty figure and its panels, row by row."""
+    figure = Figure(figsize=(4.6 * columns, 3.6 * rows), layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    return figure, list(axes.flat)
+
+
+def head(axes: Axes, title: str, notes: Iterable[str]) -> None:
+    """A panel's title, and below it what is to be said on its face."""
+    lines = [line for note in notes for line in textwrap.wrap(note, 62)]
+    axes.set_title("\n".join([title, *lines]), loc="left")
+
+
+def legend_below(axes: Axes, columns: int = 2) -> None:
+    """Outside the panel, where it hides no curve."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns)
+
+
+def settle(figure: Figure) -> Figure:
+    """Lay the figure out once and for all: else each format that is written would move things a little."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return figure
+
+
+@house_style()
+def render(figure: Figure, file_format: str) -> bytes:
+    """The figure as a file's bytes, without dates or versions: the same figure gives the same bytes."""
+    file = io.BytesIO()
+    figure.savefig(file, format=file_format, metadata=NO_DATES[file_format])
+    return file.getvalue()

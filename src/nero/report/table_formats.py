@@ -1,0 +1,228 @@
+"""A table as Markdown, CSV and LaTeX. The same table gives the same bytes everywhere."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from nero.report import cells, style
+from nero.report.cells import Standing
+from nero.report.tables import Entry, Row, Table
+from nero.report.units import ShownMetric, number, rate
+
+ARROWS = {"min": "↓", "max": "↑"}
+EMBEDDED = "Embedded data, not the paper's: these numbers say that the chain works and mean nothing beside the paper's."
+
+
+@dataclass(frozen=True)
+class Text:
+    """A cell's words: its value, which may be emphasised, and what is to be known about it."""
+
+    value: str
+    detail: str = ""
+    rank: int | None = None
+
+
+def entry_text(entry: Entry) -> Text:
+    """Our side of a cell: "11.16 ± 0.17" with n and learning rate, or why there is no such number."""
+    result = entry.result
+    details = []
+    if entry.mean is not None:
+        value = number(entry.mean) + (f" ± {number(entry.std)}" if entry.std is not None else "")
+        details.append(f"n = {entry.n}" + (f" of {entry.planned}" if entry.n < entry.planned else ""))
+    elif result.standing is Standing.INCOMPLETE:
+        value = "diverged so far"
+    else:
+        value = str(result.standing)
+    diverged = cells.divergence(result.state)
+    if diverged and entry.mean is not None:
+        details.append(f"{diverged} diverged")
+    if result.standing is Standing.INCOMPLETE:
+        details.append(f"incomplete: {cells.gap(result.state)}")
+    if result.lr is not None and entry.mean is not None:
+        details.append(f"η = {rate(result.lr)}")
+    return Text(value, ", ".join(details), entry.rank)
+
+
+def published_text(entry: Entry) -> Text:
+    """The paper's side of a cell."""
+    theirs = entry.published
+    if theirs is None:
+        return Text("")
+    details = [f"n = {theirs.n}"] if theirs.n is not None else []
+    return Text(
+        f"{number(theirs.mean)} ± {number(theirs.std)}",
+        ", ".join([*details, f"η = {rate(theirs.lr)}"]),
+        entry.published_rank,
+    )
+
+
+def notes(table: Table) -> str:
+    """How to read the table."""
+    said = [
+        "Mean ± population standard deviation over n seeds, at the end of training, at the best learning rate η of a "
+        "search with one seed. In each row the best is bold and the runner-up underlined."
+    ]
+    if not table.complete:
+        said.append("An incomplete cell shows, and is ranked by, what is logged so far.")
+    return " ".join(said)
+
+
+# Markdown
+
+
+def to_markdown(table: Table) -> str:
+    """Two lines per row where the paper has numbers: ours, and the paper's below it."""
+    head = ["task", "metric", *([""] if table.source else []), *map(style.name, table.optims)]
+    lines = [f"# {table.title}", ""]
+    if table.embedded:
+        lines += [f"**{EMBEDDED}**", ""]
+    lines += [_markdown_line(head), _markdown_line(["---"] * len(head))]
+    for row in table.rows:
+        label = f"`{row.task}`" + (f", {cells.variant_text(row.variant)}" if row.variant else "")
+        for whose, texts in _lines(table, row):
+            first = [label, _heading(row.metric)] if whose in ("ours", "") else ["", ""]
+            lines.append(_markdown_line([*first, *([whose] if table.source else []), *map(_markdown_cell, texts)]))
+    return "\n".join([*lines, "", notes(table), ""])
+
+
+def _markdown_line(words: list[str]) -> str:
+    return f"| {' | '.join(word.replace('|', '&#124;') for word in words)} |"
+
+
+def _markdown_cell(text: Text) -> str:
+    emphasis: dict[int | None, str] = {1: f"**{text.value}**", 2: f"<u>{text.value}</u>"}
+    return emphasis.get(text.rank, text.value) + (f" ({text.detail})" if text.detail else "")
+
+
+# LaTeX
+
+
+def to_latex(table: Table) -> str:
+    """A floating table for a document that loads booktabs."""
+    columns = "ll" + ("l" if table.source else "") + "c" * len(table.optims)
+    head = ["task", "metric", *([""] if table.source else []), *map(style.name, table.optims)]
+    body = []
+    for number_, row in enumerate(table.rows):
+        if number_:
+            body.append(r"\addlinespace")
+        for whose, texts in _lines(table, row):
+            ours = whose in ("ours", "")
+            first = (
+                [_latex(cells.row_text((row.task, row.variant))), _latex(_heading(row.metric))] if ours else ["", ""]
+            )
+            words = [*first, *([_latex(whose)] if table.source else []), *map(_latex_cell, texts)]
+            body.append(" & ".join(words) + r" \\")
+    caption = " ".join([f"{table.title}.", *([EMBEDDED] if table.embedded else []), notes(table)])
+    return "\n".join(
+        [
+            r"\begin{table*}[t]",
+            r"\centering\footnotesize",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            " & ".join(map(_latex, head)) + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            rf"\caption{{{_latex(caption)}}}",
+            rf"\label{{table:{table.name}}}",
+            r"\end{table*}",
+            "",
+        ]
+    )
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    **{sign: "\\" + sign for sign in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "η": r"$\eta$",
+    "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$",
+}
+
+
+def _latex(text: str) -> str:
+    # Hyphens before digits are minus signs.
+    escaped = "".join(LATEX.get(sign, sign) for sign in text)
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
+
+
+def _latex_cell(text: Text) -> str:
+    emphasis: dict[int | None, Callable[[str], str]] = {1: r"\textbf{{{}}}".format, 2: r"\underline{{{}}}".format}
+    value = emphasis.get(text.rank, str)(_latex(text.value))
+    return value + (rf" {{\scriptsize ({_latex(text.detail)})}}" if text.detail else "")
+
+
+# CSV
+
+
+def to_csv(table: Table) -> str:
+    """One line per cell with all of its numbers; run ids are separated by spaces."""
+    file = io.StringIO()
+    lines = [_csv_line(table, row, optim, entry) for row in table.rows for optim, entry in row.entries.items()]
+    writer = csv.DictWriter(file, list(lines[0]) if lines else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return file.getvalue()
+
+
+def _csv_line(table: Table, row: Row, optim: str, entry: Entry) -> dict[str, str]:
+    result, theirs = entry.result, entry.published
+    search = [run for run in result.state.search.values() if run is not None]
+    metric = row.metric
+    return {
+        "experiment": table.name,
+        "task": row.task,
+        "variant": cells.variant_text(row.variant),
+        "optim": optim,
+        "data": "embedded" if table.embedded else "real",
+        "metric": metric.label if metric else "",
+        "goal": metric.goal if metric else "",
+        "status": str(result.standing),
+        "mean": _exact(entry.mean),
+        "std": _exact(entry.std),
+        "n": str(entry.n),
+        "diverged": str(result.diverged),
+        "planned": str(entry.planned),
+        "lr": _exact(result.lr),
+        "searched": str(len(search)),
+        "grid": str(len(result.state.search)),
+        "rank": _whole(entry.rank),
+        "paper_mean": _exact(theirs.mean if theirs else None),
+        "paper_std": _exact(theirs.std if theirs else None),
+        "paper_n": _whole(theirs.n if theirs else None),
+        "paper_lr": _exact(theirs.lr if theirs else None),
+        "paper_rank": _whole(entry.published_rank),
+        "runs": " ".join(run["run_id"] for run in result.runs),
+        "search_runs": " ".join(run["run_id"] for run in search),
+    }
+
+
+def _exact(value: float | None) -> str:
+    # Ten digits: more than any log holds, and none of the noise of multiplying by 100.
+    return "" if value is None else f"{value:.10g}"
+
+
+def _whole(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _lines(table: Table, row: Row) -> Iterator[tuple[str, list[Text]]]:
+    """Whose numbers, and one text per optimiser; an optimiser that the row does not have leaves its place empty."""
+    entries = [row.entries.get(optim) for optim in table.optims]
+    yield "ours" if table.source else "", [entry_text(entry) if entry else Text("") for entry in entries]
+    if table.source:
+        yield table.source, [published_text(entry) if entry else Text("") for entry in entries]
+
+
+def _heading(metric: ShownMetric | None) -> str:
+    return f"{metric.label} {ARROWS[metric.goal]}" if metric else ""
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
+"""By the ending of the file's name."""

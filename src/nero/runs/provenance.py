@@ -1,0 +1,71 @@
+"""Where a run's numbers come from: code, versions, machine, command."""
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import nero
+
+PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "triton")
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """What to record when a run starts. `device` is the device's name in words, as its driver gives it."""
+    commit, dirty = code_version()
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": commit,
+        "dirty": dirty,
+        "versions": {"python": platform.python_version(), "nero": nero.__version__, **_versions()},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "device": device,
+        "command": command(),
+    }
+
+
+def code_version() -> tuple[str | None, bool | None]:
+    """Commit hash and whether the tree had changes on top of it; (None, None) where neither is known.
+
+    A copy of the code without its history says in NERO_COMMIT what `git describe --always --dirty --abbrev=40` printed.
+    """
+    described = os.environ.get("NERO_COMMIT") or _git_describe()
+    if not described:
+        return None, None
+    return described.removesuffix("-dirty"), described.endswith("-dirty")
+
+
+def command() -> str:
+    """The command line, with the paths that only mean something on this machine shortened."""
+    words = [sys.argv[0].removeprefix(f"{Path.cwd()}{os.sep}"), *sys.argv[1:]]
+    return " ".join(words).replace(str(Path.cwd()), ".").replace(str(Path.home()), "~")
+
+
+def _git_describe() -> str | None:
+    try:
+        result = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

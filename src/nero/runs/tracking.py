@@ -1,0 +1,115 @@
+"""What people watch while runs go on: a progress line, and a mirror in wandb. Nothing reads either of them back."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+
+class Tracker(Protocol):
+    """Told what a run does; never asked."""
+
+    def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str) -> None: ...
+    def step(self, epoch: int, step: int, steps: int) -> None: ...
+    def epoch(self, record: Mapping[str, Any]) -> None: ...
+    def finish(self, summary: Mapping[str, Any]) -> None: ...
+
+
+class Progress:
+    """One line per run: epoch, metric, seconds per epoch, time left.
+
+    On a terminal the line is rewritten in place; elsewhere it is printed now and then, so that logs stay short.
+    """
+
+    def __init__(self, stream: TextIO | None = None, every: float = 10.0) -> None:
+        self.stream = stream or sys.stderr
+        self.interactive = self.stream.isatty()
+        self.every = every if not self.interactive else 0.2
+        self.shown = 0.0
+        self.text = ""
+
+    def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str) -> None:
+        self.run_id, self.epochs, self.metric = run_id, epochs, metric
+        self.begun, self.first = time.monotonic(), done
+        self.seconds: float | None = None
+        self.value: float | None = None
+        self._show(f"epoch {done}/{epochs}" + ("  resuming" if done else ""))
+
+    def step(self, epoch: int, step: int, steps: int) -> None:
+        if self.interactive and time.monotonic() - self.shown > self.every:
+            self._show(self._line(epoch + step / steps, f"{epoch + step / steps:.2f}"))
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        epoch = int(record["epoch"])
+        self.value, self.seconds = record.get(self.metric), float(record["seconds"])
+        last_or_first = epoch in (self.first + 1, self.epochs)
+        if last_or_first or time.monotonic() - self.shown > self.every:
+            self._show(self._line(epoch, str(epoch)))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        words = [summary["status"], f"epoch {summary['epochs_done']}/{summary['epochs']}"]
+        if summary.get("final") is not None:
+            words.append(f"{self.metric} {summary['final']:.4f}")
+        if summary.get("diverged_at"):
+            words.append(f"at step {summary['diverged_at']['step']}")
+        self._show("  ".join([*words, f"{clock(summary['seconds'])} in all"]))
+        if self.interactive:
+            self.stream.write("\n")
+            self.stream.flush()
+
+    def _line(self, progress: float, epoch: str) -> str:
+        words = [f"epoch {epoch}/{self.epochs}"]
+        if self.value is not None:
+            words.append(f"{self.metric} {self.value:.4f}")
+        if self.seconds is not None:
+            words.append(f"{self.seconds:.2f} s/epoch")
+        if progress > self.first:
+            left = (time.monotonic() - self.begun) / (progress - self.first) * (self.epochs - progress)
+            words.append(f"{clock(left)} left")
+        return "  ".join(words)
+
+    def _show(self, text: str) -> None:
+        self.shown = time.monotonic()
+        text = f"{self.run_id}  {text}"
+        if self.interactive:
+            self.stream.write("\r" + text + " " * max(0, len(self.text) - len(text)))
+            self.text = text
+        else:
+            self.stream.write(text + "\n")
+        self.stream.flush()
+
+
+class WandbMirror:
+    """A copy of the run for wandb's pages, offline unless asked otherwise: no login and no network."""
+
+    def __init__(self, project: str = "nero", mode: str = "offline", entity: str | None = None) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise RuntimeError("tracking=wandb needs the package wandb: pip install 'nero[tracking]'") from None
+        self.wandb = wandb
+        self.settings = {"project": project, "mode": mode, "entity": entity}
+
+    def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str) -> None:
+        self.run = self.wandb.init(
+            id=run_id, name=run_id, dir=str(path), config=dict(config), resume="allow", reinit="finish_previous", **self.settings
+        )
+
+    def step(self, epoch: int, step: int, steps: int) -> None:
+        pass
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
+        self.run.log(numbers, step=int(record["epoch"]))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self.run.summary.update({"status": summary["status"], "final": summary["final"]})
+        self.run.finish(exit_code=1 if summary["status"] == "failed" else 0)
+
+
+def clock(seconds: float) -> str:
+    """90 -> '1:30', 4000 -> '1:06:40'."""
+    whole = max(0, round(seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,127 @@
+"""The contract between a learning problem and the engine.
+
+A task owns its data, its networks, its losses and its metric. The engine owns time: it asks for batches, steps the
+optimiser of each network that a loss is yielded for, evaluates once per epoch, checkpoints and resumes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Batch = tuple[Tensor, ...]
+"""Tensors on the device. A step is captured once per combination of shapes, so there should be few."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a table reports of a task: the value of `key` at the end of training."""
+
+    key: str
+    goal: Literal["min", "max"]
+    label: str
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+class Streams(Protocol):
+    """Random streams named by purpose and epoch, so that resuming at an epoch needs no saved loader state."""
+
+    def number(self, purpose: str, epoch: int = 0) -> int: ...
+    def generator(self, purpose: str, epoch: int = 0) -> torch.Generator: ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a task is given beside its own settings: where it runs, its randomness, its data."""
+
+    device: torch.device
+    streams: Streams
+    data: str  # "real" or "embedded"
+    data_root: Path
+
+
+class Meters:
+    """Sums and traces over an epoch, kept on the device and read once at its end.
+
+    Everything is allocated here and only ever changed in place, so that updates can be part of a captured step.
+    """
+
+    def __init__(self, device: torch.device, sums: tuple[str, ...] = (), traces: Mapping[str, int] | None = None) -> None:
+        self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in sums}
+        self._traces = {name: torch.zeros(steps, device=device) for name, steps in (traces or {}).items()}
+        self._places = {name: torch.zeros(1, dtype=torch.int64, device=device) for name in self._traces}
+
+    def add_(self, name: str, value: Tensor | float) -> None:
+        """Add to a sum."""
+        self._sums[name].add_(value.detach() if isinstance(value, Tensor) else value)
+
+    def append_(self, name: str, value: Tensor) -> None:
+        """Put the next value of a trace, one per step."""
+        place = self._places[name]
+        self._traces[name].index_copy_(0, place, value.detach().reshape(1).to(torch.float32))
+        place.add_(1)
+
+    def read(self) -> dict[str, float]:
+        """The sums, in one transfer from the device."""
+        values: list[float] = torch.stack(list(self._sums.values())).tolist()
+        return dict(zip(self._sums, values, strict=True))
+
+    def read_traces(self) -> dict[str, list[float]]:
+        return {name: trace[: int(self._places[name])].tolist() for name, trace in self._traces.items()}
+
+    def reset_(self) -> None:
+        for tensor in self.state_dict().values():
+            tensor.zero_()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        named = {"sum": self._sums, "trace": self._traces, "place": self._places}
+        return {f"{kind}/{name}": tensor for kind, group in named.items() for name, tensor in group.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
+
+
+class Task(ABC):
+    """One learning problem. A new one is a module with a subclass of this and a YAML in configs/task."""
+
+    metric: Metric
+    epochs: int
+    steps_per_epoch: int
+    meters: Meters
+
+    resumes_within_epoch: bool = True
+    """Whether `batches(epoch, start)` can take up an epoch in its middle; else checkpoints wait for its end."""
+
+    @abstractmethod
+    def networks(self) -> dict[str, nn.Module]:
+        """The networks by name; each gets an optimiser of its own."""
+
+    @abstractmethod
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The epoch's batches (counted from 0) from number `start` on."""
+
+    @abstractmethod
+    def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+        """(network, loss) pairs. The engine steps that network before it asks for the next pair."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, float]:
+        """Metrics of the epoch that has just ended, such as "train/loss" and "val/error"."""
+
+    def traces(self) -> dict[str, list[float]]:
+        """Values per step of the epoch that has just ended, for figures that are drawn against iterations."""
+        return self.meters.read_traces()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside networks and optimisers."""
+        return {"meters": self.meters.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.meters.load_state_dict(state["meters"])

@@ -1,0 +1,207 @@
+"""One run: config -> task, optimisers, loop -> a run directory with a summary."""
+
+import gc
+import math
+import os
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from torch.optim import Optimizer
+
+from nero.engine import interrupt
+from nero.engine.loop import Ending, Loop, Settings
+from nero.engine.seeding import SeedStreams, seed_global
+from nero.plans.config import ROOT, ConfigError, RunConfig
+from nero.runs.lock import RunBusy
+from nero.runs.provenance import provenance
+from nero.runs.store import SETTLED, RunDirectory, Status, Store
+from nero.runs.tracking import Progress, Tracker
+from nero.tasks.base import Context, Task
+
+Outcome = dict[str, Any]
+"""A run's summary, with `status` also "interrupted" or "busy", and `skipped` for a run that was settled before."""
+
+
+def train(config: RunConfig) -> Outcome:
+    """Carry out one run, or go on with it; a settled run is left as it is.
+
+    Raises ConfigError or MissingData for what can never work here. Any other exception in the run is a `failed` run:
+    it is recorded with its traceback, and whoever asked for several runs goes on with the next.
+    """
+    run = Store(config.cfg.store).run(config.task_name, config.run_id)
+    if (settled := _settled(run)) is not None:
+        return settled
+    machine = config.cfg.machine
+    device = choose_device(machine.device)
+    capture = choose_capture(machine.capture, device)
+    if reason := interrupt.stop_reason(_deadline(machine)):
+        return {"run_id": run.run_id, "status": "interrupted", "message": reason}
+    try:
+        with run.exclusive():
+            # Whoever held the run until now may have finished it.
+            return _settled(run) or _carry_out(config, run, device, capture)
+    except RunBusy as busy:
+        return {"run_id": run.run_id, "status": "busy", "message": str(busy)}
+
+
+def _carry_out(config: RunConfig, run: RunDirectory, device: torch.device, capture: bool) -> Outcome:
+    cfg, machine = config.cfg, config.cfg.machine
+    if machine.threads is not None:
+        torch.set_num_threads(machine.threads)
+    task = build_task(config, device)
+    optimizers = build_optimizers(cfg.optim, task)
+    schedule = instantiate(cfg.task.schedule)
+    if machine.compile:
+        for network in task.networks().values():
+            network.compile()
+    seed_global(SeedStreams(config.seed).number("training"))
+    settings = Settings(
+        device=device,
+        precision=cfg.precision,
+        capture=capture,
+        checkpoint_seconds=machine.checkpoint_seconds,
+        deadline=_deadline(machine),
+    )
+    trackers: list[Tracker] = [Progress()]
+    if cfg.tracking.mirror is not None:
+        trackers.append(instantiate(cfg.tracking.mirror))
+
+    run.write_config(config.identity)
+    run.add_provenance(provenance(device_name(device)))
+    fixed = _fixed_summary(config, task, device)
+    run.write_summary({**fixed, **_so_far(run, 0.0), "status": Status.RUNNING})
+    loop = Loop(task, optimizers, schedule, run, trackers, settings)
+    try:
+        with interrupt.listening():
+            loop.restore()
+            for tracker in trackers:
+                tracker.start(run.run_id, run.path, config.identity, task.epochs, loop.position.epoch, task.metric.key)
+            ending = loop.run()
+            summary = {**fixed, **_result(run, task, ending)}
+            if ending.status is Status.DONE and machine.keep_checkpoint:
+                loop.checkpoint()
+            elif ending.status is not None:
+                run.drop_checkpoints()
+    except Exception:
+        summary = {**fixed, **_so_far(run, loop.position.seconds), "status": Status.FAILED, "traceback": _traceback()}
+    run.write_summary(summary)
+    outcome = dict(summary)
+    if summary["status"] == Status.RUNNING:
+        outcome |= {"status": "interrupted", "message": ending.reason}
+    if summary["status"] == Status.FAILED:
+        outcome["message"] = summary["traceback"].strip().splitlines()[-1]
+    for tracker in trackers:
+        tracker.finish(outcome)
+    # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected.
+    del loop, task, optimizers
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return outcome
+
+
+def build_task(config: RunConfig, device: torch.device) -> Task:
+    """The task with freshly initialised networks: the same ones on every device."""
+    streams = SeedStreams(config.seed)
+    context = Context(device, streams, config.cfg.data, Path(config.cfg.data_root).expanduser())
+    settings = {key: value for key, value in config.identity["task"].items() if key != "schedule"}
+    seed_global(streams.number("initialisation"))
+    # Built outside `instantiate`, which would wrap whatever the task raises, such as MissingData.
+    task = instantiate(settings, context, _partial_=True)()
+    assert isinstance(task, Task)
+    return task
+
+
+def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:
+    """One optimiser per network, all with the same settings."""
+    try:
+        return {name: instantiate(cfg)(network.parameters()) for name, network in task.networks().items()}
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"optim: {str(error).splitlines()[0]}") from error
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"machine.device must be auto, cpu or cuda, not {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("machine=gpu needs a CUDA GPU and torch sees none here; use machine=cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def choose_capture(wanted: bool | str, device: torch.device) -> bool:
+    if wanted not in (True, False, "auto"):
+        raise ConfigError(f"machine.capture must be auto, true or false, not {wanted!r}")
+    if wanted is True and device.type != "cuda":
+        raise ConfigError("machine.capture=true needs a CUDA GPU")
+    return device.type == "cuda" and bool(wanted)
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words, as reports show it."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+
+
+def _deadline(machine: DictConfig) -> float:
+    moments = [math.inf]
+    if machine.deadline is not None:
+        moments.append(float(machine.deadline))
+    if machine.budget_seconds is not None:
+        moments.append(time.time() + float(machine.budget_seconds))
+    return min(moments)
+
+
+def _settled(run: RunDirectory) -> Outcome | None:
+    summary = run.read_summary()
+    return {**summary, "skipped": True} if summary and summary["status"] in SETTLED else None
+
+
+def _fixed_summary(config: RunConfig, task: Task, device: torch.device) -> dict[str, Any]:
+    parameters = sum(p.numel() for network in task.networks().values() for p in network.parameters())
+    return {
+        "version": 1,
+        "run_id": config.run_id,
+        "task": config.task_name,
+        "optim": config.optim_name,
+        "lr": config.lr,
+        "seed": config.seed,
+        "data": config.cfg.data,
+        "metric": task.metric.as_dict(),
+        "epochs": task.epochs,
+        "device": device_name(device),
+        "parameters": parameters,
+    }
+
+
+def _so_far(run: RunDirectory, seconds: float) -> dict[str, Any]:
+    """What a run that has not ended well can say: no final value, since only the last epoch's counts."""
+    return {
+        "epochs_done": len(run.read_metrics()),
+        "seconds": round(seconds, 3),
+        "final": None,
+        "final_metrics": {},
+        "diverged_at": None,
+        "traceback": None,
+    }
+
+
+def _result(run: RunDirectory, task: Task, ending: Ending) -> dict[str, Any]:
+    result = {**_so_far(run, ending.position.seconds), "status": ending.status or Status.RUNNING}
+    if ending.status is Status.DONE:
+        last: Mapping[str, Any] = run.read_metrics()[-1]
+        metrics = {key: value for key, value in last.items() if "/" in key}
+        result |= {"final": metrics[task.metric.key], "final_metrics": metrics}
+    if ending.status is Status.DIVERGED:
+        result["diverged_at"] = ending.diverged_at
+    return result
+
+
+def _traceback() -> str:
+    """The traceback with this machine's own paths shortened."""
+    return traceback.format_exc().replace(f"{ROOT}{os.sep}", "").replace(str(Path.home()), "~")

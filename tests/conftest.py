@@ -1,0 +1,56 @@
+"""Shared by all tests: a small machine, and marks that say why they skip."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+# The smallest version of a task that still trains: two tests never share a store, so ids may repeat.
+SMALL = ("data=embedded", "task.train_examples=300", "task.batch_size=50", "task.epochs=2", "task.depth=3", "machine=cpu")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        skip = pytest.mark.skip(reason="needs a CUDA GPU")
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    # Tests are small and may run side by side: more threads only wait for each other.
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def small() -> list[str]:
+    return list(SMALL)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run one of scripts/ in the repository with a store of the test's own: script("train.py", "seed=1")."""
+
+    def run(name: str, *words: str, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(ROOT / "scripts" / name), *words],
+            cwd=ROOT,
+            env=script_environment(tmp_path) | env,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return run
+
+
+def script_environment(tmp_path: Path) -> dict[str, str]:
+    own = {"NERO_RUNS": str(tmp_path / "runs"), "NERO_DATA": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **own}

@@ -1,0 +1,94 @@
+"""Stores of made-up runs for the report's tests: the ids and files of real ones, with numbers that a test chooses."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from nero.plans.plan import Cell, CellState, Experiment, load_experiment, survey
+from nero.runs.store import RunDirectory, Store
+
+ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
+STEPS = 4  # per epoch
+
+Final = Callable[[Cell, float, int], float | None]
+"""A run's final value, or None for one that diverged in its second epoch."""
+
+loaded = cache(load_experiment)  # composing configs is most of what these tests would otherwise wait for
+
+
+def cells_of(name: str) -> dict[str, Cell]:
+    """An experiment's cells by "task optim variant", such as "mnist_reparam adam 100"."""
+    return {
+        " ".join([cell.task, cell.optim, *(str(value) for _, value in cell.variant)]): cell
+        for cell in loaded(name).cells
+    }
+
+
+def write_run(
+    store: Store,
+    cell: Cell,
+    lr: float,
+    seed: int,
+    final: float | None,
+    *,
+    curve: Sequence[float] | None = None,
+    status: str | None = None,
+    data: str = "real",
+    metric: dict[str, str] = ACCURACY,
+) -> RunDirectory:
+    """One settled run. `curve` has a value per epoch (by default three that end at `final`); traces are as flat as it."""
+    planned = cell.run(lr, seed)
+    run = store.run(planned.task, planned.run_id)
+    values = list(curve) if curve is not None else [0.1] if final is None else [final / 3, final / 2, final]
+    with run.exclusive():
+        run.write_config({"task_name": cell.task, "optim_name": cell.optim, "seed": seed, "data": data})
+        for epoch, value in enumerate(values, start=1):
+            record = {"epoch": epoch, "step": epoch * STEPS, "seconds": 0.5, "lr": lr, metric["key"]: value}
+            run.append_metrics({**record, "trace": {metric["key"]: [value] * STEPS}})
+        run.write_summary(
+            {
+                "version": 1,
+                "run_id": planned.run_id,
+                "task": cell.task,
+                "optim": cell.optim,
+                "lr": lr,
+                "seed": seed,
+                "data": data,
+                "status": status or ("diverged" if final is None else "done"),
+                "metric": metric,
+                "final": final,
+                "final_metrics": {metric["key"]: final},
+                "epochs": len(values),
+                "epochs_done": len(values),
+                "seconds": 1.5,
+                "diverged_at": {"epoch": 2, "step": STEPS + 1} if final is None else None,
+                "traceback": None,
+                "device": "cpu",
+                "parameters": 1000,
+            }
+        )
+    return run
+
+
+def fill_cell(store: Store, cell: Cell, final: Final, data: str = "real") -> None:
+    """The whole search, and the repeats at its best learning rate."""
+    while pending := survey(cell, store.summaries()).pending:
+        for run in pending:
+            write_run(store, cell, run.lr, run.seed, final(cell, run.lr, run.seed), data=data)
+
+
+def fill(store: Store, name: str, final: Final, data: str = "real") -> None:
+    for cell in loaded(name).cells:
+        fill_cell(store, cell, final, data)
+
+
+def states_of(store: Store, name: str = "mnist") -> tuple[Experiment, list[CellState]]:
+    summaries = store.summaries()
+    return loaded(name), [survey(cell, summaries) for cell in loaded(name).cells]
+
+
+BASE = {"nero": 0.9, "lamb": 0.6, "adam": 0.5, "sgd": 0.4}
+
+
+def plausible(cell: Cell, lr: float, seed: int) -> float:
+    """Best at 0.001 for every optimiser, the better the earlier in BASE; seeds differ a little."""
+    return BASE[cell.optim] - (0.0 if lr == 0.001 else 0.1) + 0.01 * seed**2

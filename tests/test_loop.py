@@ -1,0 +1,222 @@
+"""The loop: order of steps, learning rates, divergence, checkpoints, exact resume."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from toy import Line, make_loop, without_times
+
+from nero.engine import interrupt
+from nero.engine.precision import set_precision
+from nero.runs.store import RunDirectory, Status
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def _no_signal_left_over() -> Iterator[None]:
+    yield
+    interrupt.forget()
+
+
+def reference(tmp_path: Path) -> tuple[list[dict], dict[str, torch.Tensor]]:
+    """Metrics and weights of an undisturbed run."""
+    run = RunDirectory(tmp_path / "reference")
+    task = Line()
+    assert make_loop(task, run).run().status is Status.DONE
+    return without_times(run.read_metrics()), task.first.state_dict()
+
+
+def test_a_run_logs_every_epoch_with_its_step_rate_metrics_and_trace(run: RunDirectory) -> None:
+    ending = make_loop(Line(), run).run()
+    records = run.read_metrics()
+    assert ending.status is Status.DONE
+    assert [r["epoch"] for r in records] == [1, 2, 3]
+    assert [r["step"] for r in records] == [7, 14, 21]
+    assert [r["lr"] for r in records] == pytest.approx([0.01, 0.005, 0.0025])
+    for record in records:
+        assert len(record["trace"]["loss"]) == 7
+        assert record["train/loss"] == pytest.approx(sum(record["trace"]["loss"]) / 7, rel=1e-5)
+    assert records[-1]["train/loss"] < records[0]["train/loss"]
+
+
+def test_the_second_loss_sees_the_first_network_already_stepped(run: RunDirectory) -> None:
+    task = Line(epochs=1, steps=1)
+    before = task.first[0].weight.detach().clone()
+    make_loop(task, run).run()
+    assert not torch.equal(task.seen_first[0], before)
+    assert torch.equal(task.seen_first[0], task.first[0].weight), "the second loss must not step the first network"
+
+
+def test_the_loop_is_plain_training(run: RunDirectory) -> None:
+    """One network of the loop against the same steps written out by hand."""
+    task, twin = Line(epochs=2), Line(epochs=2)
+    make_loop(task, run, optimizer=torch.optim.SGD, schedule=lambda p: 1 / (1 + p)).run()
+    torch.manual_seed(twin.streams.number("training"))
+    optimizers = {name: torch.optim.SGD(net.parameters(), lr=0.01) for name, net in twin.networks().items()}
+    for epoch in range(2):
+        for step, batch in enumerate(twin.batches(epoch)):
+            for name, loss in twin.losses(batch):
+                optimizers[name].param_groups[0]["lr"] = 0.01 / (1 + epoch + step / 7)
+                optimizers[name].zero_grad()
+                loss.backward()
+                optimizers[name].step()
+        twin.meters.reset_()
+    for ours, theirs in zip(task.first.parameters(), twin.first.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("poison", [0, 10, 20])
+def test_a_loss_that_is_not_finite_ends_the_run_and_says_where(run: RunDirectory, poison: int) -> None:
+    ending = make_loop(Line(poison=poison), run).run()
+    assert ending.status is Status.DIVERGED
+    assert ending.diverged_at == {"epoch": poison // 7 + 1, "step": poison + 1}
+    assert len(run.read_metrics()) == poison // 7
+
+
+def test_a_long_epoch_does_not_hide_divergence_until_its_end(run: RunDirectory) -> None:
+    ending = make_loop(Line(steps=500, epochs=1, poison=3), run).run()
+    assert ending.status is Status.DIVERGED
+    assert ending.position.step <= 50
+
+
+@pytest.mark.parametrize("stop_after", range(1, 21))
+def test_stopping_after_any_step_and_resuming_gives_the_same_run(
+    run: RunDirectory, tmp_path: Path, stop_after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, weights = reference(tmp_path)
+    steps = iter(range(1000))
+    # The first look is at the start of the run, before any step.
+    reason = lambda deadline: "enough" if next(steps) == stop_after else None  # noqa: E731
+    monkeypatch.setattr("nero.engine.loop.stop_reason", reason)
+    ending = make_loop(Line(), run).run()
+    assert ending.status is None
+    assert ending.reason == "enough"
+    monkeypatch.undo()
+    task = Line()
+    loop = make_loop(task, run)
+    assert loop.restore()
+    assert (loop.position.epoch, loop.position.step) == (ending.position.epoch, ending.position.step)
+    torch.rand(17)  # whatever the process did in between
+    loop = make_loop(task, run)
+    loop.restore()
+    assert loop.run().status is Status.DONE
+    assert without_times(run.read_metrics()) == expected
+    for name, weight in task.first.state_dict().items():
+        assert torch.equal(weight, weights[name])
+
+
+def test_resuming_from_the_checkpoint_before_a_damaged_one_gives_the_same_run(run: RunDirectory, tmp_path: Path) -> None:
+    expected, _ = reference(tmp_path)
+    make_loop(Line(), run, checkpoint_seconds=0.0).run()
+    newest = max(run.path.glob("checkpoint-*.pt"), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
+    loop = make_loop(Line(), run)
+    assert loop.restore()
+    assert loop.run().status is Status.DONE
+    assert without_times(run.read_metrics()) == expected
+
+
+def test_with_every_checkpoint_damaged_the_run_starts_again(run: RunDirectory, tmp_path: Path) -> None:
+    expected, _ = reference(tmp_path)
+    make_loop(Line(), run, checkpoint_seconds=0.0).run()
+    for path in run.path.glob("checkpoint-*.pt"):
+        path.write_bytes(b"")
+    loop = make_loop(Line(), run)
+    assert not loop.restore()
+    assert run.read_metrics() == []
+    loop.run()
+    assert without_times(run.read_metrics()) == expected
+
+
+def test_checkpoints_come_by_wall_time(run: RunDirectory) -> None:
+    make_loop(Line(), run, checkpoint_seconds=3600.0).run()
+    assert not list(run.path.glob("checkpoint-*.pt"))
+    make_loop(Line(), run, checkpoint_seconds=0.0).run()
+    assert list(run.path.glob("checkpoint-*.pt"))
+
+
+def test_a_task_that_cannot_resume_within_an_epoch_is_checkpointed_between_epochs(run: RunDirectory) -> None:
+    task = Line()
+    task.resumes_within_epoch = False
+    make_loop(task, run, checkpoint_seconds=0.0).run()
+    assert {path.name for path in run.path.glob("checkpoint-*.pt")} == {
+        "checkpoint-epoch1-step0.pt",
+        "checkpoint-epoch2-step0.pt",
+    }
+
+
+def test_a_deadline_in_the_past_stops_before_the_first_step(run: RunDirectory) -> None:
+    ending = make_loop(Line(), run, deadline=time.time() - 1).run()
+    assert ending.status is None
+    assert ending.position.total_steps == 0
+    assert ending.reason == "the time budget is used up"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_in_a_checkpoint_and_stays_in_force(run: RunDirectory, number: signal.Signals) -> None:
+    class Warned(Line):
+        def batches(self, epoch: int, start: int = 0):  # type: ignore[no-untyped-def]
+            for i, batch in enumerate(super().batches(epoch, start)):
+                if epoch == 1 and i == 2:
+                    os.kill(os.getpid(), number)
+                yield batch
+
+    before = signal.getsignal(number)
+    with interrupt.listening():
+        ending = make_loop(Warned(), run).run()
+    assert signal.getsignal(number) is before
+    assert ending.reason == number.name
+    assert (ending.position.epoch, ending.position.step) == (1, 3)
+    assert run.load_checkpoint() is not None
+    assert interrupt.stop_reason() == number.name, "the next run of this process must not start"
+
+
+def test_checkpoints_load_without_unpickling_code(run: RunDirectory) -> None:
+    make_loop(Line(), run, checkpoint_seconds=0.0).run()
+    path = next(run.path.glob("checkpoint-*.pt"))
+    assert "networks" in torch.load(path, weights_only=True)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_every_precision_trains_and_the_switches_are_all_set_each_time(run: RunDirectory, precision: str) -> None:
+    set_precision("fp32")
+    ending = make_loop(Line(), run, precision=precision).run()
+    assert ending.status is Status.DONE
+    assert torch.backends.cudnn.allow_tf32 == (precision != "fp32")
+    set_precision("fp32")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.gpu
+def test_captured_training_follows_eager_training(tmp_path: Path) -> None:
+    device = torch.device("cuda")
+    finals = []
+    for capture in (False, True):
+        run = RunDirectory(tmp_path / str(capture))
+        task = Line(device=device, epochs=5)
+        task.first[2].p = 0.0  # dropout draws other numbers in a graph than outside of it
+        assert make_loop(task, run, device=device, capture=capture).run().status is Status.DONE
+        finals.append([r["train/loss"] for r in run.read_metrics()])
+    assert finals[0] == pytest.approx(finals[1], rel=1e-4)
+
+
+@pytest.mark.gpu
+def test_a_captured_run_notices_divergence_and_resumes(tmp_path: Path) -> None:
+    device = torch.device("cuda")
+    run = RunDirectory(tmp_path / "bad")
+    ending = make_loop(Line(device=device, poison=17), run, device=device, capture=True).run()
+    assert ending.diverged_at == {"epoch": 3, "step": 18}
+    run = RunDirectory(tmp_path / "good")
+    make_loop(Line(device=device, epochs=2), run, device=device, capture=True, checkpoint_seconds=0.0).run()
+    loop = make_loop(Line(device=device, epochs=4), run, device=device, capture=True)
+    assert loop.restore()
+    assert loop.run().status is Status.DONE
+    assert len(run.read_metrics()) == 4

@@ -1,0 +1,154 @@
+"""Experiments, searches and repeats."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nero.plans.config import ConfigError, compose
+from nero.plans.listing import describe_outcomes, describe_plan
+from nero.plans.plan import EXPERIMENTS, PlannedRun, best_lr, expected_seconds, load_experiment, pending, survey
+
+SHIPPED = sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+
+
+def summary(run: PlannedRun, final: float | None, status: str = "done", goal: str = "max") -> dict:
+    return {
+        "run_id": run.run_id,
+        "task": run.task,
+        "optim": run.optim,
+        "status": status,
+        "final": final,
+        "metric": {"key": "train/accuracy", "goal": goal, "label": ""},
+        "epochs_done": run.epochs,
+        "seconds": 10.0,
+    }
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_experiment_loads_and_describes_itself(name: str) -> None:
+    experiment = load_experiment(name)
+    states = [survey(cell, {}) for cell in experiment.cells]
+    assert experiment.name in describe_plan(experiment, states, {})
+    for state in states:
+        assert state.pending or state.cell.to_come
+
+
+def test_the_papers_counts() -> None:
+    counts = {name: sum(cell.run_count for cell in load_experiment(name).cells) for name in SHIPPED}
+    assert counts["table1"] == 168
+    assert counts["ablation"] == 8 * (6 + 2)
+    assert counts["mnist"] == 2 * 3 + 4 * (4 + 2)
+    assert counts["imagenet"] == 4
+
+
+def test_a_task_still_to_come_is_said_clearly(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("title: x\nrows: [{task: [mnist_mlp100, no_such_task], optim: nero, lr: [1, 2]}]")
+    experiment = load_experiment("x", folder=tmp_path)
+    text = describe_plan(experiment, [survey(cell, {}) for cell in experiment.cells], {})
+    assert "task no_such_task is still to come: there is no configs/task/no_such_task.yaml (2 runs)" in text
+    assert text.count("pending  mnist_mlp100") == 2
+
+
+def test_a_search_then_repeats_at_the_best_final_value_then_nothing() -> None:
+    cell = next(c for c in load_experiment("mnist").cells if c.task == "mnist_mlp100" and c.optim == "nero")
+    logged: dict[str, dict] = {}
+    state = survey(cell, logged)
+    assert [run.lr for run in state.pending] == [0.0001, 0.001, 0.01, 0.1]
+    assert state.undecided == 2
+    finals = {0.0001: 0.2, 0.001: 0.9, 0.01: 0.5, 0.1: None}
+    for run in state.pending:
+        logged[run.run_id] = summary(run, finals[run.lr], "diverged" if finals[run.lr] is None else "done")
+        if run.lr < 0.1:
+            assert not survey(cell, logged).repeats, "no repeat may start before the search has ended"
+    state = survey(cell, logged)
+    assert state.best_lr == 0.001
+    assert [(run.lr, run.seed) for run in state.pending] == [(0.001, 1), (0.001, 2)]
+    for run in state.pending:
+        logged[run.run_id] = summary(run, 0.8)
+    state = survey(cell, logged)
+    assert state.complete
+    assert [s["final"] for s in state.repeats.values() if s] == [0.9, 0.8, 0.8]
+
+
+def test_failed_and_running_runs_are_pending() -> None:
+    cell = load_experiment("mnist").cells[0]
+    first = survey(cell, {}).pending[0]
+    for status in ("failed", "running"):
+        assert first in survey(cell, {first.run_id: summary(first, None, status)}).pending
+
+
+def test_a_cell_whose_every_run_diverged_asks_for_no_repeats() -> None:
+    cell = next(c for c in load_experiment("mnist").cells if len(c.lrs) > 1)
+    logged = {run.run_id: summary(run, None, "diverged") for run in survey(cell, {}).pending}
+    state = survey(cell, logged)
+    assert state.diverged
+    assert state.complete
+    assert state.best_lr is None
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([1e-4, 1e-3, 1e-2, 1e-1, 1.0]),
+        st.one_of(st.none(), st.floats(-100, 100)),
+        min_size=1,
+    ),
+    st.sampled_from(["min", "max"]),
+)
+def test_best_is_the_best_final_value_and_of_equals_the_smaller_rate(finals: dict, goal: str) -> None:
+    run = PlannedRun("x", "t", "o", 0.1, 0, 1, ())
+    search = {lr: summary(run, v, "done" if v is not None else "diverged", goal) for lr, v in finals.items()}
+    best = best_lr(search)
+    values = {lr: v for lr, v in finals.items() if v is not None}
+    if not values:
+        assert best is None
+        return
+    target = min(values.values()) if goal == "min" else max(values.values())
+    assert best == min(lr for lr, v in values.items() if v == target)
+
+
+def test_planned_words_compose_to_the_planned_id() -> None:
+    for cell in load_experiment("mnist").cells + load_experiment("smoke").cells:
+        run = cell.run(cell.lrs[-1], 2)
+        assert compose(run.overrides).run_id == run.run_id
+
+
+def test_ids_of_an_experiment_are_all_different() -> None:
+    runs = [cell.run(lr, seed) for cell in load_experiment("mnist").cells for lr in cell.lrs for seed in cell.seeds]
+    assert Counter(run.run_id for run in runs).most_common(1)[0][1] == 1
+
+
+def test_time_is_expected_from_logged_runs_of_the_task_and_first_of_the_optimiser() -> None:
+    runs = [cell.run(0.01, 0) for cell in load_experiment("mnist").cells if cell.task == "mnist_mlp100"]
+    nero, sgd = runs[0], runs[1]
+    assert expected_seconds(nero, {}) is None
+    assert expected_seconds(nero, {"a": summary(sgd, 0.5)}) == pytest.approx(10)
+    logged = {"a": summary(sgd, 0.5), "b": summary(nero, 0.5) | {"seconds": 30.0, "epochs_done": 25}}
+    assert expected_seconds(nero, logged) == pytest.approx(60)
+
+
+def test_a_run_that_two_cells_share_is_pending_once() -> None:
+    cell = load_experiment("mnist").cells[0]
+    assert len(pending([survey(cell, {}), survey(cell, {})])) == 3
+
+
+def test_a_misspelt_row_key_and_an_unknown_experiment_are_errors(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("title: x\nrows: [{task: mnist_mlp100, optim: nero, lrs: [1]}]")
+    with pytest.raises(ConfigError, match="unknown key 'lrs'"):
+        load_experiment("x", folder=tmp_path)
+    with pytest.raises(ConfigError, match="there is no experiment 'nope'; there are: .*mnist.*table1"):
+        load_experiment("nope")
+
+
+def test_the_table_of_outcomes_has_a_line_per_run() -> None:
+    outcomes = [
+        {"run_id": "a", "status": "done", "final": 0.5, "metric": {"key": "val/error"}, "seconds": 61},
+        {"run_id": "b", "status": "failed", "message": "RuntimeError: no", "seconds": None},
+    ]
+    lines = describe_outcomes(outcomes).splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["a", "done", "val/error", "0.5000", "1:01"],
+        ["b", "failed", "RuntimeError:", "no", "-"],
+    ]

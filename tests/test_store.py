@@ -1,0 +1,135 @@
+"""Run directories: readable after a kill, never written by two."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nero.runs.atomic import write_atomic
+from nero.runs.lock import RunBusy
+from nero.runs.store import RunDirectory, Status, Store
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    directory = Store(tmp_path).run("task", "task-optim-0.1-s0-00000000")
+    directory.path.mkdir(parents=True)
+    return directory
+
+
+def test_metrics_come_back_in_order(run: RunDirectory) -> None:
+    records = [{"epoch": epoch, "train/loss": 1 / epoch} for epoch in (1, 2, 3)]
+    for record in records:
+        run.append_metrics(record)
+    assert run.read_metrics() == records
+
+
+def test_not_finite_numbers_become_null_and_the_json_is_strict(run: RunDirectory) -> None:
+    run.append_metrics({"epoch": 1, "train/loss": float("nan"), "trace": {"x": [1.0, float("inf")]}})
+    run.write_summary({"status": "diverged", "final": float("nan")})
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    line = json.loads((run.path / "metrics.jsonl").read_text(), parse_constant=refuse)
+    assert line == {"epoch": 1, "train/loss": None, "trace": {"x": [1.0, None]}}
+    assert json.loads((run.path / "summary.json").read_text(), parse_constant=refuse)["final"] is None
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 4))
+def test_a_line_cut_off_anywhere_costs_that_line_alone(run: RunDirectory, cut: int) -> None:
+    for epoch in (1, 2, 3):
+        run.append_metrics({"epoch": epoch, "train/loss": 0.123456})
+    whole = (run.path / "metrics.jsonl").read_bytes()
+    (run.path / "metrics.jsonl").write_bytes(whole[:-cut])
+    assert [r["epoch"] for r in run.read_metrics()] == ([1, 2, 3] if cut == 1 else [1, 2])
+    run.keep_metrics(epochs=2)
+    run.append_metrics({"epoch": 3, "train/loss": 0.5})
+    assert [r["epoch"] for r in run.read_metrics()] == [1, 2, 3]
+    assert all(json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines())
+
+
+def test_keep_metrics_drops_what_comes_after_the_checkpoint(run: RunDirectory) -> None:
+    for epoch in range(1, 6):
+        run.append_metrics({"epoch": epoch})
+    run.keep_metrics(epochs=3)
+    assert [r["epoch"] for r in run.read_metrics()] == [1, 2, 3]
+
+
+def test_two_checkpoints_are_kept_and_a_damaged_one_gives_way_to_the_one_before(run: RunDirectory) -> None:
+    for epoch in (1, 2, 3):
+        run.save_checkpoint(f"state {epoch}".encode(), {"epoch": epoch, "step": 0})
+    assert run.load_checkpoint() == b"state 3"
+    assert len(list(run.path.glob("checkpoint-*.pt"))) == 2
+    newest = run.path / "checkpoint-epoch3-step0.pt"
+    data = bytearray(newest.read_bytes())
+    data[0] ^= 1
+    newest.write_bytes(data)
+    assert run.load_checkpoint() == b"state 2"
+    newest.unlink()
+    assert run.load_checkpoint() == b"state 2"
+    (run.path / "checkpoint.json").write_text("[{")
+    assert run.load_checkpoint() is None
+
+
+def test_a_position_saved_twice_keeps_the_newer_state_and_the_one_before(run: RunDirectory) -> None:
+    run.save_checkpoint(b"one", {"epoch": 1, "step": 0})
+    run.save_checkpoint(b"two", {"epoch": 2, "step": 0})
+    run.save_checkpoint(b"two again", {"epoch": 2, "step": 0})
+    assert run.load_checkpoint() == b"two again"
+    (run.path / "checkpoint-epoch2-step0.pt").write_bytes(b"")
+    assert run.load_checkpoint() == b"one"
+
+
+def test_a_summary_that_cannot_be_read_counts_as_absent(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name, text in (("a", '{"status": "done"}'), ("b", '{"status": '), ("c", "[]")):
+        run = store.run("task", name)
+        run.path.mkdir(parents=True)
+        (run.path / "summary.json").write_text(text)
+    assert list(store.summaries()) == ["a"]
+    assert store.run("task", "a").status() is Status.DONE
+    assert store.run("task", "b").status() is None
+
+
+def test_two_processes_cannot_take_one_run(run: RunDirectory) -> None:
+    code = (
+        "import sys, pathlib; from nero.runs.store import RunDirectory\n"
+        "with RunDirectory(pathlib.Path(sys.argv[1])).exclusive():\n"
+        "    print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(run.path)]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    assert run.is_held()
+    with pytest.raises(RunBusy, match=f"process {other.pid} on"), run.exclusive():
+        pass
+    other.kill()  # the kernel lets go of a dead process's lock
+    other.wait()
+    assert not run.is_held()
+    with run.exclusive():
+        assert run.is_held()
+
+
+def test_an_atomic_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+    with pytest.raises(TypeError):
+        write_atomic(path, "not bytes")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@given(st.dictionaries(st.text(min_size=1), st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False))))
+def test_any_record_survives_a_round_trip(record: dict[str, float]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDirectory(Path(folder))
+        run.append_metrics({**record, "epoch": 1})
+        assert run.read_metrics() == [{**record, "epoch": 1}]

@@ -1,0 +1,358 @@
+"""Tables: their numbers against numpy, their marks, and what they say of runs that are not there."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_runs import BASE, cells_of, fill, fill_cell, loaded, plausible, states_of, write_run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nero.report import paper
+from nero.report.cells import EmbeddedDataError, Standing
+from nero.report.table_formats import entry_text, to_csv, to_latex, to_markdown
+from nero.report.tables import Entry, Table, build_table, ranks
+from nero.report.units import ShownMetric
+from nero.runs.store import Store
+
+DEEP = "mnist_mlp100"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "runs")
+
+
+def mnist_table(store: Store) -> Table:
+    return build_table(*states_of(store), paper.mnist())
+
+
+def deep_entry(table: Table, optim: str) -> Entry:
+    [row] = [row for row in table.rows if row.task == DEEP]
+    return row.entries[optim]
+
+
+def markdown_rows(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[word.strip() for word in line.strip("|").split("|")] for line in lines]
+
+
+def markdown_cell(table: Table, optim: str, whose: str = "ours", task: str = DEEP) -> str:
+    head, _, *body = markdown_rows(to_markdown(table))
+    first = next(number for number, row in enumerate(body) if row[0].startswith(f"`{task}`"))
+    row = next(row for row in body[first:] if row[2] == whose)
+    return row[[name.lower() for name in head].index(optim)]
+
+
+def csv_lines(table: Table) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(to_csv(table))))
+
+
+# numbers
+
+
+def test_means_and_deviations_are_numpys_over_the_seeds_at_the_best_rate(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    table = mnist_table(store)
+    for optim, base in BASE.items():
+        finals = 100 * np.array([base + 0.01 * seed**2 for seed in (0, 1, 2)])
+        entry = deep_entry(table, optim)
+        assert (entry.result.lr, entry.n, entry.planned) == (0.001, 3, 3)
+        assert entry.mean == pytest.approx(np.mean(finals), rel=1e-12)
+        assert entry.std == pytest.approx(np.std(finals, ddof=0), rel=1e-9)
+        assert entry.result.standing is Standing.COMPLETE
+    assert table.complete
+
+
+def test_a_cell_says_mean_deviation_n_and_rate(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    finals = 100 * np.array([0.5, 0.51, 0.54])
+    expected = f"{finals.mean():.2f} ± {finals.std():.2f} (n = 3, η = 0.001)"
+    assert markdown_cell(mnist_table(store), "adam") == expected
+
+
+def test_csv_holds_every_cell_with_its_numbers_and_run_ids(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    table = mnist_table(store)
+    lines = csv_lines(table)
+    assert len(lines) == len(loaded("mnist").cells)
+    cell = cells_of("mnist")[f"{DEEP} lamb"]
+    [line] = [line for line in lines if (line["task"], line["optim"]) == (DEEP, "lamb")]
+    finals = 100 * np.array([0.6, 0.61, 0.64])
+    assert float(line["mean"]) == pytest.approx(finals.mean())
+    assert float(line["std"]) == pytest.approx(finals.std())
+    assert (line["n"], line["planned"], line["lr"], line["status"], line["rank"]) == (
+        "3",
+        "3",
+        "0.001",
+        "complete",
+        "2",
+    )
+    assert line["runs"].split() == [cell.run(0.001, seed).run_id for seed in (0, 1, 2)]
+    assert line["search_runs"].split() == [cell.run(lr, 0).run_id for lr in cell.lrs]
+    assert {line["variant"] for line in lines} == {"", "sigma = 1", "sigma = 100"}
+
+
+# marks
+
+
+def test_the_best_is_bold_and_the_runner_up_underlined(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    table = mnist_table(store)
+    assert markdown_cell(table, "nero").startswith("**")
+    assert markdown_cell(table, "lamb").startswith("<u>")
+    assert re.match(r"[\d.]+ ±", markdown_cell(table, "adam"))
+    assert re.match(r"[\d.]+ ±", markdown_cell(table, "sgd"))
+    assert markdown_cell(table, "adam", task="mnist_reparam")[0].isdigit(), "a lone cell has won nothing"
+
+
+@given(
+    means=st.dictionaries(st.sampled_from("abcdef"), st.floats(-1e9, 1e9).map(lambda x: round(x, 2)), min_size=2),
+    goal=st.sampled_from(["min", "max"]),
+)
+def test_ranks_follow_the_goal(means: dict[str, float], goal: str) -> None:
+    places = ranks(means, ShownMetric("m", goal))
+    best = (min if goal == "min" else max)(means.values())
+    assert {name for name, place in places.items() if place == 1} == {name for name, v in means.items() if v == best}
+    for one in means:
+        for other in means:
+            ahead = means[one] < means[other] if goal == "min" else means[one] > means[other]
+            assert (places[one] < places[other]) == ahead
+
+
+def test_no_rank_without_rivals() -> None:
+    assert ranks({"a": 1.0}, ShownMetric("m", "min")) == {}
+    assert ranks({"a": 1.0, "b": 2.0}, None) == {}
+
+
+# what is not there
+
+
+def test_an_empty_store_gives_a_table_of_missing_cells(store: Store) -> None:
+    table = mnist_table(store)
+    assert not table.complete
+    assert {line["status"] for line in csv_lines(table)} == {"missing"}
+    assert markdown_cell(table, "nero") == "missing"
+    assert markdown_cell(table, "nero", task="mnist_reparam") == "", "the experiment does not ask for this cell"
+
+
+def test_tasks_to_come_are_missing(store: Store) -> None:
+    experiment, states = states_of(store, "table1")
+    coming = [state for state in states if state.cell.to_come]
+    for line, state in zip(csv_lines(build_table(experiment, states, paper.table1())), states, strict=True):
+        assert line["task"] == state.cell.task
+        assert line["status"] == "missing" or state not in coming
+
+
+def test_a_cell_without_its_repeats_says_how_many_it_has(store: Store) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    for lr in cell.lrs:
+        write_run(store, cell, lr, 0, plausible(cell, lr, 0))
+    assert markdown_cell(mnist_table(store), "nero") == "90.00 (n = 1 of 3, incomplete: seeds 1, 2, η = 0.001)"
+    write_run(store, cell, 0.001, 1, 0.8)
+    entry = deep_entry(mnist_table(store), "nero")
+    assert entry_text(entry).value == "85.00 ± 5.00"
+    assert "n = 2 of 3" in entry_text(entry).detail
+    assert entry.result.standing is Standing.INCOMPLETE
+
+
+def test_an_unfinished_search_shows_its_best_so_far(store: Store) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    write_run(store, cell, 0.01, 0, 0.3)
+    write_run(store, cell, 0.1, 0, 0.2)
+    assert markdown_cell(mnist_table(store), "nero") == "30.00 (n = 1 of 3, incomplete: search 2 of 4, η = 0.01)"
+
+
+def test_runs_that_failed_or_were_cut_off_do_not_count(store: Store) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    write_run(store, cell, 0.01, 0, 0.3, status="failed")
+    write_run(store, cell, 0.1, 0, 0.3, status="running")
+    assert markdown_cell(mnist_table(store), "nero") == "missing"
+
+
+def test_a_search_that_diverged_everywhere_is_diverged_and_complete(store: Store) -> None:
+    fill(store, "mnist", lambda cell, lr, seed: None if cell.optim == "sgd" else plausible(cell, lr, seed))
+    table = mnist_table(store)
+    assert markdown_cell(table, "sgd") == "diverged"
+    assert deep_entry(table, "sgd").result.standing is Standing.DIVERGED
+    assert table.complete
+
+
+def test_a_search_that_has_only_diverged_so_far(store: Store) -> None:
+    write_run(store, cells_of("mnist")[f"{DEEP} sgd"], 0.1, 0, None)
+    assert markdown_cell(mnist_table(store), "sgd") == "diverged so far (incomplete: search 1 of 4)"
+
+
+def test_a_diverged_seed_is_said_and_the_survivors_win_nothing(store: Store) -> None:
+    fill(store, "mnist", lambda c, lr, seed: None if (c.optim, seed) == ("nero", 2) else plausible(c, lr, seed))
+    table = mnist_table(store)
+    entry = deep_entry(table, "nero")
+    assert (entry.n, entry.result.diverged, entry.rank) == (2, 1, None)
+    assert markdown_cell(table, "nero") == "90.50 ± 0.50 (n = 2 of 3, seed 2 diverged, η = 0.001)"
+    assert markdown_cell(table, "lamb").startswith("**")
+
+
+def test_a_lone_learning_rate_whose_first_seed_diverged_keeps_its_other_seeds(store: Store) -> None:
+    cell = cells_of("mnist")["mnist_reparam adam 100"]
+    fill_cell(store, cell, lambda _, lr, seed: None if seed == 0 else 0.9)
+    [row] = [row for row in mnist_table(store).rows if row.variant == (("task.sigma", 100),)]
+    assert entry_text(row.entries["adam"]).value == "90.00 ± 0.00"
+    assert entry_text(row.entries["adam"]).detail == "n = 2 of 3, seed 0 diverged, η = 0.01"
+
+
+# embedded data
+
+
+def test_embedded_runs_never_stand_beside_the_papers_numbers(store: Store) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    write_run(store, cell, 0.01, 0, 0.3, data="embedded")
+    with pytest.raises(EmbeddedDataError, match=cell.run(0.01, 0).run_id):
+        mnist_table(store)
+
+
+def test_an_experiment_on_embedded_data_takes_no_paper_numbers(store: Store) -> None:
+    with pytest.raises(EmbeddedDataError, match="embedded"):
+        build_table(*states_of(store, "smoke"), paper.mnist())
+
+
+def test_the_smoke_table_says_what_it_is(store: Store) -> None:
+    fill(store, "smoke", plausible, data="embedded")
+    table = build_table(*states_of(store, "smoke"))
+    for text in (to_markdown(table), to_latex(table)):
+        assert "Embedded data, not the paper's" in text
+    assert table.complete
+    assert {line["data"] for line in csv_lines(table)} == {"embedded"}
+    assert {line["paper_mean"] for line in csv_lines(table)} == {""}
+    assert "n = 1," in to_markdown(table), "one planned seed is complete, without a deviation"
+
+
+# units
+
+
+@pytest.mark.parametrize(
+    ("key", "goal", "label", "final", "shown", "heading"),
+    [
+        ("val/error", "min", "top-1 error", 0.1116, "11.16", "top-1 error (%) ↓"),
+        ("train/accuracy", "max", "training accuracy", 0.5, "50.00", "training accuracy (%) ↑"),
+        ("val/perplexity", "min", "perplexity", 172.994, "172.99", "perplexity ↓"),
+        ("train/reward", "max", "reward", -19.456, "-19.46", "reward ↑"),
+        ("val/perplexity", "min", "perplexity", 2.74e14, "2.74e+14", "perplexity ↓"),
+    ],
+)
+def test_fractions_are_shown_in_per_cent(
+    store: Store, key: str, goal: str, label: str, final: float, shown: str, heading: str
+) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    write_run(store, cell, 0.01, 0, final, metric={"key": key, "goal": goal, "label": label})
+    table = build_table(*states_of(store))
+    assert entry_text(deep_entry(table, "nero")).value == shown
+    assert heading in to_markdown(table)
+
+
+def test_a_metric_that_is_not_the_papers_is_refused(store: Store) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    write_run(store, cell, 0.01, 0, 2.0, metric={"key": "train/loss", "goal": "min", "label": "loss"})
+    with pytest.raises(ValueError, match="mnist_mlp100 reports 'loss'"):
+        mnist_table(store)
+
+
+# the paper's numbers
+
+
+def test_table_1_is_marked_as_in_the_paper(store: Store) -> None:
+    table = build_table(*states_of(store, "table1"), paper.table1())
+    runners_up = ["lamb", "sgd", "adam", "adam", "adam", "adam"]
+    assert len(table.rows) == len(runners_up)
+    for row, runner_up in zip(table.rows, runners_up, strict=True):
+        assert row.entries["nero"].published_rank == 1
+        assert row.entries[runner_up].published_rank == 2
+        assert markdown_cell(table, "nero", "paper", row.task).startswith("**")
+        assert markdown_cell(table, runner_up, "paper", row.task).startswith("<u>")
+    assert markdown_cell(table, "nero", "paper", "cifar10_vgg11") == "**11.16 ± 0.17** (η = 0.01)"
+    assert markdown_cell(table, "sgd", "paper", "multi30k_transformer") == "92.40 ± 89.48 (η = 0.0001)"
+
+
+def test_every_cell_of_table_1_has_the_papers_numbers(store: Store) -> None:
+    experiment, states = states_of(store, "table1")
+    published = paper.table1()
+    assert {(state.cell.task, state.cell.variant, state.cell.optim) for state in states} == set(published.results)
+
+
+def test_the_authors_logged_finals_of_the_very_deep_network() -> None:
+    curves = paper.deep_curves()
+    finals = curves[curves.epoch == curves.epoch.max()]
+    found = {
+        optim: (set(group.lr), group.sort_values("seed").value.round(2).tolist())
+        for optim, group in finals.groupby("optim")
+    }
+    assert found["nero"] == ({0.001}, [0.96, 0.97, 0.87])
+    assert found["lamb"] == ({0.01}, [0.67, 0.73, 0.70])
+    assert found["adam"][1] == found["sgd"][1] == [0.11] * 3
+    nero = paper.mnist().results[DEEP, (), "nero"]
+    values = 100 * finals[finals.optim == "nero"].value.to_numpy()
+    assert (nero.mean, nero.std) == (pytest.approx(np.mean(values)), pytest.approx(np.std(values)))
+    assert (nero.lr, nero.n) == (0.001, 3)
+
+
+@pytest.mark.parametrize(("sigma", "low", "high"), [(1, 0.991, 0.994), (100, 0.921, 0.923)])
+def test_the_authors_last_epoch_of_the_reparameterised_network(sigma: int, low: float, high: float) -> None:
+    curves = paper.reparam_curves()
+    last = curves[(curves.sigma == sigma) & (curves.iteration > 960)]
+    means = last.groupby("seed").value.mean()
+    assert (round(means.min(), 3), round(means.max(), 3)) == (low, high)
+    result = paper.mnist().results["mnist_reparam", (("task.sigma", sigma),), "adam"]
+    assert (result.mean, result.n) == (pytest.approx(100 * means.mean()), 3)
+
+
+# formats
+
+
+@pytest.fixture(params=["empty", "mixed", "smoke"])
+def any_table(request: pytest.FixtureRequest, store: Store) -> Table:
+    if request.param == "smoke":
+        fill(store, "smoke", plausible, data="embedded")
+        return build_table(*states_of(store, "smoke"))
+    if request.param == "mixed":
+        fill(store, "mnist", lambda c, lr, seed: {"sgd": None, "adam": -0.2}.get(c.optim, plausible(c, lr, seed)))
+    return mnist_table(store)
+
+
+def test_markdown_has_equal_column_counts(any_table: Table) -> None:
+    counts = {len(row) for row in markdown_rows(to_markdown(any_table))}
+    assert counts == {2 + bool(any_table.source) + len(any_table.optims)}
+
+
+def test_latex_balances_and_escapes(any_table: Table) -> None:
+    text = to_latex(any_table)
+    plain = re.sub(r"\\[\\&%$#_{}]", "", text)
+    depth = 0
+    for sign in plain:
+        depth += {"{": 1, "}": -1}.get(sign, 0)
+        assert depth >= 0
+    assert depth == 0
+    assert plain.count("$") % 2 == 0
+    assert sorted(re.findall(r"\\begin\{(.*?)\}", text)) == sorted(re.findall(r"\\end\{(.*?)\}", text))
+    assert text.isascii(), "a document needs no packages for letters"
+    body = text.split(r"\toprule")[1].split(r"\bottomrule")[0]
+    lines = [line for line in body.splitlines() if line.endswith(r"\\")]
+    columns = len(re.search(r"\\begin\{tabular\}\{(.*?)\}", text).group(1))
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {columns - 1}
+    assert not re.search(r"(?<!\\)[_%#]", re.sub(r"\\label\{.*?\}", "", text))
+
+
+def test_latex_marks(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    text = to_latex(mnist_table(store))
+    assert r"\textbf{91.67 $\pm$ 1.70} {\scriptsize (n = 3, $\eta$ = 0.001)}" in text
+    assert r"\underline{61.67 $\pm$ 1.70}" in text
+    assert r"mnist\_mlp100" in text
+
+
+def test_the_same_runs_give_the_same_bytes(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    one, other = mnist_table(store), mnist_table(store)
+    for to in (to_markdown, to_csv, to_latex):
+        assert to(one) == to(other)
