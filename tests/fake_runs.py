@@ -1,9 +1,10 @@
 """Stores of made-up runs for the report's tests: the ids and files of real ones, with numbers that a test chooses."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from functools import cache
 
-from nero.plans.plan import Cell, CellState, Experiment, load_experiment, survey
+from nero.plans.plan import Cell, CellState, Experiment, PlannedRun, load_experiment, survey
 from nero.runs.store import RunDirectory, Store
 
 ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
@@ -12,7 +13,20 @@ STEPS = 4  # per epoch
 Final = Callable[[Cell, float, int], float | None]
 """A run's final value, or None for one that diverged in its second epoch."""
 
-loaded = cache(load_experiment)  # composing configs is most of what these tests would otherwise wait for
+
+class RememberingCell(Cell):
+    """A cell that works out each id once: composing configs is most of what these tests would otherwise wait for."""
+
+    @cache  # noqa: B019 - the cells live as long as the tests
+    def run(self, lr: float, seed: int) -> PlannedRun:
+        return super().run(lr, seed)
+
+
+@cache
+def loaded(name: str) -> Experiment:
+    experiment = load_experiment(name)
+    cells = tuple(RememberingCell(**{f.name: getattr(cell, f.name) for f in fields(cell)}) for cell in experiment.cells)
+    return replace(experiment, cells=cells)
 
 
 def cells_of(name: str) -> dict[str, Cell]:
@@ -35,7 +49,7 @@ def write_run(
     data: str = "real",
     metric: dict[str, str] = ACCURACY,
 ) -> RunDirectory:
-    """One settled run. `curve` has a value per epoch (by default three that end at `final`); traces are as flat as it."""
+    """One run. `curve` has a value per epoch, by default three that end at `final`; its traces are flat in each."""
     planned = cell.run(lr, seed)
     run = store.run(planned.task, planned.run_id)
     values = list(curve) if curve is not None else [0.1] if final is None else [final / 3, final / 2, final]

@@ -150,7 +150,7 @@ def set_gradients(params: Sequence[Tensor], seed: int) -> list[np.ndarray | None
     return grads
 
 
-def assert_follows(params: Sequence[Tensor], reference: Any, optimizer: Optimizer, steps: int = 6) -> None:
+def assert_follows(params: Sequence[Tensor], reference: Any, optimizer: Optimizer, steps: int = 4) -> None:
     """Step both by the same gradients; they must agree to rounding at every step."""
     tolerance = {"rtol": 1e-11, "atol": 1e-12} if params[0].dtype == torch.float64 else {"rtol": 2e-5, "atol": 2e-6}
     for t in range(steps):

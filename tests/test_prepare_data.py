@@ -5,6 +5,7 @@ import importlib.util
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,9 +90,22 @@ class Server:
         return f"{self.base}{folder}/"
 
 
+@pytest.fixture(autouse=True)
+def network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy, and the same quick answer for a host that does not exist, whatever this machine's network is."""
+    real = socket.getaddrinfo
+
+    def lookup(host: str, *arguments: Any, **options: Any) -> Any:
+        if str(host).endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    monkeypatch.setenv("no_proxy", "*")
+
+
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+def server() -> Iterator[Server]:
     server = Server()
     yield server
     server.http.shutdown()

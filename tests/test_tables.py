@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_runs import BASE, cells_of, fill, fill_cell, loaded, plausible, states_of, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fake_runs import BASE, cells_of, fill, fill_cell, loaded, plausible, states_of, write_run
+from nero.plans.plan import Cell, Experiment, survey
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError, Standing
 from nero.report.table_formats import entry_text, to_csv, to_latex, to_markdown
@@ -139,12 +140,32 @@ def test_an_empty_store_gives_a_table_of_missing_cells(store: Store) -> None:
     assert markdown_cell(table, "nero", task="mnist_reparam") == "", "the experiment does not ask for this cell"
 
 
-def test_tasks_to_come_are_missing(store: Store) -> None:
-    experiment, states = states_of(store, "table1")
-    coming = [state for state in states if state.cell.to_come]
-    for line, state in zip(csv_lines(build_table(experiment, states, paper.table1())), states, strict=True):
-        assert line["task"] == state.cell.task
-        assert line["status"] == "missing" or state not in coming
+def test_tasks_to_come_are_missing_and_keep_the_papers_numbers(store: Store) -> None:
+    to_come = Cell("a_task_to_come", "nero", (0.1, 1.0), 0, (1, 2))
+    state = survey(to_come, {})
+    assert state.cell.to_come
+    published = paper.Published(
+        "paper",
+        {("a_task_to_come", (), "nero"): paper.Result(1.0, 0.5, 0.1)},
+        {"a_task_to_come": ShownMetric("FID", "min")},
+    )
+    [line] = csv_lines(build_table(Experiment("later", "Later", (to_come,)), [state], published))
+    assert (line["status"], line["n"], line["mean"], line["metric"]) == ("missing", "0", "", "FID")
+    assert (line["paper_mean"], line["paper_std"], line["paper_lr"]) == ("1", "0.5", "0.1")
+
+
+def test_one_place_of_the_table_cannot_hold_two_cells(store: Store) -> None:
+    experiment, states = states_of(store)
+    with pytest.raises(ValueError, match="twice"):
+        build_table(experiment, [*states, states[-1]])
+
+
+def test_runs_of_one_row_must_report_one_metric(store: Store) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    write_run(store, cell, 0.01, 0, 0.5)
+    write_run(store, cell, 0.1, 0, 0.5, metric={"key": "test/accuracy", "goal": "max", "label": "accuracy"})
+    with pytest.raises(ValueError, match="test/accuracy, train/accuracy"):
+        mnist_table(store)
 
 
 def test_a_cell_without_its_repeats_says_how_many_it_has(store: Store) -> None:
@@ -276,7 +297,7 @@ def test_table_1_is_marked_as_in_the_paper(store: Store) -> None:
 
 
 def test_every_cell_of_table_1_has_the_papers_numbers(store: Store) -> None:
-    experiment, states = states_of(store, "table1")
+    _, states = states_of(store, "table1")
     published = paper.table1()
     assert {(state.cell.task, state.cell.variant, state.cell.optim) for state in states} == set(published.results)
 

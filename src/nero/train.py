@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch.optim import Optimizer
 
+from nero.data.sources import MissingData
 from nero.engine import interrupt
 from nero.engine.loop import Ending, Loop, Settings
 from nero.engine.seeding import SeedStreams, seed_global
@@ -51,15 +52,64 @@ def train(config: RunConfig) -> Outcome:
 
 
 def _carry_out(config: RunConfig, run: RunDirectory, device: torch.device, capture: bool) -> Outcome:
+    """The run itself, recorded whatever becomes of it. Whoever calls holds the run."""
+    trackers: list[Tracker] = [Progress()]
+    fixed = _fixed_summary(config, device)
+    loop: Loop | None = None
+    reason: str | None = None
+    try:
+        loop = build_loop(config, run, device, capture, trackers)
+        fixed |= _task_summary(loop.task)
+        run.write_config(config.identity)
+        run.add_provenance(provenance(device_name(device)))
+        run.write_summary({**fixed, **_so_far(run, 0.0), "status": Status.RUNNING})
+        with interrupt.listening():
+            loop.restore()
+            for tracker in trackers:
+                tracker.start(run.run_id, run.path, config.identity, loop.task.epochs, loop.position.epoch, loop.task.metric.key)
+            ending = loop.run()
+            summary = {**fixed, **_result(run, loop.task, ending)}
+            reason = ending.reason
+            if ending.status is Status.DONE and config.cfg.machine.keep_checkpoint:
+                loop.checkpoint()
+            elif ending.status is not None:
+                run.drop_checkpoints()
+    except (ConfigError, MissingData):
+        raise
+    except Exception:
+        run.write_config(config.identity)
+        seconds = loop.position.seconds if loop else 0.0
+        summary = {**fixed, **_so_far(run, seconds), "status": Status.FAILED, "traceback": _traceback()}
+    run.write_summary(summary)
+    outcome = dict(summary)
+    if summary["status"] == Status.RUNNING:
+        outcome |= {"status": "interrupted", "message": reason}
+    if summary["status"] == Status.FAILED:
+        outcome["message"] = summary["traceback"].strip().splitlines()[-1]
+    for tracker in trackers:
+        tracker.finish(outcome)
+    # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected.
+    del loop
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return outcome
+
+
+def build_loop(
+    config: RunConfig, run: RunDirectory, device: torch.device, capture: bool, trackers: list[Tracker]
+) -> Loop:
+    """Everything that a run needs, seeded and ready to be restored or started. Adds the mirror to `trackers`."""
     cfg, machine = config.cfg, config.cfg.machine
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
     task = build_task(config, device)
     optimizers = build_optimizers(cfg.optim, task)
-    schedule = instantiate(cfg.task.schedule)
     if machine.compile:
         for network in task.networks().values():
             network.compile()
+    if cfg.tracking.mirror is not None:
+        trackers.append(instantiate(cfg.tracking.mirror))
     seed_global(SeedStreams(config.seed).number("training"))
     settings = Settings(
         device=device,
@@ -68,42 +118,7 @@ def _carry_out(config: RunConfig, run: RunDirectory, device: torch.device, captu
         checkpoint_seconds=machine.checkpoint_seconds,
         deadline=_deadline(machine),
     )
-    trackers: list[Tracker] = [Progress()]
-    if cfg.tracking.mirror is not None:
-        trackers.append(instantiate(cfg.tracking.mirror))
-
-    run.write_config(config.identity)
-    run.add_provenance(provenance(device_name(device)))
-    fixed = _fixed_summary(config, task, device)
-    run.write_summary({**fixed, **_so_far(run, 0.0), "status": Status.RUNNING})
-    loop = Loop(task, optimizers, schedule, run, trackers, settings)
-    try:
-        with interrupt.listening():
-            loop.restore()
-            for tracker in trackers:
-                tracker.start(run.run_id, run.path, config.identity, task.epochs, loop.position.epoch, task.metric.key)
-            ending = loop.run()
-            summary = {**fixed, **_result(run, task, ending)}
-            if ending.status is Status.DONE and machine.keep_checkpoint:
-                loop.checkpoint()
-            elif ending.status is not None:
-                run.drop_checkpoints()
-    except Exception:
-        summary = {**fixed, **_so_far(run, loop.position.seconds), "status": Status.FAILED, "traceback": _traceback()}
-    run.write_summary(summary)
-    outcome = dict(summary)
-    if summary["status"] == Status.RUNNING:
-        outcome |= {"status": "interrupted", "message": ending.reason}
-    if summary["status"] == Status.FAILED:
-        outcome["message"] = summary["traceback"].strip().splitlines()[-1]
-    for tracker in trackers:
-        tracker.finish(outcome)
-    # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected.
-    del loop, task, optimizers
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    return outcome
+    return Loop(task, optimizers, instantiate(cfg.task.schedule), run, trackers, settings)
 
 
 def build_task(config: RunConfig, device: torch.device) -> Task:
@@ -162,8 +177,8 @@ def _settled(run: RunDirectory) -> Outcome | None:
     return {**summary, "skipped": True} if summary and summary["status"] in SETTLED else None
 
 
-def _fixed_summary(config: RunConfig, task: Task, device: torch.device) -> dict[str, Any]:
-    parameters = sum(p.numel() for network in task.networks().values() for p in network.parameters())
+def _fixed_summary(config: RunConfig, device: torch.device) -> dict[str, Any]:
+    """What is known of a run before its task is built."""
     return {
         "version": 1,
         "run_id": config.run_id,
@@ -172,11 +187,16 @@ def _fixed_summary(config: RunConfig, task: Task, device: torch.device) -> dict[
         "lr": config.lr,
         "seed": config.seed,
         "data": config.cfg.data,
-        "metric": task.metric.as_dict(),
-        "epochs": task.epochs,
+        "epochs": config.epochs,
         "device": device_name(device),
-        "parameters": parameters,
+        "metric": None,
+        "parameters": None,
     }
+
+
+def _task_summary(task: Task) -> dict[str, Any]:
+    parameters = sum(p.numel() for network in task.networks().values() for p in network.parameters())
+    return {"metric": task.metric.as_dict(), "parameters": parameters}
 
 
 def _so_far(run: RunDirectory, seconds: float) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class PlanSweeper(BasicSweeper):
         if failed:
             sys.exit(f"{len(failed)} of {len(outcomes)} runs failed")
         if any(outcome["status"] == "interrupted" for outcome in outcomes):
-            sys.exit("stopped before the end; the same command goes on from here")
+            print("stopped before the end; the same command goes on from here", file=sys.stderr)
         return outcomes
 
     def _sweep_experiment(self, arguments: list[str]) -> list[dict[str, Any]]:

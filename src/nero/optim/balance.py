@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from nero.optim.batches import batches, stack, stored_view, unstack_
+from nero.optim.batches import batches, concatenate, fan_in, split_, stored_view
 
 
 def neuron_mean(weight: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def neuron_norm(weight: Tensor) -> Tensor:
 
 
 def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dtype | None = None) -> Tensor:
-    """The nearest balanced neurons to a batch of weight vectors [..., rows, fan_in] (last two lines of Algorithm 1).
+    """The nearest balanced neurons to a batch of weight vectors [..., fan_in] (last two lines of Algorithm 1).
 
     `mean` subtracts each row's mean, `norm` divides each row by its Euclidean norm; either may be off. The result is in
     `dtype`, that of `rows` by default, and a row that meets the constraints as well as this dtype can say comes back
@@ -43,7 +43,6 @@ def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dty
     dtype = dtype or rows.dtype
     if rows.numel() == 0 or not (mean or norm):
         return rows.to(dtype)
-    fan_in = rows.shape[-1]
     tolerance = _tolerance(dtype)
     rows = rows.to(compute_dtype(rows.dtype))
 
@@ -63,7 +62,7 @@ def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dty
     centred -= centred.mean(-1, keepdim=True)
     rest = _row_norm(centred)
     # The part of the row along the vector of ones has length |mean| * sqrt(fan_in).
-    is_centred = row_mean.abs() * math.sqrt(fan_in) <= tolerance * size
+    is_centred = row_mean.abs() * math.sqrt(rows.shape[-1]) <= tolerance * size
     # Taking the mean of a constant row would leave rounding noise, or a zero that no multiplicative step can revive: a
     # dead neuron. Such a row that already has norm one gets twice the tolerance, since rounding it to norm one may have
     # moved it across the border.
@@ -93,14 +92,14 @@ def project_(weight: Tensor, mean: bool = True, norm: bool = True) -> Tensor:
 def project_all_(tensors: Iterable[Tensor], mean: bool = True, norm: bool = True, foreach: bool | None = None) -> None:
     """Balance the neurons of many tensors in place.
 
-    `foreach`: whether to project tensors of one shape as one batch; by default on accelerators only.
+    `foreach`: whether to project neurons of one fan-in as one batch; by default on accelerators only.
     """
     if not (mean or norm):
         return
     weights = [tensor for tensor in tensors if tensor.ndim >= 2 and tensor.numel() > 0]
-    for batch in batches(weights, foreach, one_shape=True):
+    for batch in batches(weights, foreach, key=fan_in):
         views = [stored_view(weight) for weight in batch]
-        unstack_(views, project(stack([view.flatten(1) for view in views]), mean=mean, norm=norm))
+        split_(views, project(concatenate([view.flatten(1) for view in views]), mean=mean, norm=norm))
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -72,7 +72,7 @@ class LAMB(CapturableOptimizer):
         return {name: torch.zeros_like(param, dtype=compute_dtype(param.dtype)) for name in names}
 
     def update_(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        for batch in batches(params, group["foreach"], one_shape=False):
+        for batch in batches(params, group["foreach"]):
             together = use_batches(group["foreach"], batch[0].device)
             (self._update_together_ if together else self._update_one_by_one_)(batch, group)
 

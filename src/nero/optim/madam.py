@@ -80,18 +80,19 @@ class Madam(CapturableOptimizer):
 
     def update_(self, params: list[Tensor], group: dict[str, Any]) -> None:
         torch._foreach_add_([self.state[param]["step"] for param in params], 1)
-        for batch in batches(params, group["foreach"], one_shape=False):
+        for batch in batches(params, group["foreach"]):
             self._update_batch_(batch, group)
 
     def _update_batch_(self, params: list[Tensor], group: dict[str, Any]) -> None:
         states = [self.state[param] for param in params]
         sizes = [param.numel() for param in params]
         views = [stored_view(param) for param in params]
-        avg_sqs = [stored_view(self.state[param]["avg_sq"], like=param) for param in params]
+        grads = [stored_view(gradient(param), like=param) for param in params]
+        avg_sqs = [stored_view(state["avg_sq"], like=param) for state, param in zip(states, params, strict=True)]
         weight, avg_sq = madam_update(
-            concatenate(views),
-            concatenate([stored_view(gradient(param), like=param) for param in params]),
-            concatenate(avg_sqs),
+            concatenate([view.reshape(-1) for view in views]),
+            concatenate([grad.reshape(-1) for grad in grads]),
+            concatenate([average.reshape(-1) for average in avg_sqs]),
             concatenate([state["step"].expand(size) for state, size in zip(states, sizes, strict=True)]),
             concatenate([state["bound"].expand(size) for state, size in zip(states, sizes, strict=True)]),
             scalar(group["lr"]),

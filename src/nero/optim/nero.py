@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nero.optim.balance import compute_dtype, neuron_norm, project, project_
 from nero.optim.base import CapturableOptimizer, ParamsT, bias_correction, check_beta, check_lr, gradient, scalar
-from nero.optim.batches import batches, concatenate, split_, stack, stored_view, unstack_
+from nero.optim.batches import batches, concatenate, fan_in, split_, stored_view
 
 
 def nero_update(
@@ -22,8 +22,8 @@ def nero_update(
 ) -> tuple[Tensor, Tensor]:
     """Algorithm 1 up to the projection: the turned weights and the running averages of squared gradient norms.
 
-    weight, grad: [..., neurons, fan_in]; a bias is a neuron of fan-in one
-    avg_sq:       [..., neurons], in the dtype to reckon in
+    weight, grad: [neurons, fan_in]; a bias is a neuron of fan-in one
+    avg_sq:       [neurons], in the dtype to reckon in
     step:         number of this step, from 1; broadcasts to avg_sq, as scale does
     scale:        s in the class docstring: what a step is relative to
     """
@@ -55,7 +55,7 @@ class Nero(CapturableOptimizer):
     beta:       β, how much of the running average a step keeps
     mean, norm: the two halves of the projection, for ablations
     sigma_b:    scale of a tensor that starts at zero
-    foreach:    whether to update tensors of one shape as one batch; by default on accelerators only
+    foreach:    whether to update neurons of one fan-in as one batch; by default on accelerators only
 
     State of each parameter: `step` and `scale` (0-dim), `avg_sq` (a number per neuron or entry, float32 or wider).
     """
@@ -92,37 +92,30 @@ class Nero(CapturableOptimizer):
 
     def update_(self, params: list[Tensor], group: dict[str, Any]) -> None:
         torch._foreach_add_([self.state[param]["step"] for param in params], 1)
-        for weights in batches([param for param in params if param.ndim >= 2], group["foreach"], one_shape=True):
-            self._update_weights_(weights, group)
-        for biases in batches([param for param in params if param.ndim < 2], group["foreach"], one_shape=False):
-            self._update_biases_(biases, group)
+        for batch in batches(params, group["foreach"], key=lambda param: (param.ndim >= 2, fan_in(param))):
+            self._update_batch_(batch, group)
 
-    def _update_weights_(self, weights: list[Tensor], group: dict[str, Any]) -> None:
-        states = [self.state[weight] for weight in weights]
-        views = [stored_view(weight) for weight in weights]
-        grads = [stored_view(gradient(weight), like=weight) for weight in weights]
+    def _update_batch_(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        """One step of tensors whose neurons have one fan-in, or of tensors without neurons."""
+        states = [self.state[param] for param in params]
+        avg_sqs = [state["avg_sq"].reshape(-1) for state in states]
+        views = [stored_view(param) for param in params]
+        grads = [stored_view(gradient(param), like=param) for param in params]
         turned, avg_sq = nero_update(
-            stack([view.flatten(1) for view in views]),
-            stack([grad.flatten(1) for grad in grads]),
-            stack([state["avg_sq"] for state in states]),
-            stack([state["step"] for state in states]).unsqueeze(-1),
-            stack([state["scale"] for state in states]).unsqueeze(-1),
+            concatenate([_rows(view) for view in views]),
+            concatenate([_rows(grad) for grad in grads]),
+            concatenate(avg_sqs),
+            concatenate([state["step"].expand_as(avg_sq) for state, avg_sq in zip(states, avg_sqs, strict=True)]),
+            concatenate([state["scale"].expand_as(avg_sq) for state, avg_sq in zip(states, avg_sqs, strict=True)]),
             scalar(group["lr"]),
             group["beta"],
         )
-        unstack_([state["avg_sq"] for state in states], avg_sq)
-        unstack_(views, project(turned, mean=group["mean"], norm=group["norm"], dtype=weights[0].dtype))
+        split_(avg_sqs, avg_sq)
+        if params[0].ndim >= 2:
+            turned = project(turned, mean=group["mean"], norm=group["norm"], dtype=params[0].dtype)
+        split_(views, turned)
 
-    def _update_biases_(self, biases: list[Tensor], group: dict[str, Any]) -> None:
-        states = [self.state[bias] for bias in biases]
-        turned, avg_sq = nero_update(
-            concatenate(biases).unsqueeze(-1),
-            concatenate([gradient(bias) for bias in biases]).unsqueeze(-1),
-            concatenate([state["avg_sq"] for state in states]),
-            concatenate([state["step"].expand_as(bias) for state, bias in zip(states, biases, strict=True)]),
-            concatenate([state["scale"].expand_as(bias) for state, bias in zip(states, biases, strict=True)]),
-            scalar(group["lr"]),
-            group["beta"],
-        )
-        split_([state["avg_sq"] for state in states], avg_sq)
-        split_(biases, turned.squeeze(-1))
+
+def _rows(tensor: Tensor) -> Tensor:
+    """As [neurons, fan_in], where every entry of a bias is a neuron."""
+    return tensor.flatten(1) if tensor.ndim >= 2 else tensor.reshape(-1, 1)

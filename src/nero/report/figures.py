@@ -5,10 +5,14 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from nero.plans.plan import CellState
 from nero.report import cells, paper, style
 from nero.report.units import rate, scale, shown_metric
+
+BLOCK = 10
+PER_CENT = (0, 102)
 
 
 @style.house_style()
@@ -29,15 +33,23 @@ def _reparameterised(axes: Axes, states: Sequence[CellState], traces: pd.DataFra
     key = paper.ACCURACY["key"]
     authors = paper.reparam_curves()
     notes = Notes()
-    for state, colour in zip(states, style.VARIANTS, strict=False):
-        sigma = dict(state.cell.variant)["task.sigma"]
+    by_sigma = {dict(state.cell.variant)["task.sigma"]: state for state in states}
+    palette = dict(zip(by_sigma, style.VARIANTS, strict=True))
+    for sigma, state in by_sigma.items():
         ours = _of_cell(state, traces, key, f"σ = {sigma}", notes)
-        _draw(axes, ours, "iteration", scale(key), colour, f"σ = {sigma}")
-        theirs = authors[authors.sigma == sigma]
+        _draw(axes, _block_means(ours), "iteration", scale(key), palette[sigma], f"σ = {sigma}")
+    for sigma, colour in palette.items():
+        theirs = _block_means(authors[authors.sigma == sigma])
         _draw(axes, theirs, "iteration", scale(key), colour, f"σ = {sigma}, authors", style.THEIRS)
-    axes.set(xlabel="iteration", ylabel=shown_metric(paper.ACCURACY).label)
+    axes.set(xlabel=f"iteration (means over {BLOCK})", ylabel=shown_metric(paper.ACCURACY).label, ylim=PER_CENT)
     style.head(axes, "5 layers, reparameterised, Adam", notes.lines())
     style.legend_below(axes)
+
+
+def _block_means(frame: pd.DataFrame) -> pd.DataFrame:
+    """Each seed's values over BLOCK iterations, placed at the last of them: single batches are too noisy to compare."""
+    last = -(-frame.iteration // BLOCK) * BLOCK
+    return frame.assign(iteration=last).groupby(["seed", "iteration"])[["value"]].mean().reset_index()
 
 
 def _very_deep(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame) -> None:
@@ -50,7 +62,7 @@ def _very_deep(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame) ->
         theirs = authors[authors.optim == optim]
         label = f"{style.name(optim)}, authors{_rate_text(theirs.lr.iloc[0])}"
         _draw(axes, theirs, "epoch", scale(key), palette[optim], label, style.THEIRS)
-    axes.set(xlabel="epoch", ylabel=shown_metric(paper.ACCURACY).label)
+    axes.set(xlabel="epoch", ylabel=shown_metric(paper.ACCURACY).label, ylim=PER_CENT)
     style.head(axes, "100 layers", notes.lines())
     style.legend_below(axes)
 
@@ -71,6 +83,7 @@ def learning_curves(title: str, states: Sequence[CellState], curves: pd.DataFram
         metrics = [run["metric"] for state in row_states for run in cells.logged(state)]
         _optimisers(panel, row_states, curves, metrics[0]["key"] if metrics else "", notes)
         panel.set(xlabel="epoch", ylabel=shown_metric(metrics[0]).label if metrics else "")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         style.head(panel, cells.row_text(row), notes.lines())
         style.legend_below(panel)
     return style.settle(figure)
@@ -80,15 +93,19 @@ class Notes:
     """What a panel has to say about runs that it cannot draw."""
 
     def __init__(self) -> None:
-        self._said: dict[str, list[str]] = {}
+        self._said: dict[str, dict[str, list[str]]] = {"missing": {}, "diverged": {}}
 
     def add(self, what: str, whose: str, detail: str | None) -> None:
         if detail:
-            self._said.setdefault(what, []).append(f"{whose} ({detail})")
+            self._said[what].setdefault(detail, []).append(whose)
 
     def lines(self) -> list[str]:
-        """Such as "missing: Nero (seeds 1, 2); SGD (search 3 of 4)"."""
-        return [f"{what}: {'; '.join(said)}" for what, said in self._said.items()]
+        """Such as "missing: Nero, SGD (seeds 1, 2); LAMB (search 3 of 4)"."""
+        return [
+            f"{what}: " + "; ".join(f"{', '.join(whose)} ({detail})" for detail, whose in said.items())
+            for what, said in self._said.items()
+            if said
+        ]
 
 
 def _optimisers(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame, key: str, notes: Notes) -> None:
@@ -121,10 +138,10 @@ def _draw(
     seeds = frame.pivot(index=x, columns="seed", values="value").dropna().astype("float64") * factor
     if seeds.empty:
         return
-    at = seeds.index.to_numpy()
-    axes.plot(at, seeds.mean(axis=1).to_numpy(), linestyle, color=colour, label=f"{label}, n = {seeds.shape[1]}")
-    # The authors' range is left out: two bands of one colour could not be told apart.
-    if linestyle == style.OURS:
+    at, ours = seeds.index.to_numpy(), linestyle == style.OURS
+    shade = colour if ours else style.darker(colour)
+    axes.plot(at, seeds.mean(axis=1).to_numpy(), linestyle, color=shade, label=f"{label}, n = {seeds.shape[1]}")
+    if ours:  # the authors' range is left out: two bands of one colour could not be told apart
         low, high = seeds.min(axis=1).to_numpy(), seeds.max(axis=1).to_numpy()
         axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
 

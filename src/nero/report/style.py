@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 OPTIMS = {
@@ -23,7 +24,7 @@ The colours are Okabe and Ito's, which colour-blind readers can tell apart. An o
 its file name and draws from OTHERS.
 """
 
-VARIANTS = ("#000000", "#56B4E9")
+VARIANTS = ("#808080", "#56B4E9")
 """Settings of one optimiser against each other: colours that no optimiser has."""
 
 OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
@@ -74,6 +75,12 @@ def colours(optims: Iterable[str]) -> dict[str, str]:
     }
 
 
+def darker(colour: str) -> str:
+    """The same hue for the paper's curves, so that they show on top of ours where both agree."""
+    red, green, blue = to_rgb(colour)
+    return to_hex((0.65 * red, 0.65 * green, 0.65 * blue))
+
+
 def in_order(optims: Iterable[str]) -> tuple[str, ...]:
     """Each once: the paper's optimisers as the paper orders them, then others as they come."""
     places = {optim: place for place, optim in enumerate(OPTIMS)}
@@ -97,7 +104,8 @@ def head(axes: Axes, title: str, notes: Iterable[str]) -> None:
 def legend_below(axes: Axes, columns: int = 2) -> None:
     """Outside the panel, where it hides no curve."""
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns)
+        # A distance in font sizes, not in panel heights: it clears the axis label whatever the panel's size.
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4.5, ncols=columns)
 
 
 def settle(figure: Figure) -> Figure:

@@ -113,13 +113,14 @@ def _metric(
     task: str, states: Sequence[CellState], published: paper.Published | None
 ) -> tuple[ShownMetric | None, float]:
     """How the row's metric is shown, and what logged values are multiplied by for it."""
-    said = {(run["metric"]["key"], shown_metric(run["metric"])) for state in states for run in cells.logged(state)}
+    logged = [run["metric"] for state in states for run in cells.logged(state)]
+    said = {(metric["key"], metric["goal"]): shown_metric(metric) for metric in logged}
     if len(said) > 1:
-        raise ValueError(f"the runs of {task} do not report one metric but {sorted(key for key, _ in said)}")
+        raise ValueError(f"the runs of {task} do not report one metric but {', '.join(key for key, _ in sorted(said))}")
     theirs = published.metrics.get(task) if published else None
     if not said:
         return theirs, 1.0
-    [(key, ours)] = said
+    [((key, _), ours)] = said.items()
     if theirs and (theirs.goal, theirs.unit) != (ours.goal, ours.unit):
         raise ValueError(f"{task} reports {ours.label!r} ({ours.goal}), the paper {theirs.label!r} ({theirs.goal})")
     return theirs or ours, scale(key)

@@ -28,6 +28,7 @@ class Progress:
         self.every = every if not self.interactive else 0.2
         self.shown = 0.0
         self.text = ""
+        self.run_id = self.metric = ""
 
     def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str) -> None:
         self.run_id, self.epochs, self.metric = run_id, epochs, metric
@@ -48,6 +49,7 @@ class Progress:
             self._show(self._line(epoch, str(epoch)))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
+        self.run_id = self.run_id or str(summary["run_id"])  # a run that failed before it started
         words = [summary["status"], f"epoch {summary['epochs_done']}/{summary['epochs']}"]
         if summary.get("final") is not None:
             words.append(f"{self.metric} {summary['final']:.4f}")
@@ -89,6 +91,7 @@ class WandbMirror:
         except ImportError:
             raise RuntimeError("tracking=wandb needs the package wandb: pip install 'nero[tracking]'") from None
         self.wandb = wandb
+        self.run: Any = None
         self.settings = {"project": project, "mode": mode, "entity": entity}
 
     def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str) -> None:
@@ -104,6 +107,8 @@ class WandbMirror:
         self.run.log(numbers, step=int(record["epoch"]))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
+        if self.run is None:
+            return
         self.run.summary.update({"status": summary["status"], "final": summary["final"]})
         self.run.finish(exit_code=1 if summary["status"] == "failed" else 0)
 

@@ -10,13 +10,14 @@ from nero.tasks.classification import Classification
 
 MEAN, STD = (0.1307,), (0.3081,)
 WIDTH, CLASSES = 28 * 28, 10
-EMBEDDED_TRAIN, EMBEDDED_TEST = 10_000, 2_000
+EMBEDDED_TRAIN = 10_000
 
 
 def load_images(context: Context, train_examples: int | None) -> ImageSet:
     """MNIST, or the embedded digits in its place; the first `train_examples` of its training images."""
     if context.data == "embedded":
-        return digits(train=train_examples or EMBEDDED_TRAIN, test=EMBEDDED_TEST)
+        train = train_examples or EMBEDDED_TRAIN
+        return digits(train=train, test=max(train // 5, 100))
     images = load_mnist(context.data_root)
     return replace(
         images, train_images=images.train_images[:train_examples], train_labels=images.train_labels[:train_examples]

@@ -1,0 +1,83 @@
+"""What people type: errors in a few clear lines, sweeps that land in one store and skip what is done."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nero.runs.store import Store
+
+Script = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["optim=nerro"], ["Could not find 'optim/nerro'", "Available options in 'optim'", "nero", "sgd"]),
+        (["task=mnits"], ["Could not find 'task/mnits'", "mnist_mlp100", "mnist_reparam"]),
+        (["optim.lrr=0.1"], ["Could not override 'optim.lrr'", "Key 'lrr' is not in struct"]),
+        (["optim.lr=-0.1"], ["error: optim.lr must be a positive number, not -0.1"]),
+        (["machine=gpu", "data=embedded"], ["error: machine=gpu needs a CUDA GPU"]),
+        (["machine=cpu"], ["error: mnist:", "prepare_data.py mnist"]),
+        (["experiment=mnist"], ["error: experiment=NAME is a sweep: add --multirun"]),
+        (["--multirun", "experiment=nope"], ["error: there is no experiment 'nope'; there are: ", "table1"]),
+    ],
+)
+def test_a_mistake_gives_a_clear_error_and_no_traceback(script: Script, words: list[str], expected: list[str]) -> None:
+    result = script("train.py", *words, CUDA_VISIBLE_DEVICES="")
+    assert result.returncode != 0
+    for text in expected:
+        assert text in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_a_plain_multirun_lands_in_the_store_survives_a_failure_and_skips_what_is_done(
+    script: Script, small: list[str], tmp_path: Path
+) -> None:
+    words = ["--multirun", *small, "optim=nero,sgd"]
+    first = script("train.py", *words)
+    assert first.returncode == 0, first.stderr
+    summaries = Store(tmp_path / "runs").summaries()
+    assert sorted((s["optim"], s["status"]) for s in summaries.values()) == [("nero", "done"), ("sgd", "done")]
+    # A batch size that is no number fails inside the run, as a bug of a task would.
+    again = script("train.py", *words, "task.batch_size=seven,50")
+    assert again.returncode == 1
+    assert again.stderr.count("done (already)") == 2
+    assert "2 of 4 runs failed" in again.stderr
+    statuses = sorted(s["status"] for s in Store(tmp_path / "runs").summaries().values())
+    assert statuses == ["done", "done", "failed", "failed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"])
+def test_an_experiment_runs_until_nothing_is_pending(script: Script, tmp_path: Path, launcher: list[str]) -> None:
+    small = ["task.train_examples=60", "task.epochs=1", "task.depth=2", "task.batch_size=20", "machine=cpu"]
+    words = ["--multirun", "experiment=smoke", *small, *launcher]
+    planned = script("plan.py", "smoke", *small)
+    assert planned.stdout.count("pending  ") == 10
+    assert "10 pending; 4 repeats to follow" in planned.stdout
+    first = script("train.py", *words)
+    assert first.returncode == 0, first.stderr
+    summaries = Store(tmp_path / "runs").summaries()
+    assert len(summaries) == 14
+    assert {s["status"] for s in summaries.values()} == {"done"}
+    assert sum(s["seed"] == 1 for s in summaries.values()) == 4
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json*")}
+    second = script("train.py", *words)
+    assert second.returncode == 0
+    assert "14 runs done; 0 pending" in second.stderr
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json*")} == stamps
+
+
+@pytest.mark.slow
+def test_a_sweeps_budget_stops_it_cleanly_and_the_next_call_goes_on(script: Script, tmp_path: Path) -> None:
+    small = ["task.train_examples=60", "task.epochs=1", "task.depth=2", "task.batch_size=20", "machine=cpu"]
+    stopped = script("train.py", "--multirun", "experiment=smoke", *small, "task.epochs=100000", "machine.budget_seconds=6")
+    assert stopped.returncode == 0, stopped.stderr
+    assert "interrupted" in stopped.stderr
+    assert "the same command goes on from here" in stopped.stderr
+    statuses = {s["status"] for s in Store(tmp_path / "runs").summaries().values()}
+    assert statuses == {"running"}

@@ -1,0 +1,59 @@
+"""Every shipped YAML composes, builds and takes two steps; other people's optimisers join by YAML alone."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from nero.plans.config import CONFIG_DIR, ConfigError, compose, names
+from nero.runs.store import Store
+from nero.train import train
+
+# Two steps, one epoch, on embedded data; what else a task needs to be small stands in its own row.
+TWO_STEPS = ("data=embedded", "task.epochs=1", "machine=cpu", "machine.keep_checkpoint=false")
+SMALLER = {
+    "mnist_mlp100": ("task.depth=3", "task.train_examples=40", "task.batch_size=20"),
+    "mnist_reparam": ("task.depth=3", "task.train_examples=40", "task.batch_size=20"),
+}
+
+
+def two_steps(tmp_path: Path, task: str, *words: str) -> dict:
+    config = compose([f"task={task}", *TWO_STEPS, *SMALLER[task], f"store={tmp_path}", *words])
+    outcome = train(config)
+    (record,) = Store(tmp_path).run(task, config.run_id).read_metrics()
+    assert record["step"] == 2
+    return outcome
+
+
+@pytest.mark.parametrize("task", names("task"))
+@pytest.mark.parametrize("optim", names("optim"))
+def test_every_task_takes_two_steps_with_every_optimiser(tmp_path: Path, task: str, optim: str) -> None:
+    outcome = two_steps(tmp_path, task, f"optim={optim}")
+    assert outcome["status"] == "done"
+    assert math.isfinite(outcome["final"])
+
+
+@pytest.mark.parametrize("optim", ["RMSprop", "AdamW", "Adagrad", "NAdam"])
+def test_any_torch_optimiser_joins_by_its_name(tmp_path: Path, optim: str) -> None:
+    words = ["optim=sgd", f"optim._target_=torch.optim.{optim}", "~optim.momentum", "~optim.weight_decay"]
+    assert two_steps(tmp_path, "mnist_mlp100", *words)["status"] == "done"
+
+
+def test_every_yaml_belongs_to_a_group_that_the_config_knows() -> None:
+    files = {path.relative_to(CONFIG_DIR) for path in CONFIG_DIR.rglob("*.yaml")}
+    composed = {Path("config.yaml")}
+    for group in ("task", "optim", "machine", "tracking"):
+        for name in names(group):
+            compose([f"{group}={name}"])
+            composed.add(Path(group) / f"{name}.yaml")
+    for task in names("task"):
+        for optim in names("optim"):
+            composed.add(Path("task_optim") / task / f"{optim}.yaml")
+    assert files <= composed
+
+
+def test_an_optimisers_own_complaint_becomes_one_line(tmp_path: Path) -> None:
+    config = compose([*TWO_STEPS, *SMALLER["mnist_mlp100"], f"store={tmp_path}", "optim.beta=2"])
+    with pytest.raises(ConfigError, match="optim: beta must be in") as error:
+        train(config)
+    assert "\n" not in str(error.value)

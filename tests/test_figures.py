@@ -1,0 +1,210 @@
+"""Figures: what is drawn is what is logged, what is not logged is said, and the bytes can be reproduced."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import FillBetweenPolyCollection
+from matplotlib.figure import Figure
+
+from fake_runs import BASE, STEPS, cells_of, fill, fill_cell, plausible, states_of, write_run
+from nero.report import figures, paper, style
+from nero.report.cells import EmbeddedDataError
+from nero.report.frame import load_curves, load_traces
+from nero.runs.store import Store
+
+AUTHORS_LEFT, AUTHORS_RIGHT = 2, 4
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "runs")
+
+
+def figure3(store: Store) -> Figure:
+    _, states = states_of(store)
+    return figures.figure3(states, load_curves(store), load_traces(store))
+
+
+def solid(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Our lines by the first word of their label."""
+    lines = [line for line in axes.lines if line.get_linestyle() == "-"]
+    return {str(line.get_label()).split(",")[0]: (line.get_xdata(), line.get_ydata()) for line in lines}
+
+
+def dashed(axes: Axes) -> list[np.ndarray]:
+    return [line.get_ydata() for line in axes.lines if line.get_linestyle() == "--"]
+
+
+def bands(axes: Axes) -> int:
+    return sum(isinstance(artist, FillBetweenPolyCollection) for artist in axes.collections)
+
+
+def face(axes: Axes) -> str:
+    return axes.get_title(loc="left").replace("\n", " ")
+
+
+def test_figure_3_draws_every_cell_and_the_authors(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    left, right = figure3(store).axes
+    assert set(solid(left)) == {"σ = 1", "σ = 100"}
+    assert set(solid(right)) == {"Nero", "SGD", "Adam", "LAMB"}
+    assert (len(dashed(left)), len(dashed(right))) == (AUTHORS_LEFT, AUTHORS_RIGHT)
+    assert (bands(left), bands(right)) == (2, 4)
+    assert "missing" not in face(left) + face(right)
+
+
+def test_lines_are_means_and_bands_are_ranges_over_the_seeds(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    _, right = figure3(store).axes
+    finals = 100 * np.array([BASE["nero"] + 0.01 * seed**2 for seed in (0, 1, 2)])
+    epochs, values = solid(right)["Nero"]
+    np.testing.assert_array_equal(epochs, [1, 2, 3])
+    np.testing.assert_allclose(values, np.outer([1 / 3, 1 / 2, 1], finals).mean(axis=1))
+    band = next(artist for artist in right.collections if isinstance(artist, FillBetweenPolyCollection))
+    last = [y for x, y in band.get_paths()[0].vertices if x == 3]
+    assert (min(last), max(last)) == (pytest.approx(finals.min()), pytest.approx(finals.max()))
+
+
+def test_the_left_panel_shows_iterations_in_blocks(store: Store) -> None:
+    cell = cells_of("mnist")["mnist_reparam adam 100"]
+    epochs = 5
+    for seed in cell.seeds:
+        write_run(store, cell, 0.01, seed, 0.5, curve=[0.1 * epoch for epoch in range(1, epochs + 1)])
+    left, _ = figure3(store).axes
+    at, values = solid(left)["σ = 100"]
+    iterations = np.repeat([0.1 * epoch for epoch in range(1, epochs + 1)], STEPS)
+    np.testing.assert_array_equal(at, [10, 20])
+    np.testing.assert_allclose(values, 100 * iterations.reshape(2, 10).mean(axis=1))
+
+
+def test_the_authors_curves_end_where_their_logs_end(store: Store) -> None:
+    left, right = figure3(store).axes
+    published = paper.mnist().results
+    ends = sorted(values[-1] for values in dashed(right))
+    assert ends == pytest.approx(sorted(r.mean for key, r in published.items() if key[0] == paper.DEEP))
+    assert all(len(values) == 120 for values in dashed(left))  # 1,200 iterations in blocks of 10
+
+
+def test_an_empty_store_is_said_and_nothing_of_ours_is_drawn(store: Store) -> None:
+    left, right = figure3(store).axes
+    assert not solid(left)
+    assert not solid(right)
+    assert "missing: σ = 1, σ = 100 (seeds 0, 1, 2)" in face(left)
+    assert "missing: Nero, SGD, Adam, LAMB (search 0 of 4)" in face(right)
+
+
+def test_missing_seeds_and_unfinished_searches_are_said(store: Store) -> None:
+    cells = cells_of("mnist")
+    nero, sgd = cells["mnist_mlp100 nero"], cells["mnist_mlp100 sgd"]
+    for lr in nero.lrs:
+        write_run(store, nero, lr, 0, plausible(nero, lr, 0))
+    write_run(store, sgd, 0.1, 0, 0.3)
+    _, right = figure3(store).axes
+    assert set(solid(right)) == {"Nero"}
+    assert "Nero (seeds 1, 2); SGD (search 1 of 4)" in face(right)
+
+
+def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
+    def final(cell, lr, seed):
+        return None if cell.optim == "sgd" or (cell.optim, seed) == ("lamb", 1) else plausible(cell, lr, seed)
+
+    fill(store, "mnist", final)
+    _, right = figure3(store).axes
+    assert "missing" not in face(right)
+    assert "diverged: SGD (every learning rate)" in face(right)
+    assert "LAMB (seed 1)" in face(right)
+    assert "SGD" not in solid(right)
+    assert solid(right)["LAMB"][0].tolist() == [1], "the seed that diverged has one epoch"
+
+
+def test_a_lost_log_is_said(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    run = cells_of("mnist")["mnist_mlp100 nero"].run(0.001, 2)
+    (store.run(run.task, run.run_id).path / "metrics.jsonl").unlink()
+    _, right = figure3(store).axes
+    assert "missing: Nero (no log of seed 2)" in face(right)
+
+
+def test_embedded_runs_are_refused_beside_the_authors(store: Store) -> None:
+    write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.1, 0, 0.3, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        figure3(store)
+
+
+def test_learning_curves_of_any_experiment(store: Store) -> None:
+    fill(store, "smoke", plausible, data="embedded")
+    experiment, states = states_of(store, "smoke")
+    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    assert "embedded data, not the paper's" in figure.get_suptitle()
+    by_task = {face(axes): axes for axes in figure.axes}
+    assert set(by_task) == {"mnist_mlp100", "mnist_reparam, sigma = 1", "mnist_reparam, sigma = 100"}
+    assert set(solid(by_task["mnist_mlp100"])) == {"Nero", "SGD", "Adam", "LAMB"}
+    assert not any(dashed(axes) for axes in figure.axes)
+
+
+def test_learning_curves_of_an_empty_store(store: Store) -> None:
+    experiment, states = states_of(store, "table1")
+    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    assert len(figure.axes) == 6
+    assert "embedded" not in figure.get_suptitle()
+    for axes in figure.axes:
+        assert "missing: Nero" in face(axes)
+        assert not axes.lines
+
+
+def test_an_optimiser_has_one_colour_in_every_figure(store: Store) -> None:
+    fill_cell(store, cells_of("mnist")["mnist_mlp100 nero"], plausible)
+    fill_cell(store, cells_of("smoke")["mnist_mlp100 nero"], plausible, data="embedded")
+    experiment, states = states_of(store, "smoke")
+    drawn = [figure3(store).axes[1], figures.learning_curves(experiment.title, states, load_curves(store)).axes[0]]
+    assert {line.get_color() for axes in drawn for line in axes.lines if line.get_label().startswith("Nero, η")} == {
+        style.OPTIMS["nero"][1]
+    }
+    everything = [colour for _, colour in style.OPTIMS.values()] + [*style.VARIANTS, *style.OTHERS]
+    assert len(set(everything)) == len(everything)
+
+
+def test_an_optimiser_that_nobody_named_goes_by_its_file_name() -> None:
+    assert style.name("my_own") == "my_own"
+    palette = style.colours(["my_own", "nero", "other"])
+    assert palette["nero"] == style.OPTIMS["nero"][1]
+    assert len({palette["nero"], palette["my_own"], palette["other"]}) == 3
+    assert style.in_order(["my_own", "lamb", "nero", "my_own"]) == ("nero", "lamb", "my_own")
+
+
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+    fill(store, "mnist", plausible)
+    one = style.render(figure3(store), file_format)
+    # Neither a reader's own settings nor another format that was written before may leave a trace.
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
+        figure = figure3(store)
+        style.render(figure, "png")
+        assert style.render(figure, file_format) == one
+    assert not any(word in one for word in (b"CreationDate", b"<dc:date>", b"Matplotlib v", b"Software"))
+
+
+@pytest.mark.slow
+def test_bytes_do_not_depend_on_the_process(tmp_path: Path) -> None:
+    program = (
+        "import hashlib; from nero.report import catalogue, files; from nero.runs.store import Store;"
+        f"made = catalogue.make_figures(catalogue.gather('mnist', Store({str(tmp_path)!r})));"
+        "print([hashlib.sha256(data).hexdigest() for data in files.figure_files(made).values()])"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(seen) == 1

@@ -1,0 +1,91 @@
+"""The direction of imports: a room stands above all that it imports."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+# What each room may import beside itself; a file of its own is written out.
+MAY_IMPORT = {
+    "nero": {"nero.optim"},
+    "nero.optim": set(),
+    "nero.models": set(),
+    "nero.data": set(),
+    "nero.runs": {"nero"},
+    "nero.tasks": {"nero.optim", "nero.models", "nero.data", "nero.runs"},
+    "nero.plans": {"nero.runs"},
+    "nero.engine": {"nero.tasks.base", "nero.runs"},
+    "nero.report": {"nero.plans", "nero.runs"},
+    "hydra_plugins.nero_plan": {"nero.plans", "nero.runs"},
+    "nero.train": {"nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
+}
+WITHOUT_TORCH = ("nero.plans", "nero.runs", "nero.report", "hydra_plugins.nero_plan")
+
+
+def modules() -> dict[str, Path]:
+    files = [*SOURCE.glob("nero/**/*.py"), *SOURCE.glob("hydra_plugins/**/*.py")]
+    return {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+
+
+def room_of(module: str) -> str:
+    """The most specific room that a module belongs to."""
+    fitting = [room for room in MAY_IMPORT if module == room or module.startswith(room + ".")]
+    return max(fitting, key=len)
+
+
+def imports_of(path: Path, everywhere: bool = True) -> set[str]:
+    """Modules that a file imports, by full name; `everywhere` counts the imports inside functions too."""
+    tree = ast.parse(path.read_text())
+    nodes = ast.walk(tree) if everywhere else iter(tree.body)
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_imports_go_downwards(module: str) -> None:
+    room = room_of(module)
+    allowed = {room, *MAY_IMPORT[room]}
+    for name in imports_of(modules()[module]):
+        if name.split(".")[0] not in ("nero", "hydra_plugins"):
+            continue
+        known = name if name in modules() else name.rsplit(".", 1)[0]
+        fine = any(known == a or (a != "nero" and known.startswith(a + ".")) for a in allowed)
+        assert fine, f"{module} ({room}) may not import {known}"
+
+
+@pytest.mark.parametrize("module", [m for m in sorted(modules()) if m.startswith(WITHOUT_TORCH)])
+def test_some_rooms_do_without_torch(module: str) -> None:
+    top = {name.split(".")[0] for name in imports_of(modules()[module], everywhere=False)}
+    assert not top & {"torch", "torchvision", "wandb"}
+
+
+def test_the_report_the_plans_and_the_store_start_without_torch() -> None:
+    code = (
+        "import sys, nero, nero.report.tables, nero.report.figures, nero.plans.plan, nero.runs.tracking\n"
+        "import hydra_plugins.nero_plan.sweeper\n"
+        "print(sorted({'torch', 'wandb'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_no_name_of_a_task_or_optimiser_steers_an_if_elsewhere() -> None:
+    configs = SOURCE.parent / "configs"
+    names = {path.stem for group in ("task", "optim") for path in (configs / group).glob("*.yaml")}
+    for module, path in modules().items():
+        if room_of(module) in ("nero.optim", "nero.tasks", "nero.report"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.If | ast.IfExp | ast.Match):
+                tests = [node.test] if not isinstance(node, ast.Match) else [case.pattern for case in node.cases]
+                words = {c.value for t in tests for c in ast.walk(t) if isinstance(c, ast.Constant)}
+                assert not words & names, f"{module} asks for {words & names}"

@@ -1,0 +1,120 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import references
+from nero.optim import LAMB
+
+BOTH_PATHS = pytest.mark.parametrize("foreach", [False, True])
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.999), (0.5, 0.0)])
+@pytest.mark.parametrize("clamp_value", [10.0, 0.5])
+def test_follows_the_reference(clamp_value, betas, dtype, foreach):
+    params = references.parameters(dtype=dtype)
+    reference = references.LAMB(references.as_arrays(params), 0.03, betas, 1e-6, clamp_value)
+    optimizer = LAMB(params, lr=0.03, betas=betas, clamp_value=clamp_value, foreach=foreach)
+    references.assert_follows(params, reference, optimizer)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    shape=st.lists(st.integers(1, 5), min_size=0, max_size=4).map(tuple),
+    lr=st.floats(1e-4, 0.5),
+    beta1=st.floats(0, 0.99),
+    foreach=st.booleans(),
+)
+def test_follows_the_reference_on_any_shape(seed, shape, lr, beta1, foreach):
+    params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])
+    reference = references.LAMB(references.as_arrays(params), lr, (beta1, 0.999), 1e-6, 10.0)
+    optimizer = LAMB(params, lr=lr, betas=(beta1, 0.999), foreach=foreach)
+    references.assert_follows(params, reference, optimizer, steps=3)
+
+
+@BOTH_PATHS
+def test_a_step_is_relative_to_the_layer(foreach):
+    small, large, zero = torch.full((2, 3), 0.1), torch.full((10, 10), 5.0), torch.zeros(4)
+    optimizer = LAMB([small, large, zero], lr=0.01, betas=(0.0, 0.999), foreach=foreach)
+    before = [param.clone() for param in (small, large, zero)]
+    for param in (small, large, zero):
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    lengths = [(new - old).norm().item() for old, new in zip(before, (small, large, zero), strict=True)]
+    # The large layer's norm of 50 counts as 10; a layer of zeros takes Adam's own step, 1 / sqrt(1 - 0.999) an entry.
+    adam = 2 / math.sqrt(0.001)
+    assert lengths == pytest.approx([0.01 * 0.1 * math.sqrt(6), 0.01 * 10, 0.01 * adam], rel=1e-4)
+
+
+@BOTH_PATHS
+def test_what_never_saw_a_gradient_does_not_move(foreach):
+    params = references.parameters()
+    before = [param.detach().clone() for param in params]
+    references.run(params, LAMB(params, lr=0.1, betas=(0.0, 0.999), foreach=foreach), range(5))
+    for old, new in zip(before, params, strict=True):
+        if new.ndim:
+            assert torch.equal(old[0], new[0])
+            assert not torch.equal(old[1:], new[1:])
+
+
+@BOTH_PATHS
+def test_a_gradient_of_zero_moves_nothing(foreach):
+    weight, bias = references.draw(0, [(3, 4), (4,)])
+    before = [weight.clone(), bias.clone()]
+    weight.grad, bias.grad = torch.zeros_like(weight), torch.zeros_like(bias)
+    LAMB([weight, bias], foreach=foreach).step()
+    references.assert_same([weight, bias], before)
+
+
+def test_without_momentum_no_first_moment_is_kept():
+    (weight,) = references.draw(0, [(3, 4)])
+    assert set(LAMB([weight], betas=(0.0, 0.999)).state[weight]) == {"exp_avg_sq"}
+    assert set(LAMB([weight], betas=(0.9, 0.999)).state[weight]) == {"exp_avg", "exp_avg_sq"}
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_learning_rate_in_a_tensor_is_the_number_in_it(shape, foreach):
+    numbers, tensors = references.parameters(), references.parameters()
+    references.run(numbers, LAMB(numbers, lr=0.03, foreach=foreach), range(5))
+    references.run(tensors, LAMB(tensors, lr=torch.full(shape, 0.03), foreach=foreach), range(5))
+    references.assert_same(numbers, tensors)
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.999)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_resumes_bit_for_bit(dtype, betas, foreach):
+    references.assert_resumes(lambda params: LAMB(params, lr=0.02, betas=betas, foreach=foreach), dtype)
+
+
+@BOTH_PATHS
+def test_a_step_reads_nothing_on_the_host(foreach):
+    references.assert_reads_nothing(lambda params, lr: LAMB(params, lr=lr, foreach=foreach))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"lr": -0.1}, "lr"),
+        ({"betas": (1.0, 0.9)}, r"betas\[0\]"),
+        ({"betas": (0.9, -0.1)}, r"betas\[1\]"),
+        ({"eps": 0.0}, "eps"),
+        ({"clamp_value": 0.0}, "clamp_value"),
+    ],
+)
+def test_settings_that_make_no_sense(setting, message):
+    with pytest.raises(ValueError, match=message):
+        LAMB([torch.ones(2, 2)], **setting)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("foreach", [None, False])
+def test_a_step_can_be_captured(foreach):
+    references.assert_captures(lambda params, lr: LAMB(params, lr=lr, foreach=foreach))

@@ -1,0 +1,99 @@
+"""The project's own files keep in step with each other."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+TARGETS = "setup data smoke test lint table1 ablation mnist imagenet report figures notebooks bench clean".split()
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def required(extras: list[str]) -> set[str]:
+    """Requirements of the package with some of its extras, extras of extras followed."""
+    found = set(project()["dependencies"])
+    for extra in extras:
+        for requirement in project()["optional-dependencies"][extra]:
+            if match := re.fullmatch(r"nero\[(.*)\]", requirement):
+                found |= required(match[1].split(","))
+            else:
+                found.add(requirement)
+    return found
+
+
+def test_the_conda_environment_is_the_test_environment() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    python, _, pip = environment["dependencies"]
+    words = pip["pip"]
+    assert python == f"python{project()['requires-python']}"
+    assert words[0] == "--constraint constraints.txt"
+    assert words[-1] == "--editable ."
+    assert set(words[1:-1]) == required(["test"])
+
+
+def test_every_requirement_is_pinned_to_what_was_tested() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = {line.split("==")[0].lower().replace("_", "-") for line in lines if not line.startswith("#")}
+    needed = {re.split(r"[<>=!~\[ ]", requirement)[0].lower() for requirement in required(["dev"])}
+    assert needed <= pins
+    assert {"torch==2.10.0", "torchvision==0.25.0"} <= set(lines)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    import nero
+
+    version = project()["version"]
+    assert nero.__version__ == version == importlib.metadata.version("nero")
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_optimisers_are_at_the_top_of_the_package_and_typed() -> None:
+    from nero import LAMB, Madam, Nero
+    from nero.optim import Nero as same
+
+    assert Nero is same
+    assert {cls.__name__ for cls in (LAMB, Madam)} == {"LAMB", "Madam"}
+    assert (ROOT / "src" / "nero" / "py.typed").exists()
+    with pytest.raises(ImportError):
+        exec("from nero import Neron")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="make")
+def test_make_help_explains_every_target() -> None:
+    text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    explained = {line.split()[1] for line in text.splitlines() if line.startswith("  make ") and len(line.split()) > 3}
+    assert set(TARGETS) <= explained
+    readme = (ROOT / "README.md").read_text()
+    for target in re.findall(r"`make ([a-z0-9-]+)", readme):
+        assert target in explained, f"the README speaks of make {target}"
+
+
+def test_cleaning_never_touches_runs() -> None:
+    result = subprocess.run(["make", "--dry-run", "clean"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "results" not in result.stdout
+    assert "data" not in result.stdout
+
+
+def test_the_readme_only_names_files_that_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    for path in re.findall(r"`((?:src|configs|experiments|scripts|results|notebooks|docs)/[A-Za-z0-9_./-]*)`", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_no_tracked_file_is_a_data_set_or_a_checkpoint() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = [Path(name) for name in listed.stdout.split("\0") if name]
+    assert not [path for path in paths if path.suffix in {".pt", ".pth", ".bin", ".gz", ".npz"} or path.parts[0] == "data"]
+    assert not [path for path in paths if (ROOT / path).exists() and (ROOT / path).stat().st_size > 2**20]

@@ -1,0 +1,173 @@
+"""scripts/report.py and the notebook, on stores of made-up runs."""
+
+import os
+import runpy
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from fake_runs import cells_of, fill, loaded, plausible, write_run
+from nero.plans.config import ROOT
+from nero.report import catalogue, files
+from nero.runs.store import Store
+
+NOTEBOOK = ROOT / "notebooks" / "figures.ipynb"
+Report = Callable[..., int]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "runs")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def report(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
+    monkeypatch.setattr(catalogue, "load_experiment", loaded)
+    main = runpy.run_path(str(ROOT / "scripts" / "report.py"))["main"]
+    return lambda *words: main([*words, "--store", str(store.root), "--out", str(out)])
+
+
+@pytest.fixture
+def committed(store: Store, out: Path, report: Report) -> None:
+    """The tables of an empty store: with --check it is no matter that every cell is missing."""
+    for name in ("mnist", "table1"):
+        files.write(files.table_files(catalogue.make_table(catalogue.gather(name, store))), out)
+
+
+def written(out: Path) -> set[str]:
+    return {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+
+
+MNIST_FILES = {f"tables/mnist.{ending}" for ending in ("md", "csv", "tex")} | {
+    f"figures/figure3.{ending}" for ending in ("pdf", "svg", "png")
+}
+TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")}
+
+
+def test_a_complete_experiment_exits_0_and_says_its_table(
+    report: Report, store: Store, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(store, "mnist", plausible)
+    assert report("mnist") == 0
+    assert written(out) == MNIST_FILES
+    said = capsys.readouterr().out
+    assert (out / "tables" / "mnist.md").read_text() in said
+    assert "missing" not in said
+
+
+def test_diverged_runs_are_results(report: Report, store: Store) -> None:
+    fill(store, "mnist", lambda cell, lr, seed: None if cell.optim == "sgd" else plausible(cell, lr, seed))
+    assert report("mnist") == 0
+
+
+def test_missing_cells_exit_1_after_everything_is_written(
+    report: Report, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report() == 1
+    assert written(out) == MNIST_FILES | TABLE1_FILES
+    said = capsys.readouterr().out
+    assert "mnist: mnist_reparam, sigma = 100, adam: seeds 0, 1, 2" in said
+    assert "mnist: mnist_mlp100, nero, sgd, adam, lamb: search 0 of 4" in said
+
+
+def test_failed_runs_are_named(report: Report, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3, status="failed")
+    assert report("mnist") == 1
+    assert f"mnist_mlp100, nero: search 0 of 4; failed: {run.run_id}" in capsys.readouterr().out
+
+
+def test_an_experiment_without_an_entry_gets_its_table_and_learning_curves(
+    report: Report, store: Store, out: Path
+) -> None:
+    fill(store, "smoke", plausible, data="embedded")
+    assert report("smoke") == 0
+    assert written(out) == {f"tables/smoke.{ending}" for ending in ("md", "csv", "tex")} | {
+        f"figures/smoke.{ending}" for ending in ("pdf", "svg", "png")
+    }
+
+
+def test_errors_exit_2(report: Report, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report("no_such_experiment") == 2
+    assert "no_such_experiment" in capsys.readouterr().err
+    write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3, data="embedded")
+    assert report("mnist") == 2
+    assert "embedded" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as leaving:
+        report("--no-such-option")
+    assert leaving.value.code == 2
+
+
+@pytest.mark.usefixtures("committed")
+def test_check_accepts_what_was_written_and_writes_nothing(report: Report, out: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    time.sleep(0.01)
+    assert report("--check") == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+@pytest.mark.usefixtures("committed")
+@pytest.mark.parametrize("ending", ["md", "csv", "tex"])
+def test_check_catches_one_character(
+    report: Report, out: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = out / "tables" / f"mnist.{ending}"
+    text = path.read_text()
+    place = text.index("0.001") + 4
+    path.write_text(text[:place] + "2" + text[place + 1 :])
+    assert report("mnist", "--check") == 1
+    said = capsys.readouterr().err
+    assert f"mnist.{ending} differs" in said
+    assert said.count("differs") == 1
+
+
+@pytest.mark.usefixtures("committed")
+def test_check_names_absent_tables_and_ignores_figures(
+    report: Report, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (out / "tables" / "mnist.tex").unlink()
+    assert report("mnist", "--check") == 1
+    assert capsys.readouterr().err.strip() == f"{out / 'tables' / 'mnist.tex'} is absent"
+
+
+@pytest.mark.usefixtures("committed")
+def test_check_notices_new_runs(report: Report, store: Store) -> None:
+    write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
+    assert report("mnist", "--check") == 1
+
+
+def test_a_write_that_fails_leaves_the_old_file(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.write({Path("tables/a.md"): b"old"}, out)
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        files.write({Path("tables/a.md"): b"new"}, out)
+    assert written(out) == {"tables/a.md"}
+    assert (out / "tables" / "a.md").read_bytes() == b"old"
+
+
+def test_the_notebook_is_stripped() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert code
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_any_folder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nbclient import NotebookClient
+
+    fill(store, "mnist", plausible)
+    monkeypatch.setenv("NERO_RUNS", str(store.root))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "src")}})
+    client.execute()
+    shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert any("image/png" in data for data in shown)
+    assert any("Figure 3" in data.get("text/markdown", "") for data in shown)

@@ -1,0 +1,100 @@
+"""The progress line and the wandb mirror."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nero.runs.store import Store
+from nero.runs.tracking import Progress, clock
+
+RUN = "task-optim-0.1-s0-00000000"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def record(epoch: int) -> dict[str, float]:
+    return {"epoch": epoch, "seconds": 2.0, "val/error": 1 / epoch}
+
+
+def play(progress: Progress, epochs: int) -> None:
+    progress.start(RUN, Path(), {}, epochs, 0, "val/error")
+    for epoch in range(1, epochs + 1):
+        progress.step(epoch - 1, 1, 2)
+        progress.epoch(record(epoch))
+    summary = {"status": "done", "epochs_done": epochs, "epochs": epochs, "final": 0.25, "seconds": 70.0}
+    progress.finish({**summary, "run_id": RUN})
+
+
+def test_away_from_a_terminal_there_are_a_few_plain_lines() -> None:
+    stream = io.StringIO()
+    play(Progress(stream), 50)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 4, "start, first epoch, last epoch, end"
+    assert all(line.startswith(RUN) for line in lines)
+    assert "\r" not in stream.getvalue()
+    for text in ("epoch 1/50", "val/error 1.0000", "2.00 s/epoch", "left"):
+        assert text in lines[1]
+    assert lines[-1] == f"{RUN}  done  epoch 50/50  val/error 0.2500  1:10 in all"
+
+
+def test_a_slow_run_prints_now_and_then_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 10_000, 11))
+    monkeypatch.setattr("nero.runs.tracking.time.monotonic", lambda: next(now))
+    stream = io.StringIO()
+    play(Progress(stream, every=10), 6)
+    assert len(stream.getvalue().splitlines()) == 8
+
+
+def test_on_a_terminal_it_is_one_line_that_is_rewritten() -> None:
+    stream = Terminal()
+    play(Progress(stream), 5)
+    assert stream.getvalue().count("\n") == 1
+    shown = stream.getvalue().rstrip("\n").split("\r")
+    assert shown[-1].rstrip().endswith("1:10 in all")
+    for before, after in zip(shown, shown[1:], strict=False):
+        assert len(after) >= len(before.rstrip()), "a shorter line must wipe out the longer one before it"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (90, "1:30"), (4000, "1:06:40"), (-3, "0:00")])
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+@pytest.mark.slow
+def test_wandb_is_an_offline_mirror_without_a_login(
+    script: Callable[..., "subprocess.CompletedProcess[str]"], small: list[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("wandb")
+    home = {"HOME": str(tmp_path / "home"), "WANDB_API_KEY": ""}
+    os.makedirs(home["HOME"])
+    result = script("train.py", *small, "tracking=wandb", **home)
+    assert result.returncode == 0, result.stderr
+    (run,) = Store(tmp_path / "runs").runs()
+    files = list(run.path.glob("wandb/offline-run-*/*.wandb"))
+    assert len(files) == 1
+    assert files[0].stat().st_size > 0
+    plain = script("train.py", *small, NERO_RUNS=str(tmp_path / "plain"), **home)
+    assert plain.returncode == 0
+    (other,) = Store(tmp_path / "plain").runs()
+    assert other.run_id == run.run_id, "where a run is mirrored does not change what it is"
+    assert not list(other.path.glob("wandb*"))
+
+
+def test_without_wandb_the_error_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['wandb'] = None\n"
+        "from nero.runs.tracking import WandbMirror\n"
+        "try: WandbMirror()\n"
+        "except RuntimeError as error: print(error)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'nero[tracking]'" in result.stdout, json.dumps(result.stderr)

@@ -1,0 +1,139 @@
+"""One run from config to summary: statuses, skipping, provenance."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+
+from nero.data.sources import MissingData
+from nero.engine import interrupt
+from nero.plans.config import ConfigError, RunConfig, compose
+from nero.runs.store import RunDirectory, Store
+from nero.train import choose_capture, choose_device, train
+
+
+def prepare(tmp_path: Path, small: list[str], *words: str) -> tuple[RunConfig, RunDirectory]:
+    config = compose([*small, f"store={tmp_path}", *words])
+    return config, Store(tmp_path).run(config.task_name, config.run_id)
+
+
+def test_a_run_leaves_its_config_provenance_metrics_and_summary(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small)
+    outcome = train(config)
+    assert outcome["status"] == "done"
+    assert run.read_config() == config.identity
+    (start,) = run.read_provenance()
+    assert {"commit", "dirty", "versions", "device", "command", "started"} <= set(start)
+    assert start["versions"]["torch"] == torch.__version__.split("+")[0]
+    records, summary = run.read_metrics(), run.read_summary()
+    assert summary is not None
+    assert summary["epochs_done"] == len(records) == 2
+    assert summary["final"] == records[-1]["train/accuracy"]
+    assert summary["final_metrics"]["test/accuracy"] == records[-1]["test/accuracy"]
+    assert str(Path.home()) not in "".join(p.read_text() for p in run.path.glob("*.json*"))
+
+
+def test_a_settled_run_is_skipped_and_not_touched(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small)
+    train(config)
+    before = {path.name: path.stat().st_mtime_ns for path in run.path.iterdir()}
+    outcome = train(config)
+    assert outcome["skipped"]
+    assert outcome["status"] == "done"
+    assert {path.name: path.stat().st_mtime_ns for path in run.path.iterdir()} == before
+
+
+def test_divergence_is_a_result(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small, "optim=sgd", "optim.lr=1e30")
+    outcome = train(config)
+    assert outcome["status"] == "diverged"
+    assert outcome["final"] is None
+    assert outcome["diverged_at"]["step"] >= 1
+    assert train(config)["skipped"]
+    assert not list(run.path.glob("checkpoint*"))
+
+
+def test_an_exception_is_a_failed_run_with_its_traceback_and_can_be_run_again(
+    tmp_path: Path, small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = prepare(tmp_path, small)
+    with monkeypatch.context() as patch:
+        patch.setattr("nero.tasks.classification.Classification.evaluate", lambda self: 1 / 0)
+        outcome = train(config)
+    assert outcome["status"] == "failed"
+    assert outcome["message"] == "ZeroDivisionError: division by zero"
+    text = (run.path / "summary.json").read_text()
+    assert "ZeroDivisionError" in json.loads(text)["traceback"]
+    assert str(ROOT) not in text
+    assert train(config)["status"] == "done"
+    assert len(run.read_provenance()) == 2
+
+
+def test_a_run_that_is_held_elsewhere_is_busy(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small)
+    with run.exclusive():
+        outcome = train(config)
+    assert outcome["status"] == "busy"
+    assert "is being written by process" in outcome["message"]
+
+
+def test_a_spent_budget_stops_before_anything_is_written_and_a_later_call_goes_on(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small, "machine.deadline=1")
+    assert train(config)["status"] == "interrupted"
+    assert not run.path.exists()
+    config, run = prepare(tmp_path, small, "machine.budget_seconds=0.5", "task.epochs=200")
+    outcome = train(config)
+    assert outcome["status"] == "interrupted"
+    assert outcome["message"] == "the time budget is used up"
+    summary = run.read_summary()
+    assert summary is not None
+    assert summary["status"] == "running"
+    assert run.load_checkpoint() is not None
+    interrupt.forget()
+
+
+def test_missing_data_ends_in_one_line_with_the_command_that_gets_it(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small, "data=real", f"data_root={tmp_path / 'none'}")
+    with pytest.raises(MissingData, match="prepare_data.py mnist") as error:
+        train(config)
+    assert "\n" not in str(error.value)
+    assert run.read_summary() is None, "a run that never began is not a failed run"
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto").type == "cpu"
+    with pytest.raises(ConfigError, match="needs a CUDA GPU"):
+        choose_device("cuda")
+    with pytest.raises(ConfigError, match="machine.device must be"):
+        choose_device("tpu")
+    assert choose_capture("auto", torch.device("cpu")) is False
+    assert choose_capture("auto", torch.device("cuda")) is True
+    with pytest.raises(ConfigError, match="capture=true needs"):
+        choose_capture(True, torch.device("cpu"))
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path, small: list[str]) -> None:
+    finals = []
+    for store, seed in (("a", 0), ("b", 0), ("c", 1)):
+        config, run = prepare(tmp_path / store, small, f"seed={seed}")
+        train(config)
+        finals.append([record["train/loss"] for record in run.read_metrics()])
+    assert finals[0] == finals[1]
+    assert finals[0] != finals[2]
+    assert all(math.isfinite(x) for x in finals[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb", "madam", "lamb_constrained"])
+def test_a_captured_run_follows_the_cpu(tmp_path: Path, small: list[str], optim: str) -> None:
+    losses = []
+    for machine in ("cpu", "gpu"):
+        words = [f"optim={optim}", "optim.lr=0.001", f"machine={machine}", "precision=fp32", "task.epochs=3"]
+        config, run = prepare(tmp_path / machine, small, *words)
+        assert train(config)["status"] == "done"
+        losses.append([record["train/loss"] for record in run.read_metrics()])
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2)
