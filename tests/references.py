@@ -124,11 +124,13 @@ def draw(seed: int, shapes: Sequence[tuple[int, ...]] = SHAPES, dtype: torch.dty
 def parameters(
     seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", shapes: Sequence[tuple[int, ...]] = SHAPES
 ) -> list[Tensor]:
-    """Leaf tensors of the given shapes; the convolutions in channels_last every other time, the last bias at zero."""
+    """Leaf tensors of the given shapes, some in channels_last or stored transposed, one of the biases at zero."""
     params = [tensor.to(device) for tensor in draw(seed, shapes, dtype)]
     for i, tensor in enumerate(params):
         if tensor.ndim == 4 and i % 2:
             params[i] = tensor.contiguous(memory_format=torch.channels_last)
+        if tensor.ndim == 2 and i % 2:
+            params[i] = tensor.t().contiguous().t()
         if tensor.shape == (9,):
             tensor.zero_()
     return [tensor.requires_grad_() for tensor in params]
@@ -145,7 +147,12 @@ def set_gradients(params: Sequence[Tensor], seed: int) -> list[np.ndarray | None
     for i, (param, grad) in enumerate(zip(params, draw(seed, shapes, torch.float64), strict=True)):
         if grad.ndim:
             grad[0] = 0
-        param.grad = None if (seed + i) % 7 == 3 else torch.empty_like(param).copy_(grad).detach()
+        if (seed + i) % 7 == 3:
+            param.grad = None
+        elif seed % 2:
+            param.grad = torch.empty_like(param).copy_(grad).detach()
+        else:  # not in the layout of its parameter
+            param.grad = grad.to(param.device, param.dtype)
         grads.append(None if param.grad is None else as_arrays([param.grad])[0])
     return grads
 

@@ -54,7 +54,7 @@ def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dty
     is_unit = ((unit * size - 1).abs() <= tolerance) | (size == 0)
 
     if not mean:
-        return torch.where(is_unit, rows, scaled / _nonzero(size)).to(dtype)
+        return (scaled * torch.where(is_unit, unit, 1 / _nonzero(size))).to(dtype)
 
     row_mean = scaled.mean(-1, keepdim=True)
     centred = scaled - row_mean
@@ -68,17 +68,19 @@ def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dty
     # moved it across the border.
     vanishes = (rest <= tolerance * size) | (is_unit & (rest <= 2 * tolerance * size))
 
-    if not norm:
-        # Below the smallest number of the dtype a mean cannot be removed.
-        is_centred |= row_mean.abs() * unit <= torch.finfo(dtype).tiny * torch.finfo(dtype).eps
-        return torch.where(is_centred | vanishes, rows, centred * unit).to(dtype)
-
-    direction = torch.where(vanishes, scaled, centred)
-    length = torch.where(vanishes, size, rest)
-    # A row moves as a whole or not at all: were a row that is centred only just within the tolerance rescaled without
-    # centring it, rounding could bring it outside, and a second projection would move it again.
-    settled = is_unit & (is_centred | vanishes)
-    return torch.where(settled, rows, direction / _nonzero(length)).to(dtype)
+    if norm:
+        # A row moves as a whole or not at all: were a row that is centred only just within the tolerance rescaled
+        # without centring it, rounding could bring it outside, and a second projection would move it again.
+        settled = is_unit & (is_centred | vanishes)
+        of_scaled = torch.where(settled, unit, torch.where(vanishes, 1 / _nonzero(size), 0.0))
+        of_centred = torch.where(settled | vanishes, 0.0, 1 / _nonzero(rest))
+    else:
+        settled = is_centred | vanishes
+        of_scaled = torch.where(settled, unit, 0.0)
+        of_centred = torch.where(settled, 0.0, unit)
+    # Each row is a multiple of what it was or of what is left without its mean: one pass over all of them, and `unit`
+    # times `scaled` is the old row bit for bit.
+    return centred.mul_(of_centred).addcmul_(scaled, of_scaled).to(dtype)
 
 
 @torch.no_grad()
@@ -125,14 +127,22 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 def _magnitude(rows: Tensor) -> Tensor:
     """For each row, the power of two at or below its largest absolute value; one for a row of zeros."""
-    largest = rows.abs().amax(-1, keepdim=True)
+    largest = torch.linalg.vector_norm(rows, math.inf, dim=-1, keepdim=True)
     mantissa = torch.frexp(largest).mantissa  # in [1/2, 1)
     return torch.where(largest == 0, 1.0, largest / (2 * mantissa))
 
 
+def squared_norm(rows: Tensor) -> Tensor:
+    """Sum of squares of each row [..., fan_in]."""
+    if rows.device.type == "cpu":
+        # torch.linalg.vector_norm sums one after the other on a CPU: off by 6 eps at a fan-in of 5,000, this by 1.
+        return rows.square().sum(-1)
+    # One pass over the rows, without a copy of their squares.
+    return torch.linalg.vector_norm(rows, dim=-1).square()
+
+
 def _row_norm(rows: Tensor) -> Tensor:
-    # torch.linalg.vector_norm sums one after the other on a CPU: off by 6 eps at a fan-in of 5,000, this by 1.
-    return rows.square().sum(-1, keepdim=True).sqrt()
+    return squared_norm(rows).sqrt().unsqueeze(-1)
 
 
 def _nonzero(length: Tensor) -> Tensor:

@@ -108,4 +108,6 @@ class LAMB(CapturableOptimizer):
         rates = scalar(group["lr"]) * trust_ratio(weight_norms, step_norms, group["clamp_value"])
         # The one line with a launch for each tensor: torch multiplies lists by numbers on the host or by tensors alike.
         torch._foreach_mul_(steps, list(rates.unbind()))
-        torch._foreach_copy_(params, torch._foreach_sub(weights, steps))
+        torch._foreach_sub_(weights, steps)
+        if params[0].dtype != dtype:  # else the weights are the parameters themselves
+            torch._foreach_copy_(params, weights)
