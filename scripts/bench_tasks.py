@@ -29,21 +29,26 @@ def main() -> None:
     rows = ["| task | optimiser | precision | device | s per epoch | range | epochs |", "| --- " * 7 + "|"]
     with tempfile.TemporaryDirectory() as folder:
         for optim in args.optim:
-            words = [f"task={args.task}", f"optim={optim}", f"task.epochs={args.epochs}", f"store={folder}", *args.overrides]
+            words = [
+                f"task={args.task}",
+                f"optim={optim}",
+                f"task.epochs={args.epochs}",
+                f"store={folder}",
+                *args.overrides,
+            ]
             try:
                 config = compose([*words, "machine.keep_checkpoint=false"])
                 outcome = train(config)
             except (ConfigError, MissingData) as error:
                 sys.exit(f"error: {error}")
             records = Store(folder).run(config.task_name, config.run_id).read_metrics()[2:]
+            what = f"| {args.task} | {optim} | {config.cfg.precision} | {outcome['device']} "
             if not records:
-                rows.append(f"| {args.task} | {optim} | {config.cfg.precision} | {outcome['device']} | {outcome['status']} | | |")
+                rows.append(f"{what}| {outcome['status']} | | |")
                 continue
             seconds = [record["seconds"] for record in records]
-            rows.append(
-                f"| {args.task} | {optim} | {config.cfg.precision} | {outcome['device']} | {statistics.median(seconds):.3f} "
-                f"| {min(seconds):.3f} - {max(seconds):.3f} | {len(seconds)} |"
-            )
+            spread = f"{min(seconds):.3f} - {max(seconds):.3f}"
+            rows.append(f"{what}| {statistics.median(seconds):.3f} | {spread} | {len(seconds)} |")
     print("\n".join(rows))
 
 

@@ -1,6 +1,6 @@
 """What is still to be run of an experiment, and how long it should take. Runs nothing.
 
-    python scripts/plan.py mnist [OVERRIDE ...] [--store results/runs]
+python scripts/plan.py mnist [OVERRIDE ...] [--store results/runs]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Execute every notebook on the logged runs; the executed copies go to results/notebooks.
 
-    python scripts/run_notebooks.py [--out results/notebooks]
+python scripts/run_notebooks.py [--out results/notebooks]
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Train: one run, a Hydra sweep, or all that is pending of an experiment.
 
-    python scripts/train.py task=mnist_mlp100 optim=nero optim.lr=0.001 seed=0
-    python scripts/train.py --multirun optim=nero,sgd optim.lr=0.1,0.01
-    python scripts/train.py --multirun experiment=mnist
+python scripts/train.py task=mnist_mlp100 optim=nero optim.lr=0.001 seed=0
+python scripts/train.py --multirun optim=nero,sgd optim.lr=0.1,0.01
+python scripts/train.py --multirun experiment=mnist
 """
 
 import sys

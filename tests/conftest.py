@@ -11,7 +11,14 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 # The smallest version of a task that still trains: two tests never share a store, so ids may repeat.
-SMALL = ("data=embedded", "task.train_examples=300", "task.batch_size=50", "task.epochs=2", "task.depth=3", "machine=cpu")
+SMALL = (
+    "data=embedded",
+    "task.train_examples=300",
+    "task.batch_size=50",
+    "task.epochs=2",
+    "task.depth=3",
+    "machine=cpu",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ HALVES = [(True, True), (True, False), (False, True), (False, False)]
 
 def rounding(dtype: torch.dtype) -> float:
     """How well a constraint must hold: to one rounding of the dtype, and the error of long sums in float32 or wider."""
-    return torch.finfo(dtype).eps + 16 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    return torch.finfo(dtype).eps + 32 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
 
 
 def drawn_rows(data: st.DataObject, dtype: torch.dtype, fan_in: int) -> torch.Tensor:

@@ -21,7 +21,15 @@ def test_the_same_run_has_the_same_id_on_any_machine_and_in_any_words() -> None:
 
 
 def test_another_run_has_another_id() -> None:
-    words = [[], ["seed=1"], ["precision=bf16"], ["data=embedded"], ["optim.beta=0.9"], ["task.epochs=3"], ["optim.lr=0.1"]]
+    words = [
+        [],
+        ["seed=1"],
+        ["precision=bf16"],
+        ["data=embedded"],
+        ["optim.beta=0.9"],
+        ["task.epochs=3"],
+        ["optim.lr=0.1"],
+    ]
     assert len({compose(w).run_id for w in words}) == len(words)
 
 

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SMALL, script_environment
-from toy import without_times
 
+from conftest import ROOT, SMALL, script_environment
 from nero.plans.config import compose
 from nero.runs.store import RunDirectory, Store
 from nero.train import train
+from toy import without_times
 
 WORDS = (*SMALL, "task.epochs=8", "optim=adam", "machine.threads=1", "machine.checkpoint_seconds=0")
 

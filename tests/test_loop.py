@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy import Line, make_loop, without_times
 
 from nero.engine import interrupt
 from nero.engine.precision import set_precision
 from nero.runs.store import RunDirectory, Status
+from toy import Line, make_loop, without_times
 
 
 @pytest.fixture
@@ -113,7 +113,9 @@ def test_stopping_after_any_step_and_resuming_gives_the_same_run(
         assert torch.equal(weight, weights[name])
 
 
-def test_resuming_from_the_checkpoint_before_a_damaged_one_gives_the_same_run(run: RunDirectory, tmp_path: Path) -> None:
+def test_resuming_from_the_checkpoint_before_a_damaged_one_gives_the_same_run(
+    run: RunDirectory, tmp_path: Path
+) -> None:
     expected, _ = reference(tmp_path)
     make_loop(Line(), run, checkpoint_seconds=0.0).run()
     newest = max(run.path.glob("checkpoint-*.pt"), key=lambda path: path.stat().st_mtime_ns)

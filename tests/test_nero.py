@@ -128,7 +128,7 @@ def test_balance_holds_after_a_thousand_steps(dtype, foreach):
         for param in params:
             param.grad = torch.randn(param.shape, generator=generator).to(dtype)
         optimizer.step()
-    tolerance = 3 * torch.finfo(dtype).eps if dtype == torch.bfloat16 else 3e-6
+    tolerance = 3 * torch.finfo(dtype).eps if dtype == torch.bfloat16 else 5e-6
     for param in params:
         assert (neuron_norm(param) - 1).abs().max() <= tolerance
         fan_in = param[0].numel()

@@ -1,6 +1,7 @@
 """The progress line and the wandb mirror."""
 
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -60,11 +61,13 @@ def test_on_a_terminal_it_is_one_line_that_is_rewritten() -> None:
     assert stream.getvalue().count("\n") == 1
     shown = stream.getvalue().rstrip("\n").split("\r")
     assert shown[-1].rstrip().endswith("1:10 in all")
-    for before, after in zip(shown, shown[1:], strict=False):
+    for before, after in itertools.pairwise(shown):
         assert len(after) >= len(before.rstrip()), "a shorter line must wipe out the longer one before it"
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (90, "1:30"), (4000, "1:06:40"), (-3, "0:00")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (90, "1:30"), (4000, "1:06:40"), (-3, "0:00")]
+)
 def test_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
 
+from conftest import ROOT
 from nero.data.sources import MissingData
 from nero.engine import interrupt
 from nero.plans.config import ConfigError, RunConfig, compose
@@ -80,7 +80,9 @@ def test_a_run_that_is_held_elsewhere_is_busy(tmp_path: Path, small: list[str]) 
     assert "is being written by process" in outcome["message"]
 
 
-def test_a_spent_budget_stops_before_anything_is_written_and_a_later_call_goes_on(tmp_path: Path, small: list[str]) -> None:
+def test_a_spent_budget_stops_before_anything_is_written_and_a_later_call_goes_on(
+    tmp_path: Path, small: list[str]
+) -> None:
     config, run = prepare(tmp_path, small, "machine.deadline=1")
     assert train(config)["status"] == "interrupted"
     assert not run.path.exists()
@@ -97,7 +99,7 @@ def test_a_spent_budget_stops_before_anything_is_written_and_a_later_call_goes_o
 
 def test_missing_data_ends_in_one_line_with_the_command_that_gets_it(tmp_path: Path, small: list[str]) -> None:
     config, run = prepare(tmp_path, small, "data=real", f"data_root={tmp_path / 'none'}")
-    with pytest.raises(MissingData, match="prepare_data.py mnist") as error:
+    with pytest.raises(MissingData, match=r"prepare_data\.py mnist") as error:
         train(config)
     assert "\n" not in str(error.value)
     assert run.read_summary() is None, "a run that never began is not a failed run"
@@ -108,7 +110,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("auto").type == "cpu"
     with pytest.raises(ConfigError, match="needs a CUDA GPU"):
         choose_device("cuda")
-    with pytest.raises(ConfigError, match="machine.device must be"):
+    with pytest.raises(ConfigError, match=r"machine\.device must be"):
         choose_device("tpu")
     assert choose_capture("auto", torch.device("cpu")) is False
     assert choose_capture("auto", torch.device("cuda")) is True

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 class Line(Task):
-    """Two networks, stepped one after the other; dropout and shuffled data, so that resuming has something to get wrong.
+    """Two networks, stepped one after the other; dropout and shuffled data, so that a resume can go wrong.
 
     `poison` is the number of a step whose loss is not a number.
     """
@@ -68,7 +68,9 @@ def make_loop(
     run.path.mkdir(parents=True, exist_ok=True)
     optimizers = {name: optimizer(net.parameters(), lr=0.01) for name, net in task.networks().items()}
     seed_global(SeedStreams(0).number("training"))
-    return Loop(task, optimizers, schedule or exponential(0.5), run, trackers or [], Settings(**{"device": CPU, **settings}))
+    return Loop(
+        task, optimizers, schedule or exponential(0.5), run, trackers or [], Settings(**{"device": CPU, **settings})
+    )
 
 
 def without_times(records: list[dict]) -> list[dict]:

@@ -66,7 +66,9 @@ def _carry_out(config: RunConfig, run: RunDirectory, device: torch.device, captu
         with interrupt.listening():
             loop.restore()
             for tracker in trackers:
-                tracker.start(run.run_id, run.path, config.identity, loop.task.epochs, loop.position.epoch, loop.task.metric.key)
+                tracker.start(
+                    run.run_id, run.path, config.identity, loop.task.epochs, loop.position.epoch, loop.task.metric.key
+                )
             ending = loop.run()
             summary = {**fixed, **_result(run, loop.task, ending)}
             reason = ending.reason

@@ -48,7 +48,8 @@ class PlanSweeper(BasicSweeper):
         return outcomes
 
     def _sweep_experiment(self, arguments: list[str]) -> list[dict[str, Any]]:
-        assert self.config is not None and self.launcher is not None
+        assert self.config is not None
+        assert self.launcher is not None
         extra = [word for word in arguments if not word.startswith("experiment=")]
         try:
             experiment = load_experiment(self.config.experiment, extra)

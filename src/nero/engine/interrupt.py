@@ -1,4 +1,4 @@
-"""Asking a run to stop: SIGTERM (a scheduler's warning), Ctrl-C, or a deadline. It then checkpoints and ends cleanly."""
+"""Asking a run to stop: SIGTERM (a scheduler's warning), Ctrl-C, or a deadline. It then checkpoints and ends."""
 
 import math
 import signal

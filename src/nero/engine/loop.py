@@ -231,7 +231,7 @@ class Loop:
         for name, optimizer in self.optimizers.items():
             saved = state["optimizers"][name]
             for old, new in zip(saved["param_groups"], optimizer.param_groups, strict=True):
-                # How a step is carried out depends on the machine that does it now, not on the one that wrote the state.
+                # How a step is carried out depends on the machine that does it, not on the one that wrote the state.
                 old.update({key: new[key] for key in IMPLEMENTATION_KEYS if key in new})
             optimizer.load_state_dict(saved)
         self.task.load_state_dict(state["task"])

@@ -7,7 +7,7 @@ import torch
 
 
 def set_precision(precision: str) -> None:
-    """Set torch's process-wide switches, all of them each time: an earlier run in this process leaves nothing behind."""
+    """Set torch's process-wide switches, all of them each time: an earlier run of the process leaves nothing behind."""
     exact = precision == "fp32"
     torch.set_float32_matmul_precision("highest" if exact else "high")
     torch.backends.cudnn.allow_tf32 = not exact

@@ -45,7 +45,9 @@ def describe_outcomes(outcomes: Iterable[Mapping[str, Any]]) -> str:
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def _settled_count(state: CellState) -> int:

@@ -123,7 +123,9 @@ def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIM
 def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...], path: Path) -> Iterable[Cell]:
     known = {"task", "optim", "lr", "sweep", "search_seed", "repeat_seeds", "overrides"}
     if unknown := set(row) - known:
-        raise ConfigError(f"{path.name}: unknown key {sorted(unknown)[0]!r} in a row; there are: {', '.join(sorted(known))}")
+        raise ConfigError(
+            f"{path.name}: unknown key {sorted(unknown)[0]!r} in a row; there are: {', '.join(sorted(known))}"
+        )
     sweep = row.get("sweep", {})
     for task, optim in itertools.product(_list(row["task"]), _list(row["optim"])):
         for values in itertools.product(*sweep.values()):
@@ -141,7 +143,7 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
 def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:
     """Hold a cell against what is logged."""
     if cell.to_come:
-        return CellState(cell, {lr: None for lr in cell.lrs})
+        return CellState(cell, dict.fromkeys(cell.lrs))
     search = {lr: cell.run(lr, cell.search_seed) for lr in cell.lrs}
     found = {lr: _settled(summaries.get(run.run_id)) for lr, run in search.items()}
     missing = tuple(run for lr, run in search.items() if found[lr] is None)
@@ -156,7 +158,7 @@ def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:
 
 
 def best_lr(search: Mapping[float, Summary | None]) -> float | None:
-    """The learning rate with the best final value of the metric. A diverged run ranks last; of equals the smaller wins."""
+    """The learning rate with the best final value. A diverged run ranks last; of equals the larger rate wins."""
     finals = {lr: summary for lr, summary in search.items() if summary and summary["status"] == Status.DONE}
     if not finals:
         return None
@@ -164,7 +166,7 @@ def best_lr(search: Mapping[float, Summary | None]) -> float | None:
     sign = 1.0 if goal == "min" else -1.0
     # A run that ended without a finite metric (null in its summary) is no better than one that diverged.
     ranked = {lr: sign * s["final"] if s["final"] is not None else float("inf") for lr, s in finals.items()}
-    return min(ranked, key=lambda lr: (ranked[lr], lr))
+    return min(ranked, key=lambda lr: (ranked[lr], -lr))
 
 
 def pending(states: Iterable[CellState]) -> list[PlannedRun]:

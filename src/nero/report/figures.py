@@ -109,13 +109,16 @@ class Notes:
 
 
 def _optimisers(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame, key: str, notes: Notes) -> None:
-    """One line per optimiser, at its best learning rate."""
-    by_optim = {state.cell.optim: state for state in states}
-    palette = style.colours(by_optim)
-    for optim in style.in_order(by_optim):
-        state = by_optim[optim]
-        ours = _of_cell(state, curves, key, style.name(optim), notes)
-        _draw(axes, ours, "epoch", scale(key), palette[optim], f"{style.name(optim)}{_rate_text(state.best_lr)}")
+    """One line per optimiser, at its best learning rate; a variant of one is dotted, unless it is the same runs."""
+    palette = style.colours(state.cell.optim for state in states)
+    for optim in style.in_order(state.cell.optim for state in states):
+        best, *variants = (state for state in states if state.cell.optim == optim)
+        for state in [best, *(variant for variant in variants if variant.best_lr != best.best_lr)]:
+            varied = state is not best
+            whose = f"{style.name(optim)} at {cells.variant_text(state.cell.variant)}" if varied else style.name(optim)
+            ours = _of_cell(state, curves, key, whose, notes)
+            label = f"{style.name(optim)}{_rate_text(state.best_lr)}"
+            _draw(axes, ours, "epoch", scale(key), palette[optim], label, style.VARIANT if varied else style.OURS)
 
 
 def _of_cell(state: CellState, frame: pd.DataFrame, key: str, whose: str, notes: Notes) -> pd.DataFrame:
@@ -138,7 +141,7 @@ def _draw(
     seeds = frame.pivot(index=x, columns="seed", values="value").dropna().astype("float64") * factor
     if seeds.empty:
         return
-    at, ours = seeds.index.to_numpy(), linestyle == style.OURS
+    at, ours = seeds.index.to_numpy(), linestyle != style.THEIRS
     shade = colour if ours else style.darker(colour)
     axes.plot(at, seeds.mean(axis=1).to_numpy(), linestyle, color=shade, label=f"{label}, n = {seeds.shape[1]}")
     if ours:  # the authors' range is left out: two bands of one colour could not be told apart

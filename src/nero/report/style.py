@@ -29,7 +29,7 @@ VARIANTS = ("#808080", "#56B4E9")
 
 OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
 
-OURS, THEIRS = "-", "--"
+OURS, THEIRS, VARIANT = "-", "--", ":"
 FORMATS = ("pdf", "svg", "png")
 
 RC: Any = {

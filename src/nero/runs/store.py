@@ -1,12 +1,12 @@
 """The store: one directory per run, readable after a kill at any moment. The only source of truth for the report.
 
-    <root>/<task>/<run id>/
-        config.yaml        what the run is: the resolved config that its id is a hash of
-        provenance.jsonl   one line per start: commit, versions, device, command
-        metrics.jsonl      one line per epoch, append-only
-        summary.json       status and final metrics, replaced atomically
-        checkpoint*        the newest two states to resume from, and an index with their checksums
-        lock               who is writing (see `nero.runs.lock`)
+<root>/<task>/<run id>/
+    config.yaml        what the run is: the resolved config that its id is a hash of
+    provenance.jsonl   one line per start: commit, versions, device, command
+    metrics.jsonl      one line per epoch, append-only
+    summary.json       status and final metrics, replaced atomically
+    checkpoint*        the newest two states to resume from, and an index with their checksums
+    lock               who is writing (see `nero.runs.lock`)
 """
 
 import hashlib
@@ -154,8 +154,9 @@ class RunDirectory:
     def load_checkpoint(self) -> bytes | None:
         """The newest state whose checksum holds, or None."""
         for entry in self._checkpoint_index():
+            path = self.path / str(entry["file"])
             try:
-                data = (self.path / entry["file"]).read_bytes()
+                data = path.read_bytes()
             except OSError:
                 continue
             if hashlib.sha256(data).hexdigest() == entry["sha256"]:

@@ -10,7 +10,9 @@ from typing import Any, Protocol, TextIO
 class Tracker(Protocol):
     """Told what a run does; never asked."""
 
-    def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str) -> None: ...
+    def start(
+        self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str
+    ) -> None: ...
     def step(self, epoch: int, step: int, steps: int) -> None: ...
     def epoch(self, record: Mapping[str, Any]) -> None: ...
     def finish(self, summary: Mapping[str, Any]) -> None: ...
@@ -92,11 +94,17 @@ class WandbMirror:
             raise RuntimeError("tracking=wandb needs the package wandb: pip install 'nero[tracking]'") from None
         self.wandb = wandb
         self.run: Any = None
-        self.settings = {"project": project, "mode": mode, "entity": entity}
+        self.settings: dict[str, Any] = {"project": project, "mode": mode, "entity": entity}
 
     def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str) -> None:
         self.run = self.wandb.init(
-            id=run_id, name=run_id, dir=str(path), config=dict(config), resume="allow", reinit="finish_previous", **self.settings
+            id=run_id,
+            name=run_id,
+            dir=str(path),
+            config=dict(config),
+            resume="allow",
+            reinit="finish_previous",
+            **self.settings,
         )
 
     def step(self, epoch: int, step: int, steps: int) -> None:

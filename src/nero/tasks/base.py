@@ -52,7 +52,9 @@ class Meters:
     Everything is allocated here and only ever changed in place, so that updates can be part of a captured step.
     """
 
-    def __init__(self, device: torch.device, sums: tuple[str, ...] = (), traces: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, device: torch.device, sums: tuple[str, ...] = (), traces: Mapping[str, int] | None = None
+    ) -> None:
         self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in sums}
         self._traces = {name: torch.zeros(steps, device=device) for name, steps in (traces or {}).items()}
         self._places = {name: torch.zeros(1, dtype=torch.int64, device=device) for name in self._traces}

@@ -1,0 +1,42 @@
+"""The committed tables are what the committed runs give, and the committed runs are whole."""
+
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+from nero.plans.config import digest
+from nero.runs.store import SETTLED, RunDirectory, Store
+
+RUNS = Store(ROOT / "results" / "runs").runs()
+
+
+def test_the_committed_tables_are_what_the_committed_runs_give() -> None:
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "report.py"),
+        "--check",
+        "--store",
+        str(ROOT / "results" / "runs"),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr + "run `make report` and commit what it writes"
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.run_id)
+def test_a_committed_run_is_settled_real_complete_and_says_where_it_comes_from(run: RunDirectory) -> None:
+    summary, config = run.read_summary(), run.read_config()
+    assert summary is not None
+    assert summary["status"] in SETTLED
+    assert summary["data"] == config["data"] == "real"
+    assert run.run_id == summary["run_id"]
+    assert run.run_id.endswith(digest(config)), "the id is not that of the config beside it"
+    records = run.read_metrics()
+    assert [record["epoch"] for record in records] == list(range(1, len(records) + 1))
+    if summary["status"] == "done":
+        assert len(records) == summary["epochs"] == config["task"]["epochs"]
+        assert summary["final"] == records[-1][summary["metric"]["key"]]
+    for start in run.read_provenance():
+        assert start["commit"]
+        assert start["dirty"] is False
