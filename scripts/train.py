@@ -19,6 +19,7 @@ from nero.plans.config import CONFIG_DIR, ConfigError, from_hydra
 @hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")
 def main(cfg: DictConfig) -> dict[str, Any]:
     from nero.data.sources import MissingData
+    from nero.runs.tracking import Progress
     from nero.train import train
 
     context = HydraConfig.get()
@@ -26,7 +27,9 @@ def main(cfg: DictConfig) -> dict[str, Any]:
     if alone and cfg.experiment is not None:
         sys.exit("error: experiment=NAME is a sweep: add --multirun")
     try:
-        outcome = train(from_hydra(cfg, context.runtime.choices))
+        # A launcher that runs several at a time gives each run plain lines: they share the terminal.
+        together = not alone and not context.launcher._target_.endswith("BasicLauncher")
+        outcome = train(from_hydra(cfg, context.runtime.choices), Progress(plain=together))
     except (ConfigError, MissingData) as error:
         if alone:
             sys.exit(f"error: {error}")

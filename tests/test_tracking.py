@@ -55,7 +55,8 @@ def test_a_slow_run_prints_now_and_then_everywhere(monkeypatch: pytest.MonkeyPat
     assert len(stream.getvalue().splitlines()) == 8
 
 
-def test_on_a_terminal_it_is_one_line_that_is_rewritten() -> None:
+def test_on_a_terminal_it_is_one_line_that_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     stream = Terminal()
     play(Progress(stream), 5)
     assert stream.getvalue().count("\n") == 1
@@ -63,6 +64,16 @@ def test_on_a_terminal_it_is_one_line_that_is_rewritten() -> None:
     assert shown[-1].rstrip().endswith("1:10 in all")
     for before, after in itertools.pairwise(shown):
         assert len(after) >= len(before.rstrip()), "a shorter line must wipe out the longer one before it"
+
+
+def test_on_a_shared_terminal_lines_are_plain_and_no_line_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    play(Progress(stream, plain=True), 5)
+    assert "\r" not in stream.getvalue()
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = Terminal()
+    play(Progress(stream), 5)
+    assert all(len(line) < 40 for line in stream.getvalue().rstrip("\n").split("\r"))
 
 
 @pytest.mark.parametrize(

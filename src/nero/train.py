@@ -29,7 +29,7 @@ Outcome = dict[str, Any]
 """A run's summary, with `status` also "interrupted" or "busy", and `skipped` for a run that was settled before."""
 
 
-def train(config: RunConfig) -> Outcome:
+def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
     """Carry out one run, or go on with it; a settled run is left as it is.
 
     Raises ConfigError or MissingData for what can never work here. Any other exception in the run is a `failed` run:
@@ -46,14 +46,15 @@ def train(config: RunConfig) -> Outcome:
     try:
         with run.exclusive():
             # Whoever held the run until now may have finished it.
-            return _settled(run) or _carry_out(config, run, device, capture)
+            return _settled(run) or _carry_out(config, run, device, capture, [progress or Progress()])
     except RunBusy as busy:
         return {"run_id": run.run_id, "status": "busy", "message": str(busy)}
 
 
-def _carry_out(config: RunConfig, run: RunDirectory, device: torch.device, capture: bool) -> Outcome:
+def _carry_out(
+    config: RunConfig, run: RunDirectory, device: torch.device, capture: bool, trackers: list[Tracker]
+) -> Outcome:
     """The run itself, recorded whatever becomes of it. Whoever calls holds the run."""
-    trackers: list[Tracker] = [Progress()]
     fixed = _fixed_summary(config, device)
     loop: Loop | None = None
     reason: str | None = None

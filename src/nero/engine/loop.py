@@ -213,6 +213,7 @@ class Loop:
             "task": self.task.state_dict(),
             "rng": seeding.global_state(self.settings.device),
             "steps_done": self.steps_done,
+            "first_bad": self.first_bad,
         }
         buffer = io.BytesIO()
         torch.save(state, buffer)
@@ -237,6 +238,7 @@ class Loop:
         self.task.load_state_dict(state["task"])
         seeding.restore_global_state(state["rng"], self.settings.device)
         self.steps_done.copy_(state["steps_done"])
+        self.first_bad.copy_(state["first_bad"])
         self.position = Position(**state["position"])
         self.run_directory.keep_metrics(epochs=self.position.epoch)
         return True

@@ -1,5 +1,6 @@
 """What people watch while runs go on: a progress line, and a mirror in wandb. Nothing reads either of them back."""
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -21,12 +22,13 @@ class Tracker(Protocol):
 class Progress:
     """One line per run: epoch, metric, seconds per epoch, time left.
 
-    On a terminal the line is rewritten in place; elsewhere it is printed now and then, so that logs stay short.
+    On a terminal the line is rewritten in place; elsewhere, and with `plain` (several runs at a time share a terminal),
+    it is printed now and then, so that logs stay short.
     """
 
-    def __init__(self, stream: TextIO | None = None, every: float = 10.0) -> None:
+    def __init__(self, stream: TextIO | None = None, every: float = 10.0, plain: bool = False) -> None:
         self.stream = stream or sys.stderr
-        self.interactive = self.stream.isatty()
+        self.interactive = self.stream.isatty() and not plain
         self.every = every if not self.interactive else 0.2
         self.shown = 0.0
         self.text = ""
@@ -77,6 +79,7 @@ class Progress:
         self.shown = time.monotonic()
         text = f"{self.run_id}  {text}"
         if self.interactive:
+            text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps could not be rewritten
             self.stream.write("\r" + text + " " * max(0, len(self.text) - len(text)))
             self.text = text
         else:
