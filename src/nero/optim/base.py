@@ -11,7 +11,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
-__all__ = ["CapturableOptimizer", "ParamsT", "bias_correction", "check_beta", "check_lr", "gradient", "scalar"]
+__all__ = [
+    "CapturableOptimizer",
+    "ParamsT",
+    "bias_correction",
+    "check_beta",
+    "check_lr",
+    "gradient",
+    "running_average",
+    "scalar",
+]
 
 
 class CapturableOptimizer(Optimizer, ABC):
@@ -117,6 +126,15 @@ def gradient(param: Tensor) -> Tensor:
 def scalar(lr: float | Tensor) -> float | Tensor:
     """`lr` as something that broadcasts over anything, unread."""
     return lr.reshape(()) if isinstance(lr, Tensor) else lr
+
+
+def running_average(average: Tensor, value: Tensor, beta: float) -> Tensor:
+    """beta * average + (1 - beta) * value.
+
+    Not torch.lerp, whose difference turns an average that has overflowed to infinity into NaN at the next step.
+    Infinite, it holds its entry still: that is what the formula says, and how the paper's runs outlived an explosion.
+    """
+    return torch.add(beta * average, value, alpha=1 - beta)
 
 
 def bias_correction(step: Tensor, beta: float) -> Tensor:

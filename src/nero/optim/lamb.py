@@ -82,7 +82,7 @@ class LAMB(CapturableOptimizer):
             state, dtype = self.state[param], compute_dtype(param.dtype)
             grad = gradient(param).to(dtype)
             exp_avg = state["exp_avg"].lerp_(grad, 1 - beta1) if beta1 > 0 else grad
-            exp_avg_sq = state["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
+            exp_avg_sq = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
             rate = scalar(group["lr"])
             param.copy_(lamb_update(param.to(dtype), exp_avg, exp_avg_sq, rate, group["eps"], group["clamp_value"]))
 

@@ -6,7 +6,16 @@ import torch
 from torch import Tensor
 
 from nero.optim.balance import compute_dtype
-from nero.optim.base import CapturableOptimizer, ParamsT, bias_correction, check_beta, check_lr, gradient, scalar
+from nero.optim.base import (
+    CapturableOptimizer,
+    ParamsT,
+    bias_correction,
+    check_beta,
+    check_lr,
+    gradient,
+    running_average,
+    scalar,
+)
 from nero.optim.batches import batches, concatenate, split_, stored_view
 
 
@@ -22,7 +31,7 @@ def madam_update(
 ) -> tuple[Tensor, Tensor]:
     """The new weights and running averages of squared gradients, entry by entry; all tensors broadcast to `weight`."""
     weight, grad = weight.to(avg_sq.dtype), grad.to(avg_sq.dtype)
-    avg_sq = torch.lerp(avg_sq, grad.square(), 1 - beta)
+    avg_sq = running_average(avg_sq, grad.square(), beta)
     unseen = avg_sq == 0
     relative = grad / (avg_sq / bias_correction(step.to(avg_sq.dtype), beta)).sqrt()
     moved = weight * torch.exp(-lr * weight.sign() * relative.clamp(-g_bound, g_bound))

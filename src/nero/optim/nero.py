@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 
 from nero.optim.balance import compute_dtype, neuron_norm, project, project_, squared_norm
-from nero.optim.base import CapturableOptimizer, ParamsT, bias_correction, check_beta, check_lr, gradient, scalar
+from nero.optim.base import (
+    CapturableOptimizer,
+    ParamsT,
+    bias_correction,
+    check_beta,
+    check_lr,
+    gradient,
+    running_average,
+    scalar,
+)
 from nero.optim.batches import batches, concatenate, fan_in, split_, stored_view
 
 
@@ -28,7 +37,7 @@ def nero_update(
     scale:        s in the class docstring: what a step is relative to
     """
     weight, grad = weight.to(avg_sq.dtype), grad.to(avg_sq.dtype)
-    avg_sq = torch.lerp(avg_sq, squared_norm(grad), 1 - beta)
+    avg_sq = running_average(avg_sq, squared_norm(grad), beta)
     grad_norm = (avg_sq / bias_correction(step.to(avg_sq.dtype), beta)).sqrt()
     # Zero where no gradient was ever seen, instead of 0/0; a NaN passes, so that a diverged run shows as one.
     rate = torch.where(grad_norm == 0, 0.0, lr * scale / grad_norm)

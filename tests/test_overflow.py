@@ -1,0 +1,41 @@
+"""An explosion: gradients whose squares leave float32's range stop what they reach, and make no NaN."""
+
+import pytest
+import torch
+
+from nero.optim import LAMB, Madam, Nero
+from nero.optim.base import running_average
+
+OPTIMIZERS = [Nero, LAMB, Madam]
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
+def test_an_overflowed_average_holds_its_entries_still_for_good(optimizer_class: type, foreach: bool) -> None:
+    torch.manual_seed(0)
+    params = [
+        torch.nn.Parameter(torch.randn(3, 5)),
+        torch.nn.Parameter(torch.randn(3, 5)),
+        torch.nn.Parameter(torch.ones(3)),
+    ]
+    optimizer = optimizer_class(params, lr=0.01, foreach=foreach)
+    explosion = torch.zeros(3, dtype=torch.bool)
+    explosion[1] = True
+    for step in range(4):
+        for param in params:
+            param.grad = torch.randn_like(param)
+            if step == 1:
+                param.grad[explosion] *= 1e25
+        optimizer.step()
+        if step == 1:
+            stopped = [param.detach()[explosion].clone() for param in params]
+    for param, before in zip(params, stopped, strict=True):
+        assert param.isfinite().all()
+        assert torch.equal(param.detach()[explosion], before)
+
+
+def test_the_average_is_the_formula_at_every_size() -> None:
+    average = torch.tensor([0.0, 1.0, torch.inf, 1e38, torch.nan])
+    value = torch.tensor([1.0, 3.0, 2.0, torch.inf, 1.0])
+    expected = torch.tensor([0.1, 1.2, torch.inf, torch.inf, torch.nan])
+    torch.testing.assert_close(running_average(average, value, 0.9), expected, equal_nan=True)
