@@ -132,6 +132,8 @@ def test_time_is_expected_from_logged_runs_of_the_task_and_first_of_the_optimise
     nero, sgd = runs[0], runs[1]
     assert expected_seconds(nero, {}) is None
     assert expected_seconds(nero, {"a": summary(sgd, 0.5)}) == pytest.approx(10)
+    early_end = summary(nero, None, "diverged") | {"epochs_done": 1}
+    assert expected_seconds(nero, {"a": summary(sgd, 0.5), "b": early_end}) == pytest.approx(10)
     logged = {"a": summary(sgd, 0.5), "b": summary(nero, 0.5) | {"seconds": 30.0, "epochs_done": 25}}
     assert expected_seconds(nero, logged) == pytest.approx(60)
 

@@ -175,8 +175,9 @@ def pending(states: Iterable[CellState]) -> list[PlannedRun]:
 
 
 def expected_seconds(run: PlannedRun, summaries: Mapping[str, Summary]) -> float | None:
-    """How long a run should take, from logged runs of its task (with its optimiser where there are any), or None."""
-    logged = [s for s in summaries.values() if s["task"] == run.task and s["epochs_done"]]
+    """How long a run should take, from finished runs of its task (with its optimiser where there are any), or None."""
+    # A run that diverged early spent most of its time on starting.
+    logged = [s for s in summaries.values() if s["task"] == run.task and s["status"] == Status.DONE]
     same = [s for s in logged if s["optim"] == run.optim]
     rates = [s["seconds"] / s["epochs_done"] for s in same or logged]
     return statistics.median(rates) * run.epochs if rates else None
