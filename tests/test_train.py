@@ -46,6 +46,22 @@ def test_a_settled_run_is_skipped_and_not_touched(tmp_path: Path, small: list[st
     assert {path.name: path.stat().st_mtime_ns for path in run.path.iterdir()} == before
 
 
+def test_checkpoints_are_dropped_only_once_the_result_is_written(
+    tmp_path: Path, small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = prepare(tmp_path, small, "machine.keep_checkpoint=false", "machine.checkpoint_seconds=0")
+
+    def killed(self: RunDirectory) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "drop_checkpoints", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(config)
+    assert run.status() == "done"
+    assert train(config)["skipped"]
+
+
 def test_divergence_is_a_result(tmp_path: Path, small: list[str]) -> None:
     config, run = prepare(tmp_path, small, "optim=sgd", "optim.lr=1e30")
     outcome = train(config)

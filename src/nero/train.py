@@ -58,6 +58,7 @@ def _carry_out(
     fixed = _fixed_summary(config, device)
     loop: Loop | None = None
     reason: str | None = None
+    kept = False
     try:
         loop = build_loop(config, run, device, capture, trackers)
         fixed |= _task_summary(loop.task)
@@ -73,10 +74,9 @@ def _carry_out(
             ending = loop.run()
             summary = {**fixed, **_result(run, loop.task, ending)}
             reason = ending.reason
-            if ending.status is Status.DONE and config.cfg.machine.keep_checkpoint:
+            kept = ending.status is Status.DONE and config.cfg.machine.keep_checkpoint
+            if kept:
                 loop.checkpoint()
-            elif ending.status is not None:
-                run.drop_checkpoints()
     except (ConfigError, MissingData):
         raise
     except Exception:
@@ -84,6 +84,9 @@ def _carry_out(
         seconds = loop.position.seconds if loop else 0.0
         summary = {**fixed, **_so_far(run, seconds), "status": Status.FAILED, "traceback": _traceback()}
     run.write_summary(summary)
+    # Only now: a kill before this line must find the run either settled or able to go on.
+    if summary["status"] in SETTLED and not kept:
+        run.drop_checkpoints()
     outcome = dict(summary)
     if summary["status"] == Status.RUNNING:
         outcome |= {"status": "interrupted", "message": reason}
