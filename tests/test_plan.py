@@ -124,7 +124,10 @@ def test_ids_of_an_experiment_are_all_different() -> None:
 def test_a_run_asked_for_in_other_words_is_the_same_run() -> None:
     search, chosen = (c for c in load_experiment("mnist").cells if (c.task, c.optim) == ("mnist_mlp100", "nero"))
     assert chosen.lrs == (0.001,)
-    assert chosen.run(0.001, 0).run_id == search.run(0.001, 0).run_id
+    run = chosen.run(0.001, 0)
+    assert run.run_id == search.run(0.001, 0).run_id
+    states = [survey(cell, {run.run_id: summary(run, 0.9)}) for cell in (search, chosen)]
+    assert "1 runs done; 5 pending" in describe_plan(load_experiment("mnist"), states, {})
 
 
 def test_time_is_expected_from_logged_runs_of_the_task_and_first_of_the_optimiser() -> None:

@@ -14,7 +14,8 @@ def describe_plan(experiment: Experiment, states: Sequence[CellState], summaries
     times = [expected_seconds(run, summaries) for run in runs]
     for run, seconds in zip(runs, times, strict=True):
         lines.append(f"  pending  {run.run_id}  {run.epochs} epochs  {clock(seconds) if seconds else 'time unknown'}")
-    settled = sum(_settled_count(state) for state in states)
+    found = (s for state in states for s in (*state.search.values(), *state.repeats.values()) if s is not None)
+    settled = len({summary["run_id"] for summary in found})  # cells may share runs
     undecided = sum(state.undecided for state in states)
     known = [seconds for seconds in times if seconds is not None]
     words = [f"{settled} runs done", f"{len(runs)} pending"]
@@ -48,9 +49,3 @@ def describe_outcomes(outcomes: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(
         "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
-
-
-def _settled_count(state: CellState) -> int:
-    searched = sum(summary is not None for summary in state.search.values())
-    repeated = sum(s is not None for seed, s in state.repeats.items() if seed != state.cell.search_seed)
-    return searched + repeated
