@@ -56,8 +56,7 @@ plan: $(READY)  ## what is pending of each experiment, and how long it should ta
 report: $(READY)  ## tables and figures from the logged runs; fails, after writing, when runs are missing
 	$(PY) scripts/report.py
 
-figures: $(READY)  ## the same: figures and tables are made together
-	$(PY) scripts/report.py
+figures: report  ## the same: figures and tables are made together
 
 notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/notebooks
 	$(PY) scripts/run_notebooks.py

@@ -111,4 +111,4 @@ def test_without_wandb_the_error_says_what_to_install() -> None:
         "except RuntimeError as error: print(error)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install 'nero[tracking]'" in result.stdout, json.dumps(result.stderr)
+    assert "pip install -e '.[tracking]'" in result.stdout, json.dumps(result.stderr)

@@ -132,7 +132,7 @@ def running_average(average: Tensor, value: Tensor, beta: float) -> Tensor:
     """beta * average + (1 - beta) * value.
 
     Not torch.lerp, whose difference turns an average that has overflowed to infinity into NaN at the next step.
-    Infinite, it holds its entry still: that is what the formula says, and how the paper's runs outlived an explosion.
+    Infinite, it holds its entry still, as the formula says.
     """
     return torch.add(beta * average, value, alpha=1 - beta)
 

@@ -62,7 +62,7 @@ def notes(table: Table) -> str:
     """How to read the table."""
     said = [
         "Mean ± population standard deviation over n seeds, at the end of training, at the best learning rate η of a "
-        "search with one seed. In each row the best is bold and the runner-up underlined."
+        "search with one seed, or at the only one asked for. In each row the best is bold and the runner-up underlined."
     ]
     if not table.complete:
         said.append("An incomplete cell shows, and is ranked by, what is logged so far.")

@@ -94,7 +94,7 @@ class WandbMirror:
         try:
             import wandb
         except ImportError:
-            raise RuntimeError("tracking=wandb needs the package wandb: pip install 'nero[tracking]'") from None
+            raise RuntimeError("tracking=wandb needs the package wandb: pip install -e '.[tracking]'") from None
         self.wandb = wandb
         self.run: Any = None
         self.settings: dict[str, Any] = {"project": project, "mode": mode, "entity": entity}
