@@ -128,6 +128,6 @@ def test_a_step_reads_nothing_on_the_host(base):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("base", [LAMB, Madam, torch.optim.SGD, torch.optim.Adam])
 def test_a_step_can_be_captured(base):
-    # Of torch's own optimisers only the fused ones leave a learning rate in a tensor unread.
-    own = {torch.optim.SGD: {"fused": True}, torch.optim.Adam: {"fused": True, "capturable": True}}.get(base, {})
+    # What torch's own optimisers need in order to leave a learning rate in a tensor unread.
+    own = {torch.optim.SGD: {"fused": True}, torch.optim.Adam: {"capturable": True}}.get(base, {})
     references.assert_captures(lambda params, lr: constrained(params, base, lr=lr, **own))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nero.engine.capture import allow_capture
 from nero.optim import LAMB, Madam, Nero
 from nero.optim.base import running_average
 
@@ -39,3 +40,27 @@ def test_the_average_is_the_formula_at_every_size() -> None:
     value = torch.tensor([1.0, 3.0, 2.0, torch.inf, 1.0])
     expected = torch.tensor([0.1, 1.2, torch.inf, torch.inf, torch.nan])
     torch.testing.assert_close(running_average(average, value, 0.9), expected, equal_nan=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_adam_made_ready_for_capture_survives_an_overflow() -> None:
+    param = torch.nn.Parameter(torch.ones(4, device="cuda"))
+    optimizer = torch.optim.Adam([param], lr=torch.tensor(0.01, device="cuda"))
+    allow_capture(optimizer)
+    for size in (1.0, 1e25, 1.0, 1.0):
+        param.grad = torch.full_like(param, size)
+        optimizer.step()
+    assert param.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "asked", "fused"),
+    [(torch.optim.Adam, None, None), (torch.optim.Adam, True, True), (torch.optim.SGD, None, True)],
+)
+def test_a_capture_takes_a_fused_kernel_only_where_it_must_or_is_told_to(
+    optimizer_class: type[torch.optim.Adam | torch.optim.SGD], asked: bool | None, fused: bool | None
+) -> None:
+    optimizer = optimizer_class([torch.nn.Parameter(torch.ones(2))], lr=0.1, fused=asked)
+    allow_capture(optimizer)
+    assert optimizer.param_groups[0]["fused"] is fused

@@ -22,11 +22,15 @@ class CaptureError(RuntimeError):
 
 
 def allow_capture(optimizer: Optimizer) -> None:
-    """Choose the implementation of torch's own optimisers that takes its learning rate from a device tensor."""
+    """Choose the implementation of torch's own optimisers that takes its learning rate from a device tensor.
+
+    Fused kernels only where there is no other: torch's fused Adam for CUDA makes NaN of a squared gradient that
+    overflows, where its other implementations hold the entry still. `+optim.fused=true` asks for it all the same.
+    """
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
-        if type(optimizer).__module__.startswith("torch.optim") and group.get("fused", False) is None:
+        elif type(optimizer).__module__.startswith("torch.optim") and group.get("fused", False) is None:
             group["fused"] = True
 
 
