@@ -5,10 +5,10 @@
     python scripts/report.py smoke --store results/smoke/runs --out results/smoke
     python scripts/report.py --check                are the committed tables what the committed runs give?
 
-Writes <out>/tables/NAME.{md,csv,tex} and <out>/figures/*.{pdf,svg,png}. Exit status: 0 when every cell is there, 1 when
-some are missing or incomplete (all the same written, and said), 2 for an error. With --check nothing is written, and 1
-means that a committed table is absent or differs; figures are not compared, since their bytes depend on matplotlib's
-version.
+Writes <out>/tables/NAME.{md,csv,tex}, <out>/figures/*.{pdf,svg,png} and, of some figures, <out>/tables/FIGURE.md with
+their curves in numbers. Exit status: 0 when every cell is there, 1 when some are missing or incomplete (all the same
+written, and said), 2 for an error. With --check nothing is written, and 1 means that a committed table is absent or
+differs; figures are not compared, since their bytes depend on matplotlib's version.
 """
 
 import argparse
@@ -48,7 +48,9 @@ def _write(experiments: Sequence[catalogue.Evidence], out: Path) -> int:
         table = catalogue.make_table(evidence)
         files.write(files.table_files(table), out)
         files.write(files.figure_files(catalogue.make_figures(evidence)), out)
-        print(to_markdown(table))
+        numbers = catalogue.make_numbers(evidence)
+        files.write(files.number_files(numbers), out)
+        print("\n".join([to_markdown(table), *numbers.values()]))
         gaps += [f"  {evidence.experiment.name}: {gap}" for gap in evidence.gaps()]
     if gaps:
         print("\n".join(["missing:", *gaps]))
@@ -57,7 +59,9 @@ def _write(experiments: Sequence[catalogue.Evidence], out: Path) -> int:
 
 def _check(experiments: Sequence[catalogue.Evidence], out: Path) -> int:
     tables = [catalogue.make_table(evidence) for evidence in experiments]
-    found = [line for table in tables for line in files.differences(files.table_files(table), out)]
+    expected = [files.table_files(table) for table in tables]
+    expected += [files.number_files(catalogue.make_numbers(evidence)) for evidence in experiments]
+    found = [line for made in expected for line in files.differences(made, out)]
     for line in found:
         print(line, file=sys.stderr)
     if not found:

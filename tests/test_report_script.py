@@ -39,7 +39,9 @@ def report(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
 def committed(store: Store, out: Path, report: Report) -> None:
     """The tables of an empty store: with --check it is no matter that every cell is missing."""
     for name in ("mnist", "table1"):
-        files.write(files.table_files(catalogue.make_table(catalogue.gather(name, store))), out)
+        evidence = catalogue.gather(name, store)
+        files.write(files.table_files(catalogue.make_table(evidence)), out)
+        files.write(files.number_files(catalogue.make_numbers(evidence)), out)
 
 
 def written(out: Path) -> set[str]:
@@ -47,7 +49,8 @@ def written(out: Path) -> set[str]:
 
 
 MNIST_FILES = {f"tables/mnist.{ending}" for ending in ("md", "csv", "tex")} | {
-    f"figures/figure3.{ending}" for ending in ("pdf", "svg", "png")
+    *(f"figures/figure3.{ending}" for ending in ("pdf", "svg", "png")),
+    "tables/figure3.md",
 }
 TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")}
 
@@ -60,6 +63,7 @@ def test_a_complete_experiment_exits_0_and_says_its_table(
     assert written(out) == MNIST_FILES
     said = capsys.readouterr().out
     assert (out / "tables" / "mnist.md").read_text() in said
+    assert (out / "tables" / "figure3.md").read_text() in said
     assert "missing" not in said
 
 

@@ -6,5 +6,6 @@ cells       what the runs of one table cell say
 paper       the paper's own numbers, from results/paper
 tables      the table of an experiment;  table_formats  the same as Markdown, CSV, LaTeX
 figures     one function per figure;     style          names, colours, bytes that can be reproduced
+curves      curves of several seeds;     figure3_numbers  how far ours lie from the authors'
 files       what is written where, and the check against what is committed
 """

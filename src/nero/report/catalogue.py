@@ -1,4 +1,4 @@
-"""Which table and which figures each experiment has. A new table or figure joins by an entry here."""
+"""What each experiment reports: its table, its figures, and figures in numbers. A new one joins by an entry here."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from nero.plans.config import ROOT
 from nero.plans.plan import CellState, Experiment, Summary, load_experiment, survey
-from nero.report import cells, figures, frame, paper
+from nero.report import cells, figure3_numbers, figures, frame, paper
 from nero.report.tables import Table, build_table
 from nero.runs.store import Status, Store
 
@@ -60,6 +60,7 @@ class Contents:
 
     published: Callable[[], paper.Published] | None = None  # the paper's numbers for its table
     figures: Mapping[str, Callable[[Evidence], Figure]] = field(default_factory=dict)  # by file name
+    numbers: Mapping[str, Callable[[Evidence], str]] = field(default_factory=dict)  # figures as Markdown, likewise
 
 
 def _learning_curves(evidence: Evidence) -> Figure:
@@ -70,8 +71,12 @@ def _figure3(evidence: Evidence) -> Figure:
     return figures.figure3(evidence.states, evidence.curves, evidence.traces)
 
 
+def _figure3_numbers(evidence: Evidence) -> str:
+    return figure3_numbers.to_markdown(evidence.states, evidence.curves, evidence.traces)
+
+
 CATALOGUE: dict[str, Contents] = {
-    "mnist": Contents(paper.mnist, {"figure3": _figure3}),
+    "mnist": Contents(paper.mnist, {"figure3": _figure3}, {"figure3": _figure3_numbers}),
     "table1": Contents(paper.table1),
 }
 """By experiment. One that is not named here gets its table and its learning curves, with no numbers of the paper's."""
@@ -97,6 +102,11 @@ def make_table(evidence: Evidence) -> Table:
 def make_figures(evidence: Evidence) -> dict[str, Figure]:
     """Every figure of the experiment, by file name."""
     return {name: make(evidence) for name, make in _contents(evidence).figures.items()}
+
+
+def make_numbers(evidence: Evidence) -> dict[str, str]:
+    """What figures show, as Markdown, by file name."""
+    return {name: make(evidence) for name, make in _contents(evidence).numbers.items()}
 
 
 def _contents(evidence: Evidence) -> Contents:

@@ -9,9 +9,9 @@ from matplotlib.ticker import MaxNLocator
 
 from nero.plans.plan import CellState
 from nero.report import cells, paper, style
+from nero.report.curves import BLOCK, at_best, block_means, by_seed
 from nero.report.units import rate, scale, shown_metric
 
-BLOCK = 10
 PER_CENT = (0, 102)
 
 
@@ -37,19 +37,13 @@ def _reparameterised(axes: Axes, states: Sequence[CellState], traces: pd.DataFra
     palette = dict(zip(by_sigma, style.VARIANTS, strict=True))
     for sigma, state in by_sigma.items():
         ours = _of_cell(state, traces, key, f"σ = {sigma}", notes)
-        _draw(axes, _block_means(ours), "iteration", scale(key), palette[sigma], f"σ = {sigma}")
+        _draw(axes, block_means(ours), "iteration", scale(key), palette[sigma], f"σ = {sigma}")
     for sigma, colour in palette.items():
-        theirs = _block_means(authors[authors.sigma == sigma])
+        theirs = block_means(authors[authors.sigma == sigma])
         _draw(axes, theirs, "iteration", scale(key), colour, f"σ = {sigma}, authors", style.THEIRS)
     axes.set(xlabel=f"iteration (means over {BLOCK})", ylabel=shown_metric(paper.ACCURACY).label, ylim=PER_CENT)
     style.head(axes, "5 layers, reparameterised, Adam", notes.lines())
     style.legend_below(axes)
-
-
-def _block_means(frame: pd.DataFrame) -> pd.DataFrame:
-    """Each seed's values over BLOCK iterations, placed at the last of them: single batches are too noisy to compare."""
-    last = -(-frame.iteration // BLOCK) * BLOCK
-    return frame.assign(iteration=last).groupby(["seed", "iteration"])[["value"]].mean().reset_index()
 
 
 def _very_deep(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame) -> None:
@@ -124,7 +118,7 @@ def _optimisers(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame, k
 def _of_cell(state: CellState, frame: pd.DataFrame, key: str, whose: str, notes: Notes) -> pd.DataFrame:
     """The lines of `frame` of the cell's runs at its best learning rate; notes what is missing and what diverged."""
     runs = {seed: run for seed, run in state.repeats.items() if run is not None}
-    drawn = frame[frame.run_id.isin([run["run_id"] for run in runs.values()]) & (frame.key == key)]
+    drawn = at_best(state, frame, key)
     there = set(drawn.run_id)
     # A run can diverge before its first line; any other run without a line has lost it.
     lost = cells.seeds_text(s for s, run in runs.items() if run["run_id"] not in there and not cells.has_diverged(run))
@@ -138,7 +132,7 @@ def _draw(
     axes: Axes, frame: pd.DataFrame, x: str, factor: float, colour: str, label: str, linestyle: str = style.OURS
 ) -> None:
     """Mean over seeds as a line and their range as a band, as far as every seed goes."""
-    seeds = frame.pivot(index=x, columns="seed", values="value").dropna().astype("float64") * factor
+    seeds = by_seed(frame, x, factor)
     if seeds.empty:
         return
     at, ours = seeds.index.to_numpy(), linestyle != style.THEIRS

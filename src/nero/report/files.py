@@ -16,6 +16,10 @@ def table_files(table: Table) -> dict[Path, bytes]:
     return {Path("tables") / f"{table.name}.{ending}": to(table).encode() for ending, to in FORMATS.items()}
 
 
+def number_files(numbers: Mapping[str, str]) -> dict[Path, bytes]:
+    return {Path("tables") / f"{name}.md": text.encode() for name, text in numbers.items()}
+
+
 def figure_files(figures: Mapping[str, Figure]) -> dict[Path, bytes]:
     return {
         Path("figures") / f"{name}.{ending}": style.render(figure, ending)

@@ -94,13 +94,22 @@ def deep_curves(folder: Path = PAPER) -> pd.DataFrame:
 
     That is the one they repeated with further seeds. The highest final value would not tell: several tie.
     """
-    logged = pd.read_csv(folder / "mnist_100_layer.csv").rename(
-        columns={"optimizer": "optim", "train_accuracy": "value"}
-    )
+    logged = _deep_log(folder)
     seeds = logged.groupby(["optim", "lr"]).seed.nunique()
     chosen = pd.MultiIndex.from_tuples(seeds.groupby(level="optim").idxmax(), names=["optim", "lr"])
     kept = logged[pd.MultiIndex.from_frame(logged[["optim", "lr"]]).isin(chosen)]
     return kept[["optim", "lr", "seed", "epoch", "value"]].reset_index(drop=True)
+
+
+def deep_search(folder: Path = PAPER, seed: int = 0) -> dict[tuple[str, float], float]:
+    """Figure 3 (right): final accuracy at every learning rate that the authors logged, by (optimiser, rate)."""
+    logged = _deep_log(folder)
+    last = logged[(logged.seed == seed) & (logged.epoch == logged.epoch.max())]
+    return dict(zip(zip(last.optim, last.lr, strict=True), last.value, strict=True))
+
+
+def _deep_log(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / "mnist_100_layer.csv").rename(columns={"optimizer": "optim", "train_accuracy": "value"})
 
 
 def reparam_curves(folder: Path = PAPER) -> pd.DataFrame:

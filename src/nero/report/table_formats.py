@@ -78,16 +78,16 @@ def to_markdown(table: Table) -> str:
     lines = [f"# {table.title}", ""]
     if table.embedded:
         lines += [f"**{EMBEDDED}**", ""]
-    lines += [_markdown_line(head), _markdown_line(["---"] * len(head))]
+    lines += [markdown_line(head), markdown_line(["---"] * len(head))]
     for row in table.rows:
         label = f"`{row.task}`" + (f", {cells.variant_text(row.variant)}" if row.variant else "")
         for whose, texts in _lines(table, row):
             first = [label, _heading(row.metric)] if whose in ("ours", "") else ["", ""]
-            lines.append(_markdown_line([*first, *([whose] if table.source else []), *map(_markdown_cell, texts)]))
+            lines.append(markdown_line([*first, *([whose] if table.source else []), *map(_markdown_cell, texts)]))
     return "\n".join([*lines, "", notes(table), ""])
 
 
-def _markdown_line(words: list[str]) -> str:
+def markdown_line(words: list[str]) -> str:
     return f"| {' | '.join(word.replace('|', '&#124;') for word in words)} |"
 
 

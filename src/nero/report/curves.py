@@ -1,0 +1,24 @@
+"""Curves of several seeds, cut out of frames and made comparable."""
+
+import pandas as pd
+
+from nero.plans.plan import CellState
+
+BLOCK = 10
+
+
+def at_best(state: CellState, frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """The lines of `frame` under `key` of a cell's runs at its best learning rate."""
+    run_ids = [run["run_id"] for run in state.repeats.values() if run is not None]
+    return frame[frame.run_id.isin(run_ids) & (frame.key == key)]
+
+
+def block_means(frame: pd.DataFrame) -> pd.DataFrame:
+    """Each seed's values over BLOCK iterations, placed at the last of them: single batches are too noisy to compare."""
+    last = -(-frame.iteration // BLOCK) * BLOCK
+    return frame.assign(iteration=last).groupby(["seed", "iteration"])[["value"]].mean().reset_index()
+
+
+def by_seed(frame: pd.DataFrame, x: str, factor: float) -> pd.DataFrame:
+    """A line per `x` and a column per seed, as far as every seed goes; values times `factor`."""
+    return frame.pivot(index=x, columns="seed", values="value").dropna().astype("float64") * factor

@@ -1,0 +1,88 @@
+"""Figure 3 in numbers: how far our curves lie from the authors', and where every learning rate of the search ended."""
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from nero.plans.plan import CellState
+from nero.report import cells, curves, paper, style
+from nero.report.table_formats import markdown_line
+from nero.report.units import number, rate, scale
+
+KEY = paper.ACCURACY["key"]
+CURVES = ["curve", "η", "authors' η", "n", "authors' n", "last", "authors' last", "mean gap", "largest gap", "there"]
+NOTES = (
+    "Training accuracy in per cent. A gap is that between the mean over our seeds and the mean over the authors', in "
+    f"points: its mean size and its largest over the curve, and where that is. Left, means over {curves.BLOCK} "
+    "iterations; right, epochs."
+)
+
+
+def to_markdown(states: Sequence[CellState], by_epoch: pd.DataFrame, by_iteration: pd.DataFrame) -> str:
+    """Both halves of the figure, curve by curve, and the search behind the right one."""
+    cells.require_real(states)
+    left = [state for state in states if state.cell.task == paper.REPARAM]
+    right = [state for state in states if state.cell.task == paper.DEEP]
+    lines = ["# Figure 3 in numbers", "", markdown_line(CURVES), markdown_line(["---"] * len(CURVES))]
+    lines += [markdown_line(words) for words in [*_left(left, by_iteration), *_right(right, by_epoch)]]
+    lines += ["", NOTES, "", "Final training accuracy of the search, seed 0, ours / the authors':", ""]
+    return "\n".join([*lines, *_search(right), ""])
+
+
+def _left(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:
+    authors = paper.reparam_curves()
+    for state in states:
+        sigma = dict(state.cell.variant)["task.sigma"]
+        ours = curves.block_means(curves.at_best(state, frame, KEY))
+        theirs = authors[authors.sigma == sigma]
+        yield _line(f"σ = {sigma}", state, ours, theirs.lr.iloc[0], curves.block_means(theirs), "iteration")
+
+
+def _right(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:
+    authors = paper.deep_curves()
+    for state in states:
+        theirs = authors[authors.optim == state.cell.optim]
+        variant = f" at {cells.variant_text(state.cell.variant)}" if state.cell.variant else ""
+        name = f"{style.name(state.cell.optim)}{variant}"
+        yield _line(name, state, curves.at_best(state, frame, KEY), theirs.lr.iloc[0], theirs, "epoch")
+
+
+def _line(name: str, state: CellState, ours: pd.DataFrame, their_lr: float, theirs: pd.DataFrame, x: str) -> list[str]:
+    mine, other = (curves.by_seed(frame, x, scale(KEY)) for frame in (ours, theirs))
+    gaps = (mine.mean(axis=1) - other.mean(axis=1)).dropna()
+    if state.best_lr is None or gaps.empty:
+        said = cells.divergence(state)
+        return [name, f"{said} diverged" if said else "missing", rate(their_lr), *[""] * (len(CURVES) - 3)]
+    sizes = gaps.abs().to_numpy()
+    largest = int(sizes.argmax())
+    return [
+        name,
+        rate(state.best_lr),
+        rate(their_lr),
+        str(mine.shape[1]),
+        str(other.shape[1]),
+        number(mine.mean(axis=1).iloc[-1]),
+        number(other.mean(axis=1).iloc[-1]),
+        number(sizes.mean()),
+        f"{gaps.iloc[largest]:+.2f}",
+        f"{x} {gaps.index[largest]}",
+    ]
+
+
+def _search(states: Sequence[CellState]) -> Iterator[str]:
+    theirs = paper.deep_search()
+    searched = [state for state in states if len(state.search) > 1]
+    lrs = sorted({lr for state in searched for lr in state.search})
+    yield markdown_line(["", *(f"η = {rate(lr)}" for lr in lrs)])
+    yield markdown_line(["---"] * (len(lrs) + 1))
+    for state in searched:
+        ends = []
+        for lr in lrs:
+            run, other = state.search.get(lr), theirs.get((state.cell.optim, lr))
+            mine = "missing" if run is None else "diverged" if cells.has_diverged(run) else _shown(run["final"])
+            ends.append(f"{mine} / {_shown(other) if other is not None else 'not logged'}")
+        yield markdown_line([style.name(state.cell.optim), *ends])
+
+
+def _shown(value: float) -> str:
+    return number(scale(KEY) * value)
