@@ -18,7 +18,6 @@ from pathlib import Path
 
 from nero.plans.config import ROOT
 from nero.report import catalogue, files
-from nero.report.table_formats import to_markdown
 from nero.runs.store import Store
 
 DEFAULT = ("mnist", "table1")
@@ -45,12 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _write(experiments: Sequence[catalogue.Evidence], out: Path) -> int:
     gaps = []
     for evidence in experiments:
-        table = catalogue.make_table(evidence)
-        files.write(files.table_files(table), out)
-        files.write(files.figure_files(catalogue.make_figures(evidence)), out)
-        numbers = catalogue.make_numbers(evidence)
-        files.write(files.number_files(numbers), out)
-        print("\n".join([to_markdown(table), *numbers.values()]))
+        texts = _texts(evidence)
+        files.write(texts | files.figure_files(catalogue.make_figures(evidence)), out)
+        for path, data in texts.items():
+            if path.suffix == ".md":
+                print(data.decode())
         gaps += [f"  {evidence.experiment.name}: {gap}" for gap in evidence.gaps()]
     if gaps:
         print("\n".join(["missing:", *gaps]))
@@ -58,15 +56,18 @@ def _write(experiments: Sequence[catalogue.Evidence], out: Path) -> int:
 
 
 def _check(experiments: Sequence[catalogue.Evidence], out: Path) -> int:
-    tables = [catalogue.make_table(evidence) for evidence in experiments]
-    expected = [files.table_files(table) for table in tables]
-    expected += [files.number_files(catalogue.make_numbers(evidence)) for evidence in experiments]
-    found = [line for made in expected for line in files.differences(made, out)]
+    texts = {path: data for evidence in experiments for path, data in _texts(evidence).items()}
+    found = files.differences(texts, out)
     for line in found:
         print(line, file=sys.stderr)
     if not found:
-        print(f"{len(tables)} tables are what the runs give: {', '.join(table.name for table in tables)}")
+        print(f"{len(texts)} files are what the runs give: {', '.join(str(path) for path in texts)}")
     return 1 if found else 0
+
+
+def _texts(evidence: catalogue.Evidence) -> dict[Path, bytes]:
+    """All that is reported in words and numbers."""
+    return files.table_files(catalogue.make_table(evidence)) | files.number_files(catalogue.make_numbers(evidence))
 
 
 if __name__ == "__main__":

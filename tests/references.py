@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -113,6 +114,15 @@ class Madam:
 
 
 # ---------------------------------------------------------------------------------------- what the tests share
+
+
+ANY_STEP: dict[str, st.SearchStrategy[Any]] = {
+    "seed": st.integers(0, 2**32),
+    "shape": st.lists(st.integers(1, 6), max_size=4).map(tuple),
+    "lr": st.floats(1e-4, 0.5),
+    "foreach": st.booleans(),
+}
+"""For hypothesis: what a step of any optimiser may be asked for."""
 
 
 def draw(seed: int, shapes: Sequence[tuple[int, ...]] = SHAPES, dtype: torch.dtype = torch.float32) -> list[Tensor]:

@@ -8,6 +8,7 @@ import pytest
 
 from nero.runs.store import Store
 
+TINY = ("task.train_examples=60", "task.epochs=1", "task.depth=2", "task.batch_size=20", "machine=cpu")
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -56,9 +57,8 @@ def test_a_plain_multirun_lands_in_the_store_survives_a_failure_and_skips_what_i
     "launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]], ids=["basic", "joblib"]
 )
 def test_an_experiment_runs_until_nothing_is_pending(script: Script, tmp_path: Path, launcher: list[str]) -> None:
-    small = ["task.train_examples=60", "task.epochs=1", "task.depth=2", "task.batch_size=20", "machine=cpu"]
-    words = ["--multirun", "experiment=smoke", *small, *launcher]
-    planned = script("plan.py", "smoke", *small)
+    words = ["--multirun", "experiment=smoke", *TINY, *launcher]
+    planned = script("plan.py", "smoke", *TINY)
     assert planned.stdout.count("pending  ") == 10
     assert "10 pending; 4 repeats to follow" in planned.stdout
     first = script("train.py", *words)
@@ -76,9 +76,8 @@ def test_an_experiment_runs_until_nothing_is_pending(script: Script, tmp_path: P
 
 @pytest.mark.slow
 def test_a_sweeps_budget_stops_it_cleanly_and_the_next_call_goes_on(script: Script, tmp_path: Path) -> None:
-    small = ["task.train_examples=60", "task.epochs=1", "task.depth=2", "task.batch_size=20", "machine=cpu"]
     stopped = script(
-        "train.py", "--multirun", "experiment=smoke", *small, "task.epochs=100000", "machine.budget_seconds=6"
+        "train.py", "--multirun", "experiment=smoke", *TINY, "task.epochs=100000", "machine.budget_seconds=6"
     )
     assert stopped.returncode == 0, stopped.stderr
     assert "interrupted" in stopped.stderr

@@ -37,6 +37,8 @@ def test_a_committed_run_is_settled_real_complete_and_says_where_it_comes_from(r
     if summary["status"] == "done":
         assert len(records) == summary["epochs"] == config["task"]["epochs"]
         assert summary["final"] == records[-1][summary["metric"]["key"]]
-    for start in run.read_provenance():
+    starts = run.read_provenance()
+    assert starts
+    for start in starts:
         assert start["commit"]
         assert start["dirty"] is False

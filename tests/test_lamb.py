@@ -23,13 +23,7 @@ def test_follows_the_reference(clamp_value, betas, dtype, foreach):
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    shape=st.lists(st.integers(1, 5), min_size=0, max_size=4).map(tuple),
-    lr=st.floats(1e-4, 0.5),
-    beta1=st.floats(0, 0.99),
-    foreach=st.booleans(),
-)
+@given(**references.ANY_STEP, beta1=st.floats(0, 0.99))
 def test_follows_the_reference_on_any_shape(seed, shape, lr, beta1, foreach):
     params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])
     reference = references.LAMB(references.as_arrays(params), lr, (beta1, 0.999), 1e-6, 10.0)
@@ -77,27 +71,6 @@ def test_without_momentum_no_first_moment_is_kept():
     assert set(LAMB([weight], betas=(0.9, 0.999)).state[weight]) == {"exp_avg", "exp_avg_sq"}
 
 
-@BOTH_PATHS
-@pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_learning_rate_in_a_tensor_is_the_number_in_it(shape, foreach):
-    numbers, tensors = references.parameters(), references.parameters()
-    references.run(numbers, LAMB(numbers, lr=0.03, foreach=foreach), range(5))
-    references.run(tensors, LAMB(tensors, lr=torch.full(shape, 0.03), foreach=foreach), range(5))
-    references.assert_same(numbers, tensors)
-
-
-@BOTH_PATHS
-@pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.999)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_resumes_bit_for_bit(dtype, betas, foreach):
-    references.assert_resumes(lambda params: LAMB(params, lr=0.02, betas=betas, foreach=foreach), dtype)
-
-
-@BOTH_PATHS
-def test_a_step_reads_nothing_on_the_host(foreach):
-    references.assert_reads_nothing(lambda params, lr: LAMB(params, lr=lr, foreach=foreach))
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -111,10 +84,3 @@ def test_a_step_reads_nothing_on_the_host(foreach):
 def test_settings_that_make_no_sense(setting, message):
     with pytest.raises(ValueError, match=message):
         LAMB([torch.ones(2, 2)], **setting)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("foreach", [None, False])
-def test_a_step_can_be_captured(foreach):
-    references.assert_captures(lambda params, lr: LAMB(params, lr=lr, foreach=foreach))

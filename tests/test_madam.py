@@ -23,13 +23,7 @@ def test_follows_the_reference(g_bound, p_scale, beta, dtype, foreach):
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    shape=st.lists(st.integers(1, 5), min_size=0, max_size=4).map(tuple),
-    lr=st.floats(1e-4, 0.5),
-    beta=st.floats(0, 0.9999),
-    foreach=st.booleans(),
-)
+@given(**references.ANY_STEP, beta=st.floats(0, 0.9999))
 def test_follows_the_reference_on_any_shape(seed, shape, lr, beta, foreach):
     params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])
     reference = references.Madam(references.as_arrays(params), lr, beta)
@@ -95,26 +89,6 @@ def test_a_nan_in_a_gradient_shows():
     assert weight.isnan().tolist() == [[True, False], [False, False]]
 
 
-@BOTH_PATHS
-@pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_learning_rate_in_a_tensor_is_the_number_in_it(shape, foreach):
-    numbers, tensors = references.parameters(), references.parameters()
-    references.run(numbers, Madam(numbers, lr=0.03, foreach=foreach), range(5))
-    references.run(tensors, Madam(tensors, lr=torch.full(shape, 0.03), foreach=foreach), range(5))
-    references.assert_same(numbers, tensors)
-
-
-@BOTH_PATHS
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_resumes_bit_for_bit(dtype, foreach):
-    references.assert_resumes(lambda params: Madam(params, lr=0.02, foreach=foreach), dtype)
-
-
-@BOTH_PATHS
-def test_a_step_reads_nothing_on_the_host(foreach):
-    references.assert_reads_nothing(lambda params, lr: Madam(params, lr=lr, foreach=foreach))
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [({"lr": math.nan}, "lr"), ({"beta": 1.0}, "beta"), ({"g_bound": 0.0}, "g_bound"), ({"p_scale": -1.0}, "p_scale")],
@@ -131,10 +105,3 @@ def test_empty_tensors_survive():
         param.grad = torch.ones_like(param)
     optimizer.step()
     assert all(state["bound"].isfinite() for state in optimizer.state.values())
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("foreach", [None, False])
-def test_a_step_can_be_captured(foreach):
-    references.assert_captures(lambda params, lr: Madam(params, lr=lr, foreach=foreach))

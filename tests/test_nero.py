@@ -25,13 +25,7 @@ def test_follows_algorithm_1(beta, dtype, halves, foreach):
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    shape=st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple),
-    lr=st.floats(1e-4, 0.5),
-    beta=st.floats(0, 0.9999),
-    foreach=st.booleans(),
-)
+@given(**references.ANY_STEP, beta=st.floats(0, 0.9999))
 def test_follows_algorithm_1_on_any_shape(seed, shape, lr, beta, foreach):
     params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])
     reference = references.Nero(references.as_arrays(params), lr, beta)
@@ -171,15 +165,6 @@ def test_does_not_see_the_scale_of_a_neurons_gradient(foreach):
     references.assert_same(*ends)
 
 
-@BOTH_PATHS
-@pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_learning_rate_in_a_tensor_is_the_number_in_it(shape, foreach):
-    numbers, tensors = references.parameters(), references.parameters()
-    references.run(numbers, Nero(numbers, lr=0.03, foreach=foreach), range(5))
-    references.run(tensors, Nero(tensors, lr=torch.full(shape, 0.03), foreach=foreach), range(5))
-    references.assert_same(numbers, tensors)
-
-
 def test_a_changed_learning_rate_counts():
     weight = references.draw(0, [(2, 3)])[0]
     lr = torch.tensor(0.1)
@@ -202,12 +187,6 @@ def test_half_precision_is_reckoned_in_float32():
     assert {value.dtype for state in optimizer.state.values() for value in state.values()} == {torch.float32}
 
 
-@BOTH_PATHS
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_resumes_bit_for_bit(dtype, foreach):
-    references.assert_resumes(lambda params: Nero(params, lr=0.02, foreach=foreach), dtype)
-
-
 def test_loading_fills_the_tensors_that_a_captured_step_knows():
     params = references.parameters()
     lr = torch.tensor(0.5)
@@ -226,11 +205,6 @@ def test_loading_the_state_of_another_optimizer_is_refused():
         Nero(params).load_state_dict(adam.state_dict())
     with pytest.raises(ValueError, match="parameter group"):
         Nero(params).load_state_dict(Nero(params[:3]).state_dict())
-
-
-@BOTH_PATHS
-def test_a_step_reads_nothing_on_the_host(foreach):
-    references.assert_reads_nothing(lambda params, lr: Nero(params, lr=lr, foreach=foreach))
 
 
 def test_the_guard_against_host_reads_bites():
@@ -311,14 +285,6 @@ def test_a_nan_in_a_gradient_shows():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("foreach", [None, False])
-def test_a_step_can_be_captured(foreach):
-    references.assert_captures(lambda params, lr: Nero(params, lr=lr, foreach=foreach))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_follows_algorithm_1_on_a_gpu(dtype):
     params = references.parameters(dtype=dtype, device="cuda")

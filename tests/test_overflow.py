@@ -43,7 +43,6 @@ def test_the_average_is_the_formula_at_every_size() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_adam_made_ready_for_capture_survives_an_overflow() -> None:
     param = torch.nn.Parameter(torch.ones(4, device="cuda"))
     optimizer = torch.optim.Adam([param], lr=torch.tensor(0.01, device="cuda"))

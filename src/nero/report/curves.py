@@ -2,9 +2,15 @@
 
 import pandas as pd
 
-from nero.plans.plan import CellState
+from nero.plans.plan import Cell, CellState
+from nero.report import cells, style
 
 BLOCK = 10
+
+
+def name(cell: Cell) -> str:
+    """Such as "Nero", or "Nero at lr = 0.001"."""
+    return style.name(cell.optim) + (f" at {cells.variant_text(cell.variant)}" if cell.variant else "")
 
 
 def at_best(state: CellState, frame: pd.DataFrame, key: str) -> pd.DataFrame:

@@ -25,8 +25,7 @@ def to_markdown(states: Sequence[CellState], by_epoch: pd.DataFrame, by_iteratio
     right = [state for state in states if state.cell.task == paper.DEEP]
     lines = ["# Figure 3 in numbers", "", markdown_line(CURVES), markdown_line(["---"] * len(CURVES))]
     lines += [markdown_line(words) for words in [*_left(left, by_iteration), *_right(right, by_epoch)]]
-    lines += ["", NOTES, "", "Final training accuracy of the search, seed 0, ours / the authors':", ""]
-    return "\n".join([*lines, *_search(right), ""])
+    return "\n".join([*lines, "", NOTES, "", *_search([state for state in right if len(state.search) > 1]), ""])
 
 
 def _left(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:
@@ -42,9 +41,9 @@ def _right(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[st
     authors = paper.deep_curves()
     for state in states:
         theirs = authors[authors.optim == state.cell.optim]
-        variant = f" at {cells.variant_text(state.cell.variant)}" if state.cell.variant else ""
-        name = f"{style.name(state.cell.optim)}{variant}"
-        yield _line(name, state, curves.at_best(state, frame, KEY), theirs.lr.iloc[0], theirs, "epoch")
+        yield _line(
+            curves.name(state.cell), state, curves.at_best(state, frame, KEY), theirs.lr.iloc[0], theirs, "epoch"
+        )
 
 
 def _line(name: str, state: CellState, ours: pd.DataFrame, their_lr: float, theirs: pd.DataFrame, x: str) -> list[str]:
@@ -70,12 +69,14 @@ def _line(name: str, state: CellState, ours: pd.DataFrame, their_lr: float, thei
 
 
 def _search(states: Sequence[CellState]) -> Iterator[str]:
-    theirs = paper.deep_search()
-    searched = [state for state in states if len(state.search) > 1]
-    lrs = sorted({lr for state in searched for lr in state.search})
+    [seed] = {state.cell.search_seed for state in states}
+    theirs = paper.deep_search(seed)
+    lrs = sorted({lr for state in states for lr in state.search})
+    yield f"Final training accuracy of the search, seed {seed}, ours / the authors':"
+    yield ""
     yield markdown_line(["", *(f"η = {rate(lr)}" for lr in lrs)])
     yield markdown_line(["---"] * (len(lrs) + 1))
-    for state in searched:
+    for state in states:
         ends = []
         for lr in lrs:
             run, other = state.search.get(lr), theirs.get((state.cell.optim, lr))

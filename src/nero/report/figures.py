@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from nero.plans.plan import CellState
 from nero.report import cells, paper, style
-from nero.report.curves import BLOCK, at_best, block_means, by_seed
+from nero.report.curves import BLOCK, at_best, block_means, by_seed, name
 from nero.report.units import rate, scale, shown_metric
 
 PER_CENT = (0, 102)
@@ -109,7 +109,7 @@ def _optimisers(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame, k
         best, *variants = (state for state in states if state.cell.optim == optim)
         for state in [best, *(variant for variant in variants if variant.best_lr != best.best_lr)]:
             varied = state is not best
-            whose = f"{style.name(optim)} at {cells.variant_text(state.cell.variant)}" if varied else style.name(optim)
+            whose = name(state.cell) if varied else style.name(optim)
             ours = _of_cell(state, curves, key, whose, notes)
             label = f"{style.name(optim)}{_rate_text(state.best_lr)}"
             _draw(axes, ours, "epoch", scale(key), palette[optim], label, style.VARIANT if varied else style.OURS)

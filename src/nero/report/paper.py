@@ -101,8 +101,8 @@ def deep_curves(folder: Path = PAPER) -> pd.DataFrame:
     return kept[["optim", "lr", "seed", "epoch", "value"]].reset_index(drop=True)
 
 
-def deep_search(folder: Path = PAPER, seed: int = 0) -> dict[tuple[str, float], float]:
-    """Figure 3 (right): final accuracy at every learning rate that the authors logged, by (optimiser, rate)."""
+def deep_search(seed: int, folder: Path = PAPER) -> dict[tuple[str, float], float]:
+    """Figure 3 (right): final accuracy of one seed at every learning rate that the authors logged for it."""
     logged = _deep_log(folder)
     last = logged[(logged.seed == seed) & (logged.epoch == logged.epoch.max())]
     return dict(zip(zip(last.optim, last.lr, strict=True), last.value, strict=True))
