@@ -61,7 +61,8 @@ figures: report  ## the same: figures and tables are made together
 notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/notebooks
 	$(PY) scripts/run_notebooks.py
 
-bench: $(READY)  ## seconds per epoch of each task and optimiser on this machine, as a table
+bench: $(READY)  ## tables of this machine: milliseconds per optimiser step, then seconds per epoch of a task
+	$(PY) scripts/bench_optim.py
 	$(PY) scripts/bench_tasks.py
 
 clean:  ## remove caches and the virtual environment; runs, results and data are never touched

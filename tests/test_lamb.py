@@ -67,8 +67,8 @@ def test_a_gradient_of_zero_moves_nothing(foreach):
 
 def test_without_momentum_no_first_moment_is_kept():
     (weight,) = references.draw(0, [(3, 4)])
-    assert set(LAMB([weight], betas=(0.0, 0.999)).state[weight]) == {"exp_avg_sq"}
-    assert set(LAMB([weight], betas=(0.9, 0.999)).state[weight]) == {"exp_avg", "exp_avg_sq"}
+    assert set(LAMB([weight], betas=(0.0, 0.999)).state[weight]) == {"step", "exp_avg_sq"}
+    assert set(LAMB([weight], betas=(0.9, 0.999)).state[weight]) == {"step", "exp_avg", "exp_avg_sq"}
 
 
 @pytest.mark.parametrize(

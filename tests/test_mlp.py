@@ -1,10 +1,15 @@
 """The perceptrons of Figure 3."""
 
+import copy
 import math
+from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nero.models.mlp import MLP, ReparameterisedMLP, normalise, scaled_relu
 
@@ -53,9 +58,200 @@ def test_raw_weights_have_standard_deviation_sigma_and_the_function_does_not_dep
     torch.testing.assert_close(network(x), twin(x), rtol=1e-3, atol=1e-4)
 
 
-def test_a_network_is_its_layers_in_order() -> None:
-    torch.manual_seed(0)
-    network, x = MLP(3, 16, 4), torch.randn(5, 4, 4)
-    first, second, last = network.layers
-    expected = last(math.sqrt(2) * F.relu(second(math.sqrt(2) * F.relu(first(x.flatten(1))))))
-    torch.testing.assert_close(network(x), expected)
+def plain(network: MLP, x: Tensor) -> Tensor:
+    """The network by its formula, layer by layer."""
+    *hidden, last = network.layers
+    x = x.flatten(1)
+    for layer in hidden:
+        x = math.sqrt(2) * F.relu(layer(x))
+    return last(x)
+
+
+def case(depth: int = 3, width: int = 16, batch: int = 5, dtype: torch.dtype = torch.float64) -> tuple[MLP, Tensor]:
+    """A network and an input for it."""
+    torch.manual_seed(depth)
+    return MLP(depth, width, 4).to(dtype), torch.randn(batch, width, dtype=dtype)
+
+
+def gradients(network: MLP, x: Tensor, forward: Callable[[Tensor], Tensor]) -> list[Tensor | None]:
+    """Of an uneven function of the logits, by each parameter and then by x."""
+    network.zero_grad()
+    x.grad = None
+    forward(x).sin().sum().backward()
+    return [parameter.grad for parameter in network.parameters()] + [x.grad]
+
+
+def assert_the_formulas(network: MLP, x: Tensor, **tolerances: float) -> None:
+    found, expected = (gradients(network, x, f) for f in (network, lambda x: plain(network, x)))
+    assert [g is None for g in found] == [g is None for g in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, **tolerances)
+
+
+def launched(step: Callable[[], object]) -> tuple[Counter[str], int]:
+    """The operations of a step that are not views or allocations, and the size of the largest tensor made or viewed."""
+    counts: Counter[str] = Counter()
+    sizes = [0]
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if not (func.is_view or "empty" in func.name()):
+                counts[func.overloadpacket.__name__] += 1
+            sizes.extend(tensor.numel() for tensor in torch.utils._pytree.tree_leaves(out) if torch.is_tensor(tensor))
+            return out
+
+    with Record():
+        step()
+    return counts, max(sizes)
+
+
+@pytest.mark.parametrize("x_needs", [False, True])
+@pytest.mark.parametrize("batch", [1, 6])
+@pytest.mark.parametrize(("depth", "width"), [(1, 9), (2, 9), (3, 1), (3, 16), (7, 25)])
+def test_a_network_is_its_layers_in_order(depth: int, width: int, batch: int, x_needs: bool) -> None:
+    network, x = case(depth, width, batch)
+    torch.testing.assert_close(network(x), plain(network, x), rtol=1e-12, atol=1e-15)
+    with torch.no_grad():
+        torch.testing.assert_close(network(x), plain(network, x), rtol=1e-12, atol=1e-15)
+    assert_the_formulas(network, x.requires_grad_(x_needs), rtol=1e-12, atol=1e-15)
+
+
+def test_images_are_flattened() -> None:
+    network, x = case()
+    torch.testing.assert_close(network(x.reshape(5, 4, 4)), network(x))
+    transposed = torch.randn(16, 5, dtype=torch.float64).t()
+    assert_the_formulas(network, transposed, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("x_needs", [False, True])
+@pytest.mark.parametrize(
+    "frozen", ["layers.0.", "layers.1.weight", "layers.2.bias", "weight", "bias", "layers.3", "layers"]
+)
+def test_frozen_parameters_get_no_gradient_and_change_no_other(frozen: str, x_needs: bool) -> None:
+    network, x = case(4)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(frozen not in name)
+    x.requires_grad_(x_needs)
+    if x_needs or frozen != "layers":
+        assert_the_formulas(network, x, rtol=1e-12, atol=1e-15)
+    else:
+        assert not network(x).requires_grad
+
+
+def test_gradients_add_up_until_they_are_dropped() -> None:
+    network, x = case(4)
+    once = [g.clone() for g in gradients(network, x, network)[:-1]]
+    loss = network(x).sin().sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    for parameter, grad in zip(network.parameters(), once, strict=True):
+        torch.testing.assert_close(parameter.grad, 3 * grad, rtol=1e-12, atol=1e-15)
+    network.zero_grad(set_to_none=False)
+    network(x).sin().sum().backward()
+    torch.testing.assert_close([p.grad for p in network.parameters()], once, rtol=1e-12, atol=1e-15)
+    # They lie in one piece of memory, yet each can be changed alone.
+    network.layers[1].weight.grad.mul_(2)
+    torch.testing.assert_close(network.layers[1].weight.grad, 2 * once[2], rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close([network.layers[i].weight.grad for i in (0, 2)], [once[0], once[4]])
+    assert_the_formulas(network, x, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_gradients_are_slices_of_the_batched_results(bf16: bool) -> None:
+    network, x = case(5, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        loss = network(x).sum()
+    loss.backward()
+    for grads in (
+        [layer.weight.grad for layer in network.layers[:-1]],
+        [layer.bias.grad for layer in network.layers[:-1]],
+    ):
+        starts = [grad.data_ptr() for grad in grads]
+        assert starts == [starts[0] + i * 4 * grads[0].numel() for i in range(4)]
+        assert len({grad.untyped_storage().data_ptr() for grad in grads}) == 1
+        assert all(grad.is_contiguous() for grad in grads)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_another_layer_costs_a_step_four_operations(bf16: bool) -> None:
+    def step(depth: int) -> Counter[str]:
+        network, x = case(depth, dtype=torch.float32)
+
+        def both_ways() -> None:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+                loss = network(x).sum()
+            loss.backward()
+
+        return launched(both_ways)[0]
+
+    assert step(8) - step(7) == {"addmm": 1, "elu_": 1, "elu_backward": 1, "mm": 1}
+
+
+def test_evaluation_keeps_no_more_than_an_output() -> None:
+    network, x = case(6, width=16, batch=100)
+    with torch.no_grad():
+        assert launched(lambda: network(x))[1] == x.numel()
+    assert launched(lambda: network(x))[1] > x.numel()
+
+
+@pytest.mark.parametrize("x_needs", [False, True])
+def test_bf16_autocast_is_that_of_the_plain_layers(x_needs: bool) -> None:
+    network, x = case(4, dtype=torch.float32)
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False)
+
+    def ours(x: Tensor) -> Tensor:
+        with autocast:
+            return network(x)
+
+    def theirs(x: Tensor) -> Tensor:
+        with autocast:
+            return plain(network, x)
+
+    assert ours(x).dtype == theirs(x).dtype == torch.bfloat16
+    torch.testing.assert_close(ours(x), theirs(x), rtol=0.02, atol=0.02)
+    x.requires_grad_(x_needs)
+    for found, expected in zip(gradients(network, x, ours), gradients(network, x, theirs), strict=True):
+        if expected is None:
+            assert found is None
+            continue
+        assert found.dtype == torch.float32
+        assert (found - expected).norm() <= 0.02 * expected.norm()
+
+
+@pytest.mark.parametrize("where", ["x", "layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_nan_anywhere_reaches_the_logits(where: str, bf16: bool) -> None:
+    network, x = case(4, dtype=torch.float32)
+    with torch.no_grad():
+        (x if where == "x" else network.get_parameter(where)).view(-1)[0] = math.nan
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        assert network(x)[0].isnan().all()
+        with torch.no_grad():
+            assert network(x)[0].isnan().all()
+
+
+def test_it_compiles_to_one_graph() -> None:
+    network, x = case(3)
+    expected = gradients(network, x, network)
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+    found = gradients(network, x, compiled)
+    torch.testing.assert_close(found[:-1], expected[:-1], rtol=1e-12, atol=1e-15)
+
+
+def test_a_copy_is_a_network_of_its_own() -> None:
+    network, x = case(3)
+    expected = gradients(network, x, network)
+    twin = copy.deepcopy(network)
+    assert list(twin.state_dict()) == [f"layers.{i}.{kind}" for i in range(3) for kind in ("weight", "bias")]
+    torch.testing.assert_close(gradients(twin, x, twin)[:-1], expected[:-1], rtol=1e-12, atol=1e-15)
+    for ours, theirs in zip(network.parameters(), twin.parameters(), strict=True):
+        assert ours.grad.untyped_storage().data_ptr() != theirs.grad.untyped_storage().data_ptr()
+
+
+def test_there_is_no_second_derivative() -> None:
+    network, x = case(3)
+    (grad,) = torch.autograd.grad(network(x).sum(), network.layers[0].weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()

@@ -1,17 +1,22 @@
 """The perceptrons of Figure 3: L - 1 square layers and an output layer, with a scaled ReLU between them."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+# alpha and scale by which ELU is the scaled ReLU. F.elu does not offer the scale: one kernel each way instead of two,
+# of which a network of 100 small layers feels every one.
+_ALPHA, _SCALE = 0.0, math.sqrt(2.0)
 
 
 def scaled_relu(x: Tensor) -> Tensor:
     """sqrt(2) * max(0, x): keeps the second moment of a symmetric input (appendix A)."""
-    # ELU with alpha = 0, whose scale F.elu does not offer: one kernel each way instead of two, of which a network of
-    # 100 small layers feels every one.
-    return torch.ops.aten.elu(x, 0.0, math.sqrt(2.0))
+    return torch.ops.aten.elu(x, _ALPHA, _SCALE)
 
 
 def normalise(raw: Tensor) -> Tensor:
@@ -20,8 +25,68 @@ def normalise(raw: Tensor) -> Tensor:
     return centred / centred.norm(dim=1, keepdim=True)
 
 
+class _SquareLayers(torch.autograd.Function):
+    """x through equal square layers, each followed by the scaled ReLU, for training.
+
+    Takes x [batch, width], every weight [width, width], then every bias [width]. What autograd would do layer by layer
+    for each weight and bias waits until the whole chain is through, and is one batched product and one sum over all
+    layers: a layer of the paper's is too small to fill a GPU. The gradients are slices of those two results.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        depth = len(parameters) // 2
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        weights, biases = _cast(parameters[:depth], dtype), _cast(parameters[depth:], dtype)
+        outputs = x.new_empty(depth + 1, *x.shape, dtype=dtype)  # x, then what each layer gives
+        outputs[0].copy_(x)
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            out = torch.addmm(bias, outputs[i], weight.t(), out=outputs[i + 1])
+            # Not torch._addmm_activation, which is both in one kernel: nothing promises that cuBLASLt's ReLU keeps a
+            # NaN. Were it to make zero of one, the last layer would see finite numbers for ever, and neither the loss
+            # nor the last layer's gradient would show that a run had diverged.
+            torch.ops.aten.elu_(out, _ALPHA, _SCALE)
+        ctx.save_for_backward(outputs, *weights)
+        ctx.dtype = parameters[0].dtype
+        return outputs[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        outputs, *weights = ctx.saved_tensors
+        depth = len(weights)
+        needs_x, *needs = ctx.needs_input_grad
+        deltas = torch.empty_like(outputs[1:])  # gradients in front of each layer's activation
+        grad_x = torch.empty_like(outputs[0])  # until the chain reaches x, of what each layer takes
+        for i in reversed(range(depth)):
+            torch.ops.aten.elu_backward.grad_input(
+                grad, _ALPHA, _SCALE, 1.0, True, outputs[i + 1], grad_input=deltas[i]
+            )
+            if i > 0 or needs_x:
+                grad = torch.mm(deltas[i], weights[i], out=grad_x)
+        grads: list[Tensor | None] = [None] * (2 * depth)
+        if any(needs[:depth]):
+            grads[:depth] = torch.bmm(deltas.mT, outputs[:-1]).to(ctx.dtype).unbind()
+        if any(needs[depth:]):
+            grads[depth:] = deltas.sum(dim=1, dtype=ctx.dtype).unbind()
+        return grad_x if needs_x else None, *grads
+
+
+def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
+    """The tensors in this dtype; those of another one are copied together."""
+    if all(tensor.dtype == dtype for tensor in tensors):
+        return tensors
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    torch._foreach_copy_(copies, list(tensors))
+    return copies
+
+
 class MLP(nn.Module):
-    """`depth` linear layers with biases, torch's default initialisation."""
+    """`depth` linear layers with biases, torch's default initialisation.
+
+    Training does not call the hidden layers but computes what they would give, so that hooks on them do not run.
+    """
 
     def __init__(self, depth: int, width: int, classes: int) -> None:
         super().__init__()
@@ -29,9 +94,14 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
-        for layer in self.layers[:-1]:
+        *hidden, last = self.layers
+        # _SquareLayers holds on to every output, which only a backward pass needs; a compiler finds fusions of its own.
+        if hidden and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            weights, biases = [layer.weight for layer in hidden], [layer.bias for layer in hidden]
+            return last(_SquareLayers.apply(x, *weights, *biases))
+        for layer in hidden:
             x = scaled_relu(layer(x))
-        return self.layers[-1](x)
+        return last(x)
 
 
 class ReparameterisedMLP(nn.Module):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nero.optim.batches import batches, concatenate, fan_in, split_, stored_view
+from nero.optim.shards import check_whole_neurons, local
 
 
 def neuron_mean(weight: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dty
     dtype = dtype or rows.dtype
     if rows.numel() == 0 or not (mean or norm):
         return rows.to(dtype)
-    tolerance = _tolerance(dtype)
+    tolerance = slack(dtype)
     rows = rows.to(compute_dtype(rows.dtype))
 
     # Squares of 1e-30 and 1e30 leave the range of float32. A power of two as the unit costs no rounding.
@@ -98,7 +99,11 @@ def project_all_(tensors: Iterable[Tensor], mean: bool = True, norm: bool = True
     """
     if not (mean or norm):
         return
-    weights = [tensor for tensor in tensors if tensor.ndim >= 2 and tensor.numel() > 0]
+    weights = []
+    for tensor in tensors:
+        check_whole_neurons(tensor)
+        if tensor.ndim >= 2 and (own := local(tensor)).numel() > 0:
+            weights.append(own)
     for batch in batches(weights, foreach, key=fan_in):
         views = [stored_view(weight) for weight in batch]
         split_(views, project(concatenate([view.flatten(1) for view in views]), mean=mean, norm=norm))
@@ -116,7 +121,7 @@ def _neurons(weight: Tensor) -> Tensor:
     return stored_view(weight).flatten(1).to(compute_dtype(weight.dtype))
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def slack(dtype: torch.dtype) -> float:
     """How far off, relative to the row's norm, a constraint may be that counts as met.
 
     Storing a row moves it by up to half an eps of its dtype. The rest is for the sums, reckoned in float32 or wider:

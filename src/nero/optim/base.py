@@ -1,9 +1,11 @@
 """What the optimisers of this package have in common: checked settings, state made at construction, no host reads."""
 
+import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,16 +13,29 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
+from nero.optim.shards import is_sharded, local, local_gradient
+
 __all__ = [
     "CapturableOptimizer",
     "ParamsT",
+    "Slot",
     "bias_correction",
     "check_beta",
+    "check_gradient",
     "check_lr",
-    "gradient",
+    "check_positive",
     "running_average",
     "scalar",
 ]
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """What a step needs of one parameter; of a sharded one, what this process holds of it."""
+
+    param: Tensor
+    grad: Tensor
+    state: dict[str, Tensor]
 
 
 class CapturableOptimizer(Optimizer, ABC):
@@ -29,78 +44,185 @@ class CapturableOptimizer(Optimizer, ABC):
     All state lies in tensors on the parameter's device, made when the parameter is added; a step only writes into them
     and reads no value on the host. For a graph to follow a changing learning rate, `lr` is a tensor with one element on
     the same device.
+
+    Every setting is a key of the param groups. Those that all optimisers here have:
+
+    lr:         a number or a tensor with one element
+    maximize:   climb instead of descend
+    foreach:    whether to update many tensors together; by default on accelerators only
+    capturable: False forbids the capture of a step, as torch's optimisers do by default; it changes nothing else
     """
 
     @abstractmethod
     def check_settings(self, group: dict[str, Any]) -> None:
         """Raise ValueError for a setting that makes no sense."""
 
+    def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
+        """Raise ValueError or RuntimeError for a parameter that this optimiser cannot step."""
+        if not param.is_floating_point():
+            raise RuntimeError(f"{type(self).__name__} takes real floating point parameters, not {param.dtype}")
+
     @abstractmethod
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         """The state of a parameter that has not been stepped. May change the parameter."""
 
     @abstractmethod
-    def update_(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        """One step of parameters of one group, none of them empty, all of them with a gradient."""
+    def update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
+        """One step of parameters of one group, none of them empty; their step counts have been raised."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        self.check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        for param in group["params"]:
-            if not param.is_floating_point():
-                self.param_groups.pop()
-                raise RuntimeError(f"{type(self).__name__} takes real floating point parameters, not {param.dtype}")
+        try:
+            self.check_settings(group)
+            for param in group["params"]:
+                self.check_parameter(param, group)
+        except Exception:
+            self.param_groups.pop()
+            raise
+        _drop_repeated_(group)
         with torch.no_grad():
             for param in group["params"]:
-                self.state[param] = self.initial_state(param, group)
+                self.state[param] = self._fresh_state(param, group)
+
+    def _fresh_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
+        step = torch.zeros((), dtype=torch.float32, device=param.device)
+        return {"step": step, **self.initial_state(param, group)}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step of every parameter that has a gradient; `closure` reevaluates the model and returns the loss."""
+        self._check_capture()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # Every gradient is checked before the first parameter moves.
-        ready = [(self._with_gradient(group), group) for group in self.param_groups]
-        for params, group in ready:
-            if params:
-                self.update_(params, group)
+        # Every gradient is looked at before the first parameter moves.
+        prepared = [self.prepare(number, group) for number, group in enumerate(self.param_groups)]
+        for update in prepared:
+            update()
         return loss
 
-    def _with_gradient(self, group: dict[str, Any]) -> list[Tensor]:
-        params = [param for param in group["params"] if param.grad is not None]
-        for param in params:
-            if param.grad.layout != torch.strided or param.grad.is_complex():
-                kind = "complex" if param.grad.is_complex() else "sparse"
-                raise RuntimeError(f"{type(self).__name__} does not support {kind} gradients")
-        return [param for param in params if param.numel() > 0]
+    def prepare(self, number: int, group: dict[str, Any]) -> Callable[[], None]:
+        """Check the gradients of a group, the `number`-th, and return what will step it."""
+        return partial(self.update_all_, self.slots(group["params"]), group)
 
-    @torch.no_grad()
+    def slots(self, params: list[Tensor]) -> list[Slot]:
+        """The parameters that have a gradient; RuntimeError for a gradient that no optimiser here can take."""
+        slots = []
+        for param in params:
+            if param.grad is None:
+                continue
+            check_gradient(param.grad, type(self).__name__)
+            slot = Slot(param, param.grad, self.state[param])
+            if is_sharded(param):
+                state = {key: local(value) for key, value in slot.state.items()}
+                slot = Slot(local(param), local_gradient(param, param.grad), state)
+            slots.append(slot)
+        return slots
+
+    def update_all_(self, slots: list[Slot], group: dict[str, Any]) -> None:
+        """One step of parameters of one group, and of their step counts."""
+        if slots:
+            torch._foreach_add_([slot.state["step"] for slot in slots], 1)
+        if slots := [slot for slot in slots if slot.param.numel() > 0]:
+            self.update_(slots, group)
+
+    def _check_capture(self) -> None:
+        if torch.compiler.is_compiling() or not torch.cuda.is_available():
+            return
+        if not all(group["capturable"] for group in self.param_groups) and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(f"{type(self).__name__} is being captured in a CUDA graph with capturable=False")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # A pickle or a checkpoint from before a setting existed gets the setting's default.
+        arguments = inspect.signature(type(self)).parameters.values()
+        settings = {argument.name: argument.default for argument in arguments if argument.default is not argument.empty}
+        self.defaults = {**settings, **self.defaults}
+        for group in self.param_groups:
+            for key in settings:
+                group.setdefault(key, self.defaults[key])
+
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Take over settings and state; the tensors of the state, and of `lr`, stay the same objects.
 
         torch's own method would cast the state to the parameter's dtype, losing the float32 averages of parameters in
         half precision, and would put new tensors where a captured graph knows the old ones.
         """
-        params = list(chain.from_iterable(group["params"] for group in self.param_groups))
-        names = list(chain.from_iterable(group["params"] for group in state_dict["param_groups"]))
-        for name, param in zip(names, params, strict=False):  # torch's method reports differing lengths
-            saved, own = state_dict["state"].get(name, {}), self.state[param]
-            shapes = {key: tuple(value.shape) for key, value in own.items()}
-            if shapes != {key: tuple(torch.as_tensor(value).shape) for key, value in saved.items()}:
-                raise ValueError(f"the saved state of parameter {name} is not the {shapes} of {type(self).__name__}")
-        state = {param: self.state[param] for param in params}
         rates = [group["lr"] for group in self.param_groups]
-        super().load_state_dict(state_dict)
-        for name, param in zip(names, params, strict=True):
-            for key, value in state[param].items():
-                value.copy_(state_dict["state"][name][key])
-            self.state[param] = state[param]
-        for group, rate in zip(self.param_groups, rates, strict=True):
-            if isinstance(rate, Tensor):
-                group["lr"] = rate.copy_(torch.as_tensor(group["lr"]).reshape(rate.shape))
+        states = dict(self.state)
+        loaded: dict[Tensor, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
+
+        def take(_: Optimizer, final: StateDict) -> StateDict:
+            loaded.update(self._match(final))
+            return {**final, "state": {}}
+
+        @torch.no_grad()
+        def fill(_: Optimizer) -> None:
+            for param, (own, saved) in loaded.items():
+                for key, value in own.items():
+                    value.copy_(torch.as_tensor(saved[key]))
+                states[param].clear()
+                states[param].update(own)
+                self.state[param] = states[param]
+            _place_lr_(self.param_groups, rates)
+
+        # Between the hooks that a user may have registered: the last before loading, the first after it.
+        hooks = [
+            self.register_load_state_dict_pre_hook(take),
+            self.register_load_state_dict_post_hook(fill, prepend=True),
+        ]
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _match(self, state_dict: StateDict) -> Iterator[tuple[Tensor, tuple[dict[str, Tensor], dict[str, Tensor]]]]:
+        """For each parameter, tensors for its state and the saved ones; ValueError where they do not match."""
+        # torch's method reports differing lengths.
+        for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=False):
+            settings = {**self.defaults, **saved_group}
+            self.check_settings(settings)
+            for param, name in zip(group["params"], saved_group["params"], strict=False):
+                own, saved = dict(self.state[param]), state_dict["state"].get(name, {})
+                if own.keys() != saved.keys():
+                    # The settings that are loaded may call for other state than those at construction.
+                    own = self._fresh_state(param.detach().clone(), settings)
+                shapes = {key: tuple(value.shape) for key, value in own.items()}
+                if shapes != {key: tuple(torch.as_tensor(value).shape) for key, value in saved.items()}:
+                    kind = type(self).__name__
+                    raise ValueError(f"the saved state of parameter {name} is not the {shapes} of {kind}")
+                yield param, (own, saved)
+
+
+def _drop_repeated_(group: dict[str, Any]) -> None:
+    """Keep once what a group lists twice, of which torch has warned: every way of stepping then steps it once."""
+    params = group["params"]
+    if "param_names" in group:
+        group["param_names"] = list(dict(zip(params, group["param_names"], strict=True)).values())
+    group["params"] = list(dict.fromkeys(params))
+
+
+def _place_lr_(groups: list[dict[str, Any]], rates: list[float | Tensor]) -> None:
+    """Write loaded learning rates into the tensors that the groups had for them, or next to the parameters."""
+    filled: dict[Tensor, float] = {}
+    for group, rate in zip(groups, rates, strict=True):
+        if isinstance(rate, Tensor):
+            value = float(group["lr"])
+            # Groups that share a tensor go on to, unless they were saved with different numbers.
+            shared = filled.setdefault(rate, value) == value
+            group["lr"] = (rate if shared else rate.clone()).fill_(value)
+        elif isinstance(group["lr"], Tensor) and group["params"]:
+            group["lr"] = group["lr"].to(group["params"][0].device)
+
+
+def check_gradient(grad: Tensor, optimizer: str) -> None:
+    """Raise RuntimeError for a gradient that is sparse or complex."""
+    if grad.layout != torch.strided or grad.is_complex():
+        kind = "complex" if grad.is_complex() else "sparse"
+        raise RuntimeError(f"{optimizer} does not support {kind} gradients")
 
 
 def check_lr(lr: float | Tensor) -> None:
@@ -117,10 +239,11 @@ def check_beta(name: str, beta: float) -> None:
         raise ValueError(f"{name} must be in [0, 1), not {beta}")
 
 
-def gradient(param: Tensor) -> Tensor:
-    """The gradient of a parameter that is known to have one."""
-    assert param.grad is not None
-    return param.grad
+def check_positive(group: dict[str, Any], *names: str) -> None:
+    """Raise ValueError unless these settings are above zero."""
+    for name in names:
+        if not group[name] > 0:
+            raise ValueError(f"{name} must be positive, not {group[name]}")
 
 
 def scalar(lr: float | Tensor) -> float | Tensor:

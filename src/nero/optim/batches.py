@@ -1,9 +1,12 @@
 """Many tensors as one, so that a step on an accelerator is a few launches instead of a few for every tensor."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Item = TypeVar("Item")
 
 
 def use_batches(foreach: bool | None, device: torch.device) -> bool:
@@ -12,14 +15,17 @@ def use_batches(foreach: bool | None, device: torch.device) -> bool:
 
 
 def batches(
-    tensors: Iterable[Tensor], foreach: bool | None, key: Callable[[Tensor], Hashable] = lambda tensor: None
-) -> list[list[Tensor]]:
-    """The tensors in lists to treat together: of one dtype, one device and one `key`."""
-    lists: dict[Hashable, list[Tensor]] = {}
-    for tensor in tensors:
-        together = use_batches(foreach, tensor.device)
-        name = (tensor.dtype, tensor.device, key(tensor)) if together else id(tensor)
-        lists.setdefault(name, []).append(tensor)
+    items: Iterable[Item],
+    foreach: bool | None,
+    key: Callable[[Item], Hashable] = lambda item: None,
+    tensor: Callable[[Item], Tensor] = lambda item: item,  # type: ignore[assignment, return-value]
+) -> list[list[Item]]:
+    """The tensors, or what holds a `tensor`, in lists to treat together: of one dtype, one device and one `key`."""
+    lists: dict[Hashable, list[Item]] = {}
+    for number, item in enumerate(items):
+        dtype, device = tensor(item).dtype, tensor(item).device
+        name = (dtype, device, key(item)) if use_batches(foreach, device) else number
+        lists.setdefault(name, []).append(item)
     return list(lists.values())
 
 

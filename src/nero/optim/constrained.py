@@ -1,7 +1,9 @@
 """Balanced neurons for any optimiser (bottom row of Figure 2)."""
 
+import copyreg
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -22,19 +24,47 @@ def constrained(
 
     `mean` and `norm` are the two halves of Nero's projection. `params` may be whatever torch's optimisers take:
     tensors, (name, tensor) pairs or groups; `base` is an optimiser class, or one with some settings given, as Hydra's
-    `_partial_: true` makes it.
+    `_partial_: true` makes it. A copy or a pickle of the optimiser projects as well.
     """
     entries = [{**entry, "params": _listed(entry["params"])} if isinstance(entry, dict) else entry for entry in params]
     # Before the optimiser is made: what it measures then, such as Madam's bound, belongs to the balanced weights.
     project_all_(_tensors(entries), mean=mean, norm=norm)
-    optimizer = base(entries, lr=lr, **settings)
-    optimizer.register_step_post_hook(partial(_project_after_step, mean=mean, norm=norm))
+    return _with_projection(base(entries, lr=lr, **settings), _ProjectAfterStep(mean, norm))
+
+
+@dataclass(frozen=True)
+class _ProjectAfterStep:
+    """The hook that keeps the neurons of an optimiser balanced."""
+
+    mean: bool
+    norm: bool
+
+    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        tensors = (param for group in optimizer.param_groups for param in group["params"])
+        project_all_(tensors, mean=self.mean, norm=self.norm)
+
+
+def _with_projection(optimizer: Optimizer, *projections: _ProjectAfterStep) -> Optimizer:
+    for projection in projections:
+        optimizer.register_step_post_hook(projection)
+    # torch copies and pickles an optimiser without its hooks.
+    copyreg.pickle(type(optimizer), _reduce)
     return optimizer
 
 
-def _project_after_step(optimizer: Optimizer, args: Any, kwargs: Any, *, mean: bool, norm: bool) -> None:
-    tensors = (param for group in optimizer.param_groups for param in group["params"])
-    project_all_(tensors, mean=mean, norm=norm)
+def _reduce(optimizer: Optimizer) -> tuple[Any, ...]:
+    """How to copy or pickle an optimiser of a class that has been constrained, with its projection if it has one."""
+    plain: Any = optimizer.__reduce_ex__(2)
+    hooks = optimizer._optimizer_step_post_hooks.values()
+    projections = [hook for hook in hooks if isinstance(hook, _ProjectAfterStep)]
+    return (_revive, (type(optimizer), *projections), *plain[2:]) if projections else plain
+
+
+def _revive(kind: type[Optimizer], *projections: _ProjectAfterStep) -> Optimizer:
+    """An optimiser that still waits for its state, which leaves hooks as they are."""
+    optimizer = kind.__new__(kind)
+    optimizer._optimizer_step_post_hooks = OrderedDict()
+    return _with_projection(optimizer, *projections)
 
 
 def _listed(params: Any) -> list[Any]:

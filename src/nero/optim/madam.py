@@ -1,5 +1,6 @@
 """Madam: multiplicative steps, relative for each single weight, as the paper ran it."""
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -9,14 +10,16 @@ from nero.optim.balance import compute_dtype
 from nero.optim.base import (
     CapturableOptimizer,
     ParamsT,
+    Slot,
     bias_correction,
     check_beta,
     check_lr,
-    gradient,
+    check_positive,
     running_average,
     scalar,
 )
 from nero.optim.batches import batches, concatenate, split_, stored_view
+from nero.optim.shards import check_not_partial, local, mean_over_all
 
 
 def madam_update(
@@ -50,13 +53,19 @@ class Madam(CapturableOptimizer):
 
     No weight changes sign, and one that is zero stays zero. One that has never seen a gradient does not move.
 
-    lr:      η, a number or a tensor with one element
-    beta:    β, how much of the running average a step keeps
-    g_bound: largest relative gradient
-    p_scale: largest absolute weight, in units of σ
-    foreach: whether to update all tensors as one batch; by default on accelerators only
+    Every argument but `params` is a key of the param groups:
+
+    lr:         η, a number or a tensor with one element
+    beta:       β, how much of the running average a step keeps
+    g_bound:    largest relative gradient
+    p_scale:    largest absolute weight, in units of σ
+    maximize:   climb instead of descend
+    foreach:    whether to update all tensors as one batch; by default on accelerators only
+    capturable: False forbids the capture of a step in a CUDA graph; it changes nothing else
 
     State of each parameter: `step` (0-dim), `avg_sq` (float32 or wider), `bound` (0-dim: p_scale · σ).
+
+    A sharded parameter (DTensor) is stepped where it lies, without communication.
     """
 
     def __init__(
@@ -66,41 +75,53 @@ class Madam(CapturableOptimizer):
         beta: float = 0.999,
         g_bound: float = 10.0,
         p_scale: float = 3.0,
+        *,
+        maximize: bool = False,
         foreach: bool | None = None,
+        capturable: bool = True,
     ) -> None:
-        defaults = {"lr": lr, "beta": beta, "g_bound": g_bound, "p_scale": p_scale, "foreach": foreach}
+        defaults = {
+            "lr": lr,
+            "beta": beta,
+            "g_bound": g_bound,
+            "p_scale": p_scale,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+        }
         super().__init__(params, defaults)
 
     def check_settings(self, group: dict[str, Any]) -> None:
         check_lr(group["lr"])
         check_beta("beta", group["beta"])
-        for key in ("g_bound", "p_scale"):
-            if not group[key] > 0:
-                raise ValueError(f"{key} must be positive, not {group[key]}")
+        check_positive(group, "g_bound", "p_scale")
+
+    def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
+        super().check_parameter(param, group)
+        check_not_partial(param)
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         dtype = compute_dtype(param.dtype)
-        mean_square = param.to(dtype).square().sum() / max(param.numel(), 1)
+        mean_square = mean_over_all(param, local(param).detach().to(dtype).square())
         return {
-            "step": torch.zeros((), dtype=torch.float32, device=param.device),
             "avg_sq": torch.zeros_like(param, dtype=dtype),
             "bound": group["p_scale"] * mean_square.sqrt(),
         }
 
-    def update_(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        torch._foreach_add_([self.state[param]["step"] for param in params], 1)
-        for batch in batches(params, group["foreach"]):
+    def update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
+        for batch in batches(slots, group["foreach"], tensor=attrgetter("param")):
             self._update_batch_(batch, group)
 
-    def _update_batch_(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        states = [self.state[param] for param in params]
-        sizes = [param.numel() for param in params]
-        views = [stored_view(param) for param in params]
-        grads = [stored_view(gradient(param), like=param) for param in params]
-        avg_sqs = [stored_view(state["avg_sq"], like=param) for state, param in zip(states, params, strict=True)]
+    def _update_batch_(self, slots: list[Slot], group: dict[str, Any]) -> None:
+        states = [slot.state for slot in slots]
+        sizes = [slot.param.numel() for slot in slots]
+        views = [stored_view(slot.param) for slot in slots]
+        grads = [stored_view(slot.grad, like=slot.param) for slot in slots]
+        avg_sqs = [stored_view(slot.state["avg_sq"], like=slot.param) for slot in slots]
+        grad = concatenate([grad.reshape(-1) for grad in grads])
         weight, avg_sq = madam_update(
             concatenate([view.reshape(-1) for view in views]),
-            concatenate([grad.reshape(-1) for grad in grads]),
+            -grad if group["maximize"] else grad,
             concatenate([average.reshape(-1) for average in avg_sqs]),
             concatenate([state["step"].expand(size) for state, size in zip(states, sizes, strict=True)]),
             concatenate([state["bound"].expand(size) for state, size in zip(states, sizes, strict=True)]),

@@ -1,6 +1,8 @@
 """Nero, the neuronal rotator (Algorithm 1)."""
 
 import math
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -10,14 +12,17 @@ from nero.optim.balance import compute_dtype, neuron_norm, project, project_, sq
 from nero.optim.base import (
     CapturableOptimizer,
     ParamsT,
+    Slot,
     bias_correction,
     check_beta,
     check_lr,
-    gradient,
+    check_positive,
     running_average,
     scalar,
 )
 from nero.optim.batches import batches, concatenate, fan_in, split_, stored_view
+from nero.optim.fused import FusedGroup, unavailable
+from nero.optim.shards import check_whole_neurons, like_rows, local, mean_over_all
 
 
 def nero_update(
@@ -54,19 +59,32 @@ class Nero(CapturableOptimizer):
         w  ← w - mean(w)                          if `mean`
         w  ← w / ‖w‖                              if `norm`
 
-    Entries of tensors with fewer than two dims (biases, gains) take the first two lines one by one, with g² for ‖g‖².
-    An entry that has never seen a gradient does not move.
+    A neuron is a slice along dim 0 of a tensor with two or more dims. Entries of tensors with fewer dims (biases,
+    gains) take the first two lines one by one, with g² for ‖g‖². An entry that has never seen a gradient does not move.
 
     Weights are projected once when they are added. The scale s of a tensor is fixed then: the mean norm of its neurons
     for weights (one once projected), the mean absolute value for the others, and `sigma_b` where that is zero.
+    A constant neuron, as every one of fan-in one is, keeps its mean; a neuron of zeros stays at zero until it moves.
 
-    lr:         η, a number or a tensor with one element. 0.01 is meant to work out of the box
-    beta:       β, how much of the running average a step keeps
-    mean, norm: the two halves of the projection, for ablations
-    sigma_b:    scale of a tensor that starts at zero
-    foreach:    whether to update neurons of one fan-in as one batch; by default on accelerators only
+    Every argument but `params` is a key of the param groups:
 
-    State of each parameter: `step` and `scale` (0-dim), `avg_sq` (a number per neuron or entry, float32 or wider).
+    lr:           η, a number or a tensor with one element. 0.01 is meant to work out of the box
+    beta:         β, how much of the running average a step keeps
+    mean, norm:   the two halves of the projection, for ablations
+    sigma_b:      scale of a tensor that starts at zero
+    gain_penalty: λ of a penalty λ/2 Σ (γ - 1)² on gains, tensors with fewer than two dims whose entries are all one when
+                  they are added, such as those of batch norm (for ImageNet, Section 5.7)
+    maximize:     climb instead of descend
+    foreach:      whether to update neurons of one fan-in as one batch
+    fused:        whether to update all tensors by one Triton kernel, in float32, bfloat16 or float16; what it does not
+                  take (float64, neurons that are not dense) goes the foreach way. By default fused where there is a
+                  CUDA GPU and Triton, else foreach on accelerators, else tensor by tensor
+    capturable:   False forbids the capture of a step in a CUDA graph; it changes nothing else
+
+    State of each parameter: `step` and `scale` (0-dim), `avg_sq` (a number per neuron or entry, float32 or wider), and
+    with a gain penalty `gain` (0-dim: 1 for gains, else 0) for tensors with fewer than two dims.
+
+    A sharded parameter (DTensor) is stepped where it lies, without communication: no shard may cut a neuron in two.
     """
 
     def __init__(
@@ -77,39 +95,88 @@ class Nero(CapturableOptimizer):
         mean: bool = True,
         norm: bool = True,
         sigma_b: float = 0.01,
+        *,
+        gain_penalty: float = 0.0,
+        maximize: bool = False,
         foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = True,
     ) -> None:
-        defaults = {"lr": lr, "beta": beta, "mean": mean, "norm": norm, "sigma_b": sigma_b, "foreach": foreach}
+        self._fused_groups: dict[int, FusedGroup] = {}
+        defaults = {
+            "lr": lr,
+            "beta": beta,
+            "mean": mean,
+            "norm": norm,
+            "sigma_b": sigma_b,
+            "gain_penalty": gain_penalty,
+            "maximize": maximize,
+            "foreach": foreach,
+            "fused": fused,
+            "capturable": capturable,
+        }
         super().__init__(params, defaults)
 
     def check_settings(self, group: dict[str, Any]) -> None:
         check_lr(group["lr"])
         check_beta("beta", group["beta"])
-        if not 0 < group["sigma_b"] < math.inf:
-            raise ValueError(f"sigma_b must be positive and finite, not {group['sigma_b']}")
+        check_positive(group, "sigma_b")
+        if group["sigma_b"] == math.inf:
+            raise ValueError("sigma_b must be finite")
+        if not 0 <= group["gain_penalty"] < math.inf:
+            raise ValueError(f"gain_penalty must be finite and not negative, not {group['gain_penalty']}")
+        if group["foreach"] and group["fused"]:
+            raise ValueError("foreach and fused cannot both be true")
+
+    def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
+        super().check_parameter(param, group)
+        check_whole_neurons(param)
+        if group["fused"] and (reason := unavailable(param.device)):
+            raise ValueError(f"fused=True: {reason}")
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        project_(param, mean=group["mean"], norm=group["norm"])
-        dtype = compute_dtype(param.dtype)
-        sizes = neuron_norm(param) if param.ndim >= 2 else param.detach().abs().to(dtype)
-        scale = sizes.mean() if param.numel() else sizes.new_zeros(())
-        return {
-            "step": torch.zeros((), dtype=torch.float32, device=param.device),
-            "avg_sq": torch.zeros_like(sizes, memory_format=torch.contiguous_format),
-            "scale": torch.where(scale == 0, group["sigma_b"], scale),
-        }
+        own = local(param).detach()
+        project_(own, mean=group["mean"], norm=group["norm"])
+        sizes = neuron_norm(own) if param.ndim >= 2 else own.abs().to(compute_dtype(param.dtype))
+        scale = mean_over_all(param, sizes)
+        averages = torch.zeros_like(sizes, memory_format=torch.contiguous_format)
+        state = {"avg_sq": like_rows(param, averages), "scale": torch.where(scale == 0, group["sigma_b"], scale)}
+        if param.ndim < 2 and group["gain_penalty"] > 0:
+            state["gain"] = (mean_over_all(param, (own == 1).float()) == 1).float()
+        return state
 
-    def update_(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        torch._foreach_add_([self.state[param]["step"] for param in params], 1)
-        for batch in batches(params, group["foreach"], key=lambda param: (param.ndim >= 2, fan_in(param))):
+    def prepare(self, number: int, group: dict[str, Any]) -> Callable[[], None]:
+        if group["gain_penalty"] > 0 and any(p.ndim < 2 and "gain" not in self.state[p] for p in group["params"]):
+            raise RuntimeError("gain_penalty is given when a group is added: what is a gain is decided then")
+        if not _use_kernel(group):
+            return super().prepare(number, group)
+        fused = self._fused_groups.get(number)
+        if fused is None or not fused.holds(group["params"]):
+            fused = self._fused_groups[number] = FusedGroup(group["params"], self.state, replaces=fused)
+        launches = fused.prepare(group)
+        slots = self.slots(fused.rest)
+
+        def update() -> None:
+            for launch in launches:
+                launch()
+            self.update_all_(slots, group)
+
+        return update
+
+    def update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
+        if group["maximize"]:
+            slots = [Slot(slot.param, -slot.grad, slot.state) for slot in slots]
+        if group["gain_penalty"] > 0:
+            slots = [_penalised(slot, group["gain_penalty"]) for slot in slots]
+        for batch in batches(slots, group["foreach"], key=_shape_of_neurons, tensor=attrgetter("param")):
             self._update_batch_(batch, group)
 
-    def _update_batch_(self, params: list[Tensor], group: dict[str, Any]) -> None:
+    def _update_batch_(self, slots: list[Slot], group: dict[str, Any]) -> None:
         """One step of tensors whose neurons have one fan-in, or of tensors without neurons."""
-        states = [self.state[param] for param in params]
+        states, first = [slot.state for slot in slots], slots[0].param
         avg_sqs = [state["avg_sq"].reshape(-1) for state in states]
-        views = [stored_view(param) for param in params]
-        grads = [stored_view(gradient(param), like=param) for param in params]
+        views = [stored_view(slot.param) for slot in slots]
+        grads = [stored_view(slot.grad, like=slot.param) for slot in slots]
         turned, avg_sq = nero_update(
             concatenate([_rows(view) for view in views]),
             concatenate([_rows(grad) for grad in grads]),
@@ -120,9 +187,36 @@ class Nero(CapturableOptimizer):
             group["beta"],
         )
         split_(avg_sqs, avg_sq)
-        if params[0].ndim >= 2:
-            turned = project(turned, mean=group["mean"], norm=group["norm"], dtype=params[0].dtype)
+        if first.ndim >= 2:
+            turned = project(turned, mean=group["mean"], norm=group["norm"], dtype=first.dtype)
         split_(views, turned)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # Addresses are not copied or pickled with the rest; they stay when a checkpoint is loaded, which moves nothing.
+        self.__dict__.setdefault("_fused_groups", {})
+
+
+def _use_kernel(group: dict[str, Any]) -> bool:
+    """Whether to try the fused path: where told to, or on a GPU where nothing was said."""
+    if torch.compiler.is_compiling():
+        return False  # the compiler fuses by itself, and knows no addresses
+    if group["fused"] is not None or group["foreach"] is not None:
+        return bool(group["fused"])
+    return any(param.is_cuda for param in group["params"])
+
+
+def _penalised(slot: Slot, penalty: float) -> Slot:
+    """The slot with the gradient of the penalty on gains added."""
+    if slot.param.ndim >= 2:
+        return slot
+    gain = slot.state["gain"]
+    pull = penalty * gain * (slot.param.to(gain.dtype) - 1)
+    return Slot(slot.param, slot.grad + pull, slot.state)
+
+
+def _shape_of_neurons(slot: Slot) -> tuple[bool, int]:
+    return slot.param.ndim >= 2, fan_in(slot.param)
 
 
 def _rows(tensor: Tensor) -> Tensor:
