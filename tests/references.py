@@ -4,6 +4,7 @@ Nothing here imports the package. A reference holds a list of arrays and steps t
 """
 
 import copy
+import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -71,19 +72,31 @@ class Nero:
 
 
 class LAMB:
-    def __init__(self, params: list[np.ndarray], lr: float, betas: tuple[float, float], eps: float, clamp_value: float):
+    def __init__(
+        self,
+        params: list[np.ndarray],
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        clamp_value: float,
+        debias: bool = False,
+    ):
         self.params, self.lr, self.betas, self.eps, self.clamp_value = params, lr, betas, eps, clamp_value
+        self.debias, self.t = debias, [0] * len(params)
         self.m = [np.zeros_like(w) for w in params]
         self.v = [np.zeros_like(w) for w in params]
 
     def step(self, grads: Sequence[np.ndarray | None]) -> None:
         beta1, beta2 = self.betas
-        for w, g, m, v in zip(self.params, grads, self.m, self.v, strict=True):
+        for i, (w, g, m, v) in enumerate(zip(self.params, grads, self.m, self.v, strict=True)):
             if g is None:
                 continue
+            self.t[i] += 1
             m[...] = beta1 * m + (1 - beta1) * g
             v[...] = beta2 * v + (1 - beta2) * g * g
-            adam = np.array([mi / (math.sqrt(vi) + self.eps) for mi, vi in zip(m.ravel(), v.ravel(), strict=True)])
+            of_m, of_v = (1 - beta1 ** self.t[i], 1 - beta2 ** self.t[i]) if self.debias else (1.0, 1.0)
+            pairs = zip(m.ravel(), v.ravel(), strict=True)
+            adam = np.array([mi / of_m / (math.sqrt(vi / of_v) + self.eps) for mi, vi in pairs])
             ratio = 1.0
             if norm_of(w) > 0 and norm_of(adam) > 0:
                 ratio = min(norm_of(w), self.clamp_value) / norm_of(adam)
@@ -212,6 +225,42 @@ def assert_resumes(make: Callable[[list[Tensor]], Optimizer], dtype: torch.dtype
         for key in mine:
             assert mine[key].dtype == theirs[key].dtype
             assert torch.equal(mine[key], theirs[key]), key
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(1, 3, 2, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
+
+
+def loss_of(model: nn.Module, seed: int) -> Tensor:
+    inputs = torch.randn(4, 1, 3, 3, generator=torch.Generator().manual_seed(seed))
+    loss: Tensor = (model(inputs) - 1).square().mean()
+    return loss
+
+
+def train(model: nn.Module, optimizer: Optimizer, steps: range) -> None:
+    for t in steps:
+        optimizer.zero_grad()
+        loss_of(model, seed=t).backward()
+        optimizer.step()
+
+
+def on_disk(value: Any) -> Any:
+    """What torch.save wrote, as torch.load reads it when it trusts nobody."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def values(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+def copy_into_(tensors: list[Tensor], others: list[Tensor]) -> None:
+    with torch.no_grad():
+        for tensor, other in zip(tensors, others, strict=True):
+            tensor.copy_(other)
 
 
 class NoHostReads(TorchDispatchMode):

@@ -12,6 +12,8 @@ import references
 from nero.optim import LAMB, Madam, Nero, constrained
 
 Make = Callable[..., Optimizer]
+Kind = type[Nero] | type[LAMB] | type[Madam]
+EVERY_KIND: Any = pytest.mark.parametrize("kind", [Nero, LAMB, Madam])
 
 
 def balanced(base: Make) -> Make:

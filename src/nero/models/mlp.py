@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ from torch.autograd.function import once_differentiable
 # alpha and scale by which ELU is the scaled ReLU. F.elu does not offer the scale: one kernel each way instead of two,
 # of which a network of 100 small layers feels every one.
 _ALPHA, _SCALE = 0.0, math.sqrt(2.0)
+# Entries of a layer's outputs up to which `linear_kernels` is used. The paper's layers have 196,000 and leave a GPU
+# waiting; those much larger keep it busy, and the library's products then are better than small tiles.
+_MOST_OUTPUTS = 2**19
 
 
 def scaled_relu(x: Tensor) -> Tensor:
@@ -39,16 +43,13 @@ class _SquareLayers(torch.autograd.Function):
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         weights, biases = _cast(parameters[:depth], dtype), _cast(parameters[depth:], dtype)
+        kernels = _use_kernels(x, dtype) and all(map(Tensor.is_contiguous, (*weights, *biases)))
         outputs = x.new_empty(depth + 1, *x.shape, dtype=dtype)  # x, then what each layer gives
         outputs[0].copy_(x)
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            out = torch.addmm(bias, outputs[i], weight.t(), out=outputs[i + 1])
-            # Not torch._addmm_activation, which is both in one kernel: nothing promises that cuBLASLt's ReLU keeps a
-            # NaN. Were it to make zero of one, the last layer would see finite numbers for ever, and neither the loss
-            # nor the last layer's gradient would show that a run had diverged.
-            torch.ops.aten.elu_(out, _ALPHA, _SCALE)
+            _forward_layer(outputs[i], weight, bias, outputs[i + 1], kernels)
         ctx.save_for_backward(outputs, *weights)
-        ctx.dtype = parameters[0].dtype
+        ctx.dtype, ctx.kernels = parameters[0].dtype, kernels
         return outputs[-1]
 
     @staticmethod
@@ -58,19 +59,67 @@ class _SquareLayers(torch.autograd.Function):
         depth = len(weights)
         needs_x, *needs = ctx.needs_input_grad
         deltas = torch.empty_like(outputs[1:])  # gradients in front of each layer's activation
-        grad_x = torch.empty_like(outputs[0])  # until the chain reaches x, of what each layer takes
-        for i in reversed(range(depth)):
-            torch.ops.aten.elu_backward.grad_input(
-                grad, _ALPHA, _SCALE, 1.0, True, outputs[i + 1], grad_input=deltas[i]
-            )
-            if i > 0 or needs_x:
-                grad = torch.mm(deltas[i], weights[i], out=grad_x)
+        _through_activation(grad, outputs[depth], deltas[-1])
+        for i in reversed(range(1, depth)):
+            _backward_layer(deltas[i], weights[i], outputs[i], deltas[i - 1], ctx.kernels)
         grads: list[Tensor | None] = [None] * (2 * depth)
         if any(needs[:depth]):
             grads[:depth] = torch.bmm(deltas.mT, outputs[:-1]).to(ctx.dtype).unbind()
         if any(needs[depth:]):
             grads[depth:] = deltas.sum(dim=1, dtype=ctx.dtype).unbind()
-        return grad_x if needs_x else None, *grads
+        return torch.mm(deltas[0], weights[0]) if needs_x else None, *grads
+
+
+def _forward_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, kernels: bool) -> None:
+    """out = scaled_relu(x @ weight.T + bias)"""
+    if kernels:
+        from nero.models import linear_kernels
+
+        linear_kernels.forward_layer(x, weight, bias, out)
+        return
+    torch.addmm(bias, x, weight.t(), out=out)
+    # Not torch._addmm_activation, which is both in one kernel: nothing promises that cuBLASLt's ReLU keeps a NaN. Were
+    # it to make zero of one, the last layer would see finite numbers for ever, and neither the loss nor the last
+    # layer's gradient would show that a run had diverged.
+    torch.ops.aten.elu_(out, _ALPHA, _SCALE)
+
+
+def _backward_layer(delta: Tensor, weight: Tensor, below: Tensor, out: Tensor, kernels: bool) -> None:
+    """From the gradient in front of a layer's activation to that in front of the one that gave `below`."""
+    if kernels:
+        from nero.models import linear_kernels
+
+        linear_kernels.backward_layer(delta, weight, below, out)
+        return
+    torch.mm(delta, weight, out=out)
+    _through_activation(out, below, out)
+
+
+def _through_activation(grad: Tensor, result: Tensor, out: Tensor) -> None:
+    """The gradient in front of the activation that gave `result`; out may be grad."""
+    torch.ops.aten.elu_backward.grad_input(grad, _ALPHA, _SCALE, 1.0, True, result, grad_input=out)
+
+
+def _use_kernels(x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether layers that take x [batch, width] in this dtype are computed by `linear_kernels`.
+
+    Never in full float32: its products are those of tensor cores.
+    """
+    if dtype == torch.float32:
+        tensor_cores = torch.get_float32_matmul_precision() != "highest"
+    else:
+        tensor_cores = dtype in (torch.bfloat16, torch.float16)
+    return x.is_cuda and tensor_cores and 0 < x.numel() <= _MOST_OUTPUTS and _has_kernels(x.device)
+
+
+@cache
+def _has_kernels(device: torch.device) -> bool:
+    """Whether this GPU is of the kind that `linear_kernels` was written and measured for, and Triton is there."""
+    try:
+        from nero.models import linear_kernels
+    except ImportError:
+        return False
+    return linear_kernels.COMPILED and torch.version.hip is None and torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
-from nero.optim.shards import is_sharded, local, local_gradient
+from nero.optim.shards import check_sharded_alike, is_sharded, local, local_gradient
 
 __all__ = [
     "CapturableOptimizer",
@@ -129,9 +129,9 @@ class CapturableOptimizer(Optimizer, ABC):
             self.update_(slots, group)
 
     def _check_capture(self) -> None:
-        if torch.compiler.is_compiling() or not torch.cuda.is_available():
+        if torch.compiler.is_compiling() or all(group["capturable"] for group in self.param_groups):
             return
-        if not all(group["capturable"] for group in self.param_groups) and torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(f"{type(self).__name__} is being captured in a CUDA graph with capturable=False")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -187,6 +187,8 @@ class CapturableOptimizer(Optimizer, ABC):
             self.check_settings(settings)
             for param, name in zip(group["params"], saved_group["params"], strict=False):
                 own, saved = dict(self.state[param]), state_dict["state"].get(name, {})
+                if not saved and not param.requires_grad:
+                    saved = own  # torch.distributed.checkpoint leaves out what is frozen
                 if own.keys() != saved.keys():
                     # The settings that are loaded may call for other state than those at construction.
                     own = self._fresh_state(param.detach().clone(), settings)
@@ -194,6 +196,7 @@ class CapturableOptimizer(Optimizer, ABC):
                 if shapes != {key: tuple(torch.as_tensor(value).shape) for key, value in saved.items()}:
                     kind = type(self).__name__
                     raise ValueError(f"the saved state of parameter {name} is not the {shapes} of {kind}")
+                check_sharded_alike(own, saved)
                 yield param, (own, saved)
 
 

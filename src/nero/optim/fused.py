@@ -3,8 +3,8 @@
 import math
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -42,11 +42,13 @@ def fits(param: Tensor) -> bool:
     """Whether the kernel takes this tensor: its neurons lie one after the other, in a dtype that it knows."""
     if param.dtype not in DTYPES or param.numel() == 0 or unavailable(param.device):
         return False
+    if getattr(param, "grad_dtype", param.dtype) != param.dtype:  # torch from 2.10 on lets gradients differ
+        return False
     return stored_view(param).is_contiguous() and (param.ndim < 2 or fan_in(param) <= tiling.LONGEST_FAN_IN)
 
 
 class FusedGroup:
-    """The launches of one param group, one for each dtype and device, and the parameters that the kernel leaves.
+    """The launches of one param group, and the parameters that the kernel leaves.
 
     replaces: an earlier one, whose tables stay alive where a CUDA graph reads them
     """
@@ -59,78 +61,84 @@ class FusedGroup:
     ) -> None:
         self.params = list(params)
         taken = [param for param in params if fits(local(param))]
-        kinds = list(dict.fromkeys((param.dtype, param.device) for param in taken))
-        lists = [[param for param in taken if (param.dtype, param.device) == kind] for kind in kinds]
-        self.launches = [Launch(some, [state[param] for param in some]) for some in lists]
+        lists: dict[tuple[object, ...], list[Tensor]] = {}
+        for param in taken:
+            lists.setdefault((param.dtype, param.device), []).append(param)
+        self.lists = [TensorList(some, [state[param] for param in some]) for some in lists.values()]
         self.rest = [param for param in params if not fits(local(param))]
-        self.kept = [] if replaces is None else replaces.kept + [old for old in replaces.launches if old.captured]
+        self.kept: list[TensorList] = []
+        if replaces is not None:
+            self.kept = replaces.kept + [old for old in replaces.lists if old.captured]
 
     def holds(self, params: list[Tensor]) -> bool:
         """Whether these are the group's parameters, and neither they nor their state have moved since."""
         return (
             len(params) == len(self.params)
             and all(map(operator.is_, params, self.params))
-            and all(launch.holds() for launch in self.launches)
+            and all(tensors.holds() for tensors in self.lists)
         )
 
     def prepare(self, group: dict[str, Any]) -> list[Callable[[], None]]:
         """Check the gradients; calling what is returned makes the step."""
-        return [partial(launch, launch.gradients(), group) for launch in self.launches]
+        return [partial(tensors.update_, tensors.look_up(), group) for tensors in self.lists]
 
 
-class Launch:
-    """One launch for tensors of one dtype on one device, with the tables that it reads.
+@dataclass(slots=True)
+class Gradients:
+    """Gradients as they were found, None for none, with their addresses and, where they matter, their strides."""
+
+    tensors: list[Any]
+    addresses: list[int]
+    strides: list[tuple[int, ...]]
+
+
+class TensorList:
+    """Tensors of one dtype on one device, with the tables by which a launch, or one for each `tiling.Size`, finds them.
 
     The tables hold addresses. `holds` says whether they are still those of the parameters and of their state;
     gradients move more often and are looked up at every step.
     """
 
     def __init__(self, params: list[Tensor], states: list[dict[str, Tensor]]) -> None:
-        from triton import language as tl
-
-        from nero.optim.kernels import nero_kernel
-
-        self.kernel: Any = nero_kernel
         self.device, self.dtype = params[0].device, params[0].dtype
         self.sharded = any(map(is_sharded, params))
         self.params, self.states = params, states
         self.averages = [state["avg_sq"] for state in states]
         self.addresses = list(map(Tensor.data_ptr, self._own(params)))
+        self.all_contiguous = all(map(Tensor.is_contiguous, self._own(params)))
         self.no_gain = torch.zeros((), device=self.device)
         self.known: tuple[list[int], list[tuple[int, ...]]] | None = None
         self.captured = False
+        self.slack = slack(self.dtype)
 
-        records = self._records()
-        counts = torch.tensor([record[tiling.TILES] for record in records])
-        tensor = torch.repeat_interleave(counts)
-        tile = torch.arange(len(tensor)) - (counts.cumsum(0) - counts)[tensor]
+        records, sizes = self._records()
         long = [record for record in records if record[tiling.KIND] == tiling.LONG]
         pieces, long_rows = sum(record[tiling.TILES] for record in long), sum(record[tiling.ROWS] for record in long)
-        self.tiles = torch.stack([tensor, tile], 1).to(self.device, torch.int32)
         self.tensors = torch.tensor(records).to(self.device)
         self.grads = torch.zeros_like(self.tensors[:, 0])
         self.arrivals = torch.zeros_like(self.grads, dtype=torch.int32)
         self.long_arrivals = torch.zeros(max(long_rows, 1), dtype=torch.int32, device=self.device)
         self.sums = torch.zeros(max(pieces, 1) * tiling.SUMS, dtype=torch.float64, device=self.device)
-        self.constants = {
-            "DTYPE": getattr(tl, str(self.dtype).removeprefix("torch.")),
-            "KINDS": sum(1 << kind for kind in {record[tiling.KIND] for record in records}),
-            "num_warps": tiling.WARPS,
-        }
+        self.launches = [
+            Launch(records, [size == wanted for size in sizes], wanted, self.dtype, self.device)
+            for wanted in dict.fromkeys(sizes)
+        ]
 
     def _own(self, tensors: list[Tensor]) -> list[Tensor]:
-        return list(map(local, tensors)) if self.sharded else tensors
+        return [local(tensor) for tensor in tensors] if self.sharded else tensors
 
-    def _records(self) -> list[list[int]]:
-        """The table of tensors: one row for each, with the columns of `tiling`."""
-        records = []
+    def _records(self) -> tuple[list[list[int]], list[tiling.Size]]:
+        """The table of tensors, one row for each with the columns of `tiling`, and the programs that they take."""
+        records, sizes = [], []
         pieces, long_rows = 0, 0
         for param, state in zip(self._own(self.params), self.states, strict=True):
-            rows, width = (param.shape[0], fan_in(param)) if param.ndim >= 2 else (param.numel(), 1)
-            aligned = param.data_ptr() % 16 == 0 and width * param.element_size() % 16 == 0
-            kind, tiles = tiling.kind_of(rows, width, aligned)
-            if param.ndim < 2:
-                kind, tiles = tiling.ENTRIES, math.ceil(rows / tiling.ENTRIES_TILE)
+            rows, width, size = param.numel(), 1, tiling.NARROW
+            kind, tiles = tiling.ENTRIES, math.ceil(rows / tiling.ENTRIES_TILE)
+            if param.ndim >= 2:
+                rows, width = param.shape[0], fan_in(param)
+                size = tiling.size_for(width)
+                aligned = param.data_ptr() % 16 == 0 and width * param.element_size() % 16 == 0
+                kind, tiles = tiling.kind_and_programs(rows, width, aligned)
             record = [0] * tiling.COLUMNS
             record[tiling.WEIGHT] = param.data_ptr()
             record[tiling.AVG_SQ] = local(state["avg_sq"]).data_ptr()
@@ -141,9 +149,10 @@ class Launch:
             record[tiling.KIND], record[tiling.TILES] = kind, tiles
             record[tiling.FIRST_PIECE], record[tiling.FIRST_LONG_ROW] = pieces, long_rows
             records.append(record)
+            sizes.append(size)
             if kind == tiling.LONG:
                 pieces, long_rows = pieces + tiles, long_rows + rows
-        return records
+        return records, sizes
 
     def holds(self) -> bool:
         """Whether parameters and state are still where the tables say."""
@@ -151,62 +160,56 @@ class Launch:
             map(operator.is_, self.averages, map(operator.itemgetter("avg_sq"), self.states))
         )
 
-    def gradients(self) -> list[Tensor | None]:
-        """The gradients as they are now, None for none; RuntimeError for one that Nero cannot take."""
-        grads = [param.grad for param in self.params]
-        for grad in grads:
-            if grad is not None and grad.layout is not torch.strided:
-                check_gradient(grad, "Nero")
-        if not self.sharded:
-            return grads
-        pairs = zip(self.params, grads, strict=True)
-        return [grad if grad is None else local_gradient(param, grad) for param, grad in pairs]
+    def look_up(self) -> "Gradients":
+        """Where the gradients are now; RuntimeError for one that Nero cannot take."""
+        grads = list(map(operator.attrgetter("grad"), self.params))
+        if self.sharded:
+            pairs = zip(self.params, grads, strict=True)
+            grads = [None if grad is None else local_gradient(param, grad) for param, grad in pairs]
+        try:
+            # Hundreds of tensors at every step: a loop in Python would take longer than the kernel.
+            addresses = list(map(Tensor.data_ptr, grads))
+            usual = self.all_contiguous and all(map(Tensor.is_contiguous, grads))
+            strides = [] if usual else list(map(Tensor.stride, grads))
+        except (TypeError, RuntimeError):  # some have none, or are sparse
+            for grad in grads:
+                if grad is not None:
+                    check_gradient(grad, "Nero")
+            addresses = [0 if grad is None else grad.data_ptr() for grad in grads]
+            strides = [() if grad is None else grad.stride() for grad in grads]
+        return Gradients(grads, addresses, strides)
 
-    def __call__(self, grads: list[Tensor | None], group: dict[str, Any]) -> None:
+    def update_(self, grads: "Gradients", group: dict[str, Any]) -> None:
         """One step of the tensors that have a gradient."""
         if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
             with torch.cuda.device(self.device):
-                return self(grads, group)
+                return self.update_(grads, group)
         lr, beta = group["lr"], group["beta"]
         if isinstance(lr, Tensor) and lr.device != self.device:
             lr = float(lr)
         # Gradients that had to be copied live until the kernel is queued; their memory is not reused before it ran.
-        table, _copies = self._look_up(grads)
-        self.kernel[(len(self.tiles),)](
-            self.tiles,
-            self.tensors,
-            table,
-            self.arrivals,
-            self.long_arrivals,
-            self.sums,
-            lr,
+        table, _copies = self._table(grads)
+        tables = (self.tensors, table, self.arrivals, self.long_arrivals, self.sums)
+        numbers = (
             beta,
             1 - beta,
             math.log(beta) if beta > 0 else -math.inf,
             -1.0 if group["maximize"] else 1.0,
             float(group["gain_penalty"]),
-            slack(self.dtype),
-            MEAN=group["mean"],
-            NORM=group["norm"],
-            LR_IN_TENSOR=isinstance(lr, Tensor),
-            **self.constants,
+            self.slack,
         )
+        for launch in self.launches:
+            launch(tables, lr, numbers, group["mean"], group["norm"])
         return None
 
-    def _look_up(self, grads: list[Tensor | None]) -> tuple[Tensor, list[Tensor]]:
-        """The table of the gradients' addresses, and the copies of gradients that do not lie as their parameter does."""
-        if any(map(operator.is_, grads, repeat(None))):
-            addresses = [0 if grad is None else grad.data_ptr() for grad in grads]
-            strides = [() if grad is None else grad.stride() for grad in grads]
-        else:
-            addresses = list(map(Tensor.data_ptr, grads))  # type: ignore[arg-type]
-            strides = list(map(Tensor.stride, grads))  # type: ignore[arg-type]
+    def _table(self, found: "Gradients") -> tuple[Tensor, list[Tensor]]:
+        """The table of the gradients' addresses, and copies of those gradients that do not lie as their parameter."""
         capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         self.captured |= capturing
-        if (addresses, strides) == self.known and not capturing:
+        if (found.addresses, found.strides) == self.known and not capturing:
             return self.grads, []
-        known, copies = (list(addresses), strides), []
-        for i, (param, grad) in enumerate(zip(self._own(self.params), grads, strict=True)):
+        addresses, copies = list(found.addresses), []
+        for i, (param, grad) in enumerate(zip(self._own(self.params), found.tensors, strict=True)):
             if grad is not None and not _lies_like(grad, param):
                 copies.append(torch.empty_like(param).copy_(grad))
                 addresses[i] = copies[-1].data_ptr()
@@ -214,7 +217,7 @@ class Launch:
             return self._table_in_a_graph(addresses), copies
         # Out of memory that is not pinned, an asynchronous copy returns once its source has been read.
         self.grads.copy_(torch.tensor(addresses), non_blocking=True)
-        self.known = None if copies else known
+        self.known = None if copies else (found.addresses, found.strides)
         return self.grads, copies
 
     def _table_in_a_graph(self, addresses: list[int]) -> Tensor:
@@ -222,6 +225,42 @@ class Launch:
         table = torch.zeros_like(self.grads)
         torch._foreach_add_(list(table.unbind()), addresses)
         return table
+
+
+class Launch:
+    """The programs of one size: which tile of which tensor each takes, and the kernel compiled for them."""
+
+    def __init__(
+        self, records: list[list[int]], chosen: list[bool], size: tiling.Size, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        from triton import language as tl
+
+        from nero.optim.kernels import nero_kernel
+
+        self.kernel: Any = nero_kernel
+        counts = torch.tensor([record[tiling.TILES] * mine for record, mine in zip(records, chosen, strict=True)])
+        tensor = torch.repeat_interleave(counts)
+        tile = torch.arange(len(tensor)) - (counts.cumsum(0) - counts)[tensor]
+        self.tiles = torch.stack([tensor, tile], 1).to(device, torch.int32)
+        self.grid = (len(tensor), 1, 1)
+        kinds = {record[tiling.KIND] for record, mine in zip(records, chosen, strict=True) if mine}
+        self.constants = (getattr(tl, str(dtype).removeprefix("torch.")), size.tile, sum(1 << kind for kind in kinds))
+        self.options: dict[str, int] = {"num_warps": size.warps}
+        if size.registers and torch.version.cuda:
+            self.options["maxnreg"] = size.registers
+        self.compiled: dict[Any, Any] = {}
+
+    def __call__(
+        self, tables: tuple[Tensor, ...], lr: float | Tensor, numbers: tuple[float, ...], mean: bool, norm: bool
+    ) -> None:
+        in_tensor = isinstance(lr, Tensor)
+        args = (self.tiles, *tables, lr, *numbers, *self.constants, mean, norm, in_tensor)
+        # Triton would look at every argument again to find its compiled kernel, which takes longer than the launch.
+        key = (mean, norm, lr.dtype if isinstance(lr, Tensor) else None)
+        if (run := self.compiled.get(key)) is not None:
+            run(*(arg.data_ptr() if isinstance(arg, Tensor) else arg for arg in args))
+        elif (kernel := self.kernel[self.grid](*args, **self.options)) is not None:  # None from the interpreter
+            self.compiled[key] = kernel[self.grid]
 
 
 def _lies_like(grad: Tensor, param: Tensor) -> bool:

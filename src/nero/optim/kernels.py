@@ -14,8 +14,8 @@ import triton.language as tl
 from nero.optim import tiling
 
 # A kernel sees only those names of its module that are constants to Triton.
-TILE = tl.constexpr(tiling.TILE)
 LONG = tl.constexpr(tiling.LONG)
+LONG_TILE = tl.constexpr(tiling.LONG_TILE)
 ENTRIES = tl.constexpr(tiling.ENTRIES)
 ALIGNED = tl.constexpr(tiling.ALIGNED)
 ENTRIES_TILE = tl.constexpr(tiling.ENTRIES_TILE)
@@ -31,10 +31,18 @@ has_kind = triton.constexpr_function(tiling.has_kind)
 
 
 @triton.jit
-def _rate(avg_sq, correction, lr, scale):
+def _correction(step, log_beta):
+    """1 - beta^step, by its series where the difference would lose digits: 1 - 0.999 keeps four in float32."""
+    x = step * log_beta
+    series = 1 + x / 5 * (1 + x / 6 * (1 + x / 7 * (1 + x / 8)))
+    series = -x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * series)))
+    return tl.where(x > -0.5, series, 1 - tl.exp(x))
+
+
+@triton.jit
+def _rate(avg_sq, pace):
     """Factor of the gradient; zero where none was ever seen, and a NaN passes."""
-    grad_norm = tl.sqrt_rn(tl.div_rn(avg_sq, correction))
-    return tl.where(grad_norm == 0, 0.0, tl.div_rn(lr * scale, tl.where(grad_norm == 0, 1.0, grad_norm)))
+    return tl.where(avg_sq == 0, 0.0, tl.div_rn(pace, tl.sqrt_rn(tl.where(avg_sq == 0, 1.0, avg_sq))))
 
 
 @triton.jit
@@ -50,61 +58,71 @@ def _power_of_two(largest):
 
 @triton.jit
 def _project(rows, inside, fan_in, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
-    """`balance.project` of a tile [rows, padded fan-in] whose entries outside are zero."""
+    """`balance.project` of a tile [neurons, padded fan-in] that is zero outside, with lengths squared throughout."""
     unit, inverse = _power_of_two(tl.max(tl.abs(rows), 1))
+    near_one = (1 + tolerance) * (1 + tolerance)
+    tolerance *= tolerance
+    count = fan_in.to(tl.float32)
+    total = tl.sum(rows, 1)
     scaled = rows * inverse[:, None]
-    # An infinite entry has no unit: the row becomes NaN, as it does elsewhere.
-    size = tl.sqrt_rn(tl.sum(scaled * scaled, 1))
-    is_unit = (tl.abs(unit * size - 1) <= tolerance) | (size == 0)
-    over_size = tl.div_rn(1.0, tl.where(size == 0, 1.0, size))
     if MEAN:
-        count = fan_in.to(tl.float32)
-        row_mean = tl.div_rn(tl.sum(scaled, 1), count)
+        row_mean = total * inverse / count
         centred = tl.where(inside, scaled - row_mean[:, None], 0.0)
-        centred = tl.where(inside, centred - tl.div_rn(tl.sum(centred, 1), count)[:, None], 0.0)
-        rest = tl.sqrt_rn(tl.sum(centred * centred, 1))
-        is_centred = tl.abs(row_mean) * tl.sqrt_rn(count) <= tolerance * size
-        vanishes = (rest <= tolerance * size) | (is_unit & (rest <= 2 * tolerance * size))
-        if NORM:
-            settled = is_unit & (is_centred | vanishes)
-            of_scaled = tl.where(settled, unit, tl.where(vanishes, over_size, 0.0))
-            of_centred = tl.where(settled | vanishes, 0.0, tl.div_rn(1.0, tl.where(rest == 0, 1.0, rest)))
-        else:
-            settled = is_centred | vanishes
-            of_scaled = tl.where(settled, unit, 0.0)
-            of_centred = tl.where(settled, 0.0, unit)
-        return centred * of_centred[:, None] + scaled * of_scaled[:, None]
+        # What is left of the mean after the first subtraction's rounding, which can exceed a small residual.
+        left = tl.sum(centred, 1)
+        squares = tl.sum(centred * centred, 1)
+        size = squares + row_mean * (2 * left + count * row_mean)
+        left = left / count
+        rest = squares - count * left * left
+        is_unit = _is_one(unit * unit * size, near_one) | (size == 0)
+        is_centred = row_mean * row_mean * count <= tolerance * size
+        vanishes = (rest <= tolerance * size) | (is_unit & (rest <= 4 * tolerance * size))
+        settled = (is_centred | vanishes) & (is_unit | (not NORM))
+        stays = settled | vanishes
+        row_mean = tl.where(stays, 0.0, row_mean)
+        left = tl.where(stays, 0.0, left)
+        factor = tl.rsqrt(tl.where(stays, tl.where(size == 0, 1.0, size), rest)) if NORM else unit
+        factor = tl.where(settled, unit, factor)
+        return (scaled - row_mean[:, None] - left[:, None]) * factor[:, None]
     else:
-        return scaled * tl.where(is_unit, unit, over_size)[:, None]
+        size = tl.sum(scaled * scaled, 1)
+        is_unit = _is_one(unit * unit * size, near_one) | (size == 0)
+        return scaled * tl.where(is_unit, unit, tl.rsqrt(tl.where(size == 0, 1.0, size)))[:, None]
+
+
+@triton.jit
+def _is_one(number, near_one):
+    return (number <= near_one) & (number * near_one >= 1)
 
 
 @triton.jit
 def _short_rows(
-    weight, grad, avg_sq, tile, rows, fan_in, scale, correction, lr, beta, rest_of_beta, sign, tolerance,
-    WIDTH_LOG: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
+    weight, grad, avg_sq, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """One step of a tile of whole neurons."""
-    WIDTH: tl.constexpr = 1 << WIDTH_LOG
-    HEIGHT: tl.constexpr = rows_in_a_tile(WIDTH_LOG)
-    row = tile * HEIGHT + tl.arange(0, HEIGHT)
+    first = tile.to(tl.int64) * HEIGHT
+    weight += first * fan_in
+    grad += first * fan_in
+    avg_sq += first
+    row = tl.arange(0, HEIGHT)
     column = tl.arange(0, WIDTH)
+    rows -= first
     inside = (row < rows)[:, None] & (column < fan_in)[None, :]
-    place = row.to(tl.int64)[:, None] * fan_in + column[None, :]
-    w = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+    place = row[:, None] * fan_in.to(tl.int32) + column[None, :]
     g = sign * tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
+    w = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
     average = tl.load(avg_sq + row, mask=row < rows, other=0.0)
     average = beta * average + rest_of_beta * tl.sum(g * g, 1)
     tl.store(avg_sq + row, average, mask=row < rows)
-    w -= _rate(average, correction, lr, scale)[:, None] * g
+    w -= _rate(average, pace)[:, None] * g
     if MEAN or NORM:
         w = _project(w, inside, fan_in, tolerance, MEAN, NORM)
     tl.store(weight + place, w.to(weight.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _entries(
-    weight, grad, avg_sq, gain, tile, count, scale, correction, lr, beta, rest_of_beta, sign, penalty
-):  # fmt: skip
+def _entries(weight, grad, avg_sq, gain, tile, count, pace, beta, rest_of_beta, sign, penalty):
     """One step of a tile of a tensor without neurons: every entry is its own."""
     place = tile.to(tl.int64) * ENTRIES_TILE + tl.arange(0, ENTRIES_TILE)
     inside = place < count
@@ -114,7 +132,7 @@ def _entries(
     average = tl.load(avg_sq + place, mask=inside, other=0.0)
     average = beta * average + rest_of_beta * (g * g)
     tl.store(avg_sq + place, average, mask=inside)
-    w -= _rate(average, correction, lr, scale) * g
+    w -= _rate(average, pace) * g
     tl.store(weight + place, w.to(weight.dtype.element_ty), mask=inside)
 
 
@@ -151,15 +169,15 @@ def _shift_and_factor(rate, gg, sw, sg, ww, wg, fan_in, tolerance, MEAN: tl.cons
 
 @triton.jit
 def _long_row(
-    weight, grad, avg_sq, sums, arrivals, piece, fan_in, scale, correction, lr, beta, rest_of_beta, sign, tolerance,
+    weight, grad, avg_sq, sums, arrivals, piece, fan_in, pace, beta, rest_of_beta, sign, tolerance,
     MEAN: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """A piece of a neuron that has several. The sums are in float64, where a difference of two still has its digits."""
-    pieces = tl.cdiv(fan_in, TILE)
+    pieces = tl.cdiv(fan_in, LONG_TILE)
     row = (piece // pieces).to(tl.int64)
     weight += row * fan_in
     grad += row * fan_in
-    column = (piece % pieces) * TILE + tl.arange(0, TILE)
+    column = (piece % pieces) * LONG_TILE + tl.arange(0, LONG_TILE)
     w = tl.load(weight + column, mask=column < fan_in, other=0.0).to(tl.float64)
     g = sign * tl.load(grad + column, mask=column < fan_in, other=0.0).to(tl.float64)
     own = sums + piece.to(tl.int64) * SUMS
@@ -182,11 +200,11 @@ def _long_row(
 
         average = beta * tl.load(avg_sq + row) + rest_of_beta * gg.to(tl.float32)
         tl.store(avg_sq + row, average)
-        rate = _rate(average, correction, lr, scale).to(tl.float64)
+        rate = _rate(average, pace).to(tl.float64)
         shift, factor = _shift_and_factor(rate, gg, sw, sg, ww, wg, fan_in, tolerance, MEAN, NORM)
         done = pieces * 0
         while done < pieces:
-            column = done * TILE + tl.arange(0, TILE)
+            column = done * LONG_TILE + tl.arange(0, LONG_TILE)
             w = tl.load(weight + column, mask=column < fan_in, other=0.0).to(tl.float64)
             g = sign * tl.load(grad + column, mask=column < fan_in, other=0.0).to(tl.float64)
             w = (w - rate * g - shift) * factor
@@ -199,7 +217,7 @@ def _long_row(
 def nero_kernel(
     tiles, tensors, grads, arrivals, long_arrivals, sums,
     lr, beta, rest_of_beta, log_beta, sign, penalty, tolerance,
-    DTYPE: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr, KINDS: tl.constexpr,
+    DTYPE: tl.constexpr, TILE: tl.constexpr, KINDS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
     LR_IN_TENSOR: tl.constexpr,
 ):  # fmt: skip
     """One step of every tensor that has a gradient.
@@ -227,16 +245,14 @@ def nero_kernel(
         scale = tl.load(tl.load(record + SCALE).to(tl.pointer_type(tl.float32)))
         step_count = tl.load(record + STEP).to(tl.pointer_type(tl.float32))
         step = tl.load(step_count) + 1
-        # In float64, since 1 - 0.999 keeps only four digits in float32.
-        correction = (1 - tl.exp(step.to(tl.float64) * log_beta)).to(tl.float32)
         eta = tl.load(lr).to(tl.float32) if LR_IN_TENSOR else lr
+        pace = eta * scale * tl.sqrt_rn(_correction(step, log_beta))
 
         for kind_of in tl.static_range(0, LONG):
             if has_kind(KINDS, kind_of):
                 if kind == kind_of:
                     _short_rows(
-                        weight, grad, avg_sq, tile, rows, fan_in, scale, correction,
-                        eta, beta, rest_of_beta, sign, tolerance, kind_of, MEAN, NORM,
+                        weight, grad, avg_sq, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance, rows_in_a_tile(TILE, kind_of, False), 1 << kind_of, MEAN, NORM,
                     )  # fmt: skip
             if has_kind(KINDS, kind_of + ALIGNED):
                 if kind == kind_of + ALIGNED:
@@ -245,22 +261,19 @@ def nero_kernel(
                     aligned_grad = (address // 16 * 16).to(tl.pointer_type(DTYPE))
                     _short_rows(
                         tl.multiple_of(aligned_weight, 16), tl.multiple_of(aligned_grad, 16), avg_sq, tile, rows,
-                        fan_in // PER_16_BYTES * PER_16_BYTES, scale, correction,
-                        eta, beta, rest_of_beta, sign, tolerance, kind_of, MEAN, NORM,
+                        fan_in // PER_16_BYTES * PER_16_BYTES, pace, beta, rest_of_beta, sign, tolerance, rows_in_a_tile(TILE, kind_of, True), 1 << kind_of, MEAN, NORM,
                     )  # fmt: skip
         if has_kind(KINDS, LONG):
             if kind == LONG:
                 _long_row(
                     weight, grad, avg_sq, sums + tl.load(record + FIRST_PIECE) * SUMS,
-                    long_arrivals + tl.load(record + FIRST_LONG_ROW), tile, fan_in, scale, correction,
-                    eta, beta, rest_of_beta, sign, tolerance, MEAN, NORM,
+                    long_arrivals + tl.load(record + FIRST_LONG_ROW), tile, fan_in, pace, beta, rest_of_beta, sign, tolerance, MEAN, NORM,
                 )  # fmt: skip
         if has_kind(KINDS, ENTRIES):
             if kind == ENTRIES:
                 gain = tl.load(tl.load(record + GAIN).to(tl.pointer_type(tl.float32)))
                 _entries(
-                    weight, grad, avg_sq, gain, tile, rows, scale, correction,
-                    eta, beta, rest_of_beta, sign, penalty,
+                    weight, grad, avg_sq, gain, tile, rows, pace, beta, rest_of_beta, sign, penalty,
                 )  # fmt: skip
 
         # The program that comes last has seen all others read the old count, and may write the new one.

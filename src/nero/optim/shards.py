@@ -77,6 +77,17 @@ def check_unsharded(param: Tensor, why: str) -> None:
         raise ValueError(f"{why} (shape {tuple(param.shape)}, placements {_placements(param)})")
 
 
+def check_sharded_alike(state: dict[str, Tensor], saved: dict[str, Any]) -> None:
+    """Raise ValueError where only one of two states of a parameter is sharded."""
+    for key, value in state.items():
+        if is_sharded(value) != is_sharded(saved[key]):
+            one, other = ("whole", "sharded") if is_sharded(value) else ("sharded", "whole")
+            raise ValueError(
+                f"the saved {key} of shape {tuple(value.shape)} is {one}, that of the parameter is {other}; get and "
+                "set it by torch.distributed.checkpoint.state_dict, with full_state_dict=True"
+            )
+
+
 def like_rows(param: Tensor, values: Tensor) -> Tensor:
     """Numbers for each neuron (or entry) that this process holds, sharded as the parameter is.
 
