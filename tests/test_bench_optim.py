@@ -106,10 +106,10 @@ def test_a_row_asks_for_its_path_by_the_optimisers_own_settings(bench: ModuleTyp
 
 def test_the_copy_moves_what_a_step_must_move(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
-    monkeypatch.setattr(bench.Bench, "_copy_step", lambda self, size, mode: lambda: sizes.append(size))
+    monkeypatch.setattr(bench.Bench, "_copy_step", lambda self, numbers, *how: lambda: sizes.append(4 * numbers))
     for dtype in (torch.float32, torch.bfloat16):
-        bench.Bench(torch.device("cpu"), dtype, 1e-6).copy([(10, 20), (50,)], "eager")
-    assert set(sizes) == {6 * 250, 3 * 250}
+        bench.Bench(torch.device("cpu"), dtype, 1e-6).copy([(10, 20), (56,)], "eager")
+    assert set(sizes) == {6 * 256, 3 * 256}  # bytes read, and as many written
 
 
 def test_goals_are_judged_by_their_bounds(bench: ModuleType) -> None:

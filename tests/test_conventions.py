@@ -172,8 +172,8 @@ def test_settings_that_make_no_sense_are_refused_and_nothing_is_touched(kind: Ki
     for message, settings in [
         ("lr", {"lr": bad}),
         ("lr", {"lr": torch.tensor(bad)}),
-        ("one element", {"lr": torch.full((2,), 0.1)}),
-        ("one element", {"lr": torch.ones(0)}),
+        ("lr must have one element", {"lr": torch.full((2,), 0.1)}),
+        ("lr must have one element", {"lr": torch.ones(0)}),
         ("beta", BETA[kind](bad)),
         ("beta", BETA[kind](1.0)),
     ]:

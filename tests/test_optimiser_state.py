@@ -83,21 +83,29 @@ def test_hooks_around_state_dicts_see_and_change_what_is_saved_and_loaded(kind: 
     assert seen == ["saving"]
     assert saved["note"] == 1
 
-    def number_from_one_hundred(state: dict[str, Any], sign: int) -> dict[str, Any]:
-        groups = [
-            {**group, "params": [number + sign * 100 for number in group["params"]], "lr": 0.125}
-            for group in state["param_groups"]
-        ]
-        return {"state": {number + sign * 100: v for number, v in state["state"].items()}, "param_groups": groups}
+    # A format of another time: other numbers, another name for the steps, and a learning rate that is no longer wanted.
+    old = {
+        "state": {number + 100: {**v, "count": v["step"]} for number, v in saved["state"].items()},
+        "param_groups": [{**g, "params": [number + 100 for number in g["params"]]} for g in saved["param_groups"]],
+    }
+    for entries in old["state"].values():
+        del entries["step"]
+
+    def translate(_: Any, state: dict[str, Any]) -> dict[str, Any]:
+        renamed = {
+            number: {name.replace("count", "step"): value for name, value in entries.items()}
+            for number, entries in state["state"].items()
+        }
+        return {"state": renamed, "param_groups": [{**group, "lr": 0.125} for group in state["param_groups"]]}
 
     others = references.parameters(1)
     other = kind(others)
-    other.register_load_state_dict_pre_hook(lambda _, state: number_from_one_hundred(state, -1))
+    other.register_load_state_dict_pre_hook(translate)
     other.register_load_state_dict_post_hook(
         lambda which: seen.append(references.values(list(which.state[others[1]].values())))
     )
     for _ in range(2):
-        other.load_state_dict(number_from_one_hundred(saved, 1))
+        other.load_state_dict(old)
     assert other.param_groups[0]["lr"] == 0.125
     for ours, theirs in zip(optimizer.state.values(), other.state.values(), strict=True):
         references.assert_same(list(ours.values()), list(theirs.values()))

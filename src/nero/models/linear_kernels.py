@@ -35,7 +35,7 @@ class Config(NamedTuple):
 
 # For batch 250 and width 784 on an H200: 104 tiles, of which two, this layer's and the next's, fit a multiprocessor.
 # Constants, because a search at run time cannot be captured in a CUDA graph and may end differently the next time.
-FORWARDS = Config(neurons=64, examples=32, summed=64, warps=4, stages=4)
+FORWARDS = Config(neurons=64, examples=32, summed=32, warps=4, stages=6)
 BACKWARDS = Config(neurons=64, examples=32, summed=64, warps=4, stages=4)
 
 

@@ -103,7 +103,7 @@ class TensorList:
         self.device, self.dtype = params[0].device, params[0].dtype
         self.sharded = any(map(is_sharded, params))
         self.params, self.states = params, states
-        self.averages = [state["avg_sq"] for state in states]
+        self.averages = [states[0]["avg_sq"], states[-1]["avg_sq"]]
         self.addresses = list(map(Tensor.data_ptr, self._own(params)))
         self.all_contiguous = all(map(Tensor.is_contiguous, self._own(params)))
         self.no_gain = torch.zeros((), device=self.device)
@@ -155,14 +155,16 @@ class TensorList:
         return records, sizes
 
     def holds(self) -> bool:
-        """Whether parameters and state are still where the tables say."""
-        return self.addresses == list(map(Tensor.data_ptr, self._own(self.params))) and all(
-            map(operator.is_, self.averages, map(operator.itemgetter("avg_sq"), self.states))
+        """Whether parameters and state are still where the tables say. State moves as a whole or not at all."""
+        return (
+            self.states[0]["avg_sq"] is self.averages[0]
+            and self.states[-1]["avg_sq"] is self.averages[1]
+            and self.addresses == list(map(Tensor.data_ptr, self._own(self.params)))
         )
 
     def look_up(self) -> "Gradients":
         """Where the gradients are now; RuntimeError for one that Nero cannot take."""
-        grads = list(map(operator.attrgetter("grad"), self.params))
+        grads: list[Any] = [param.grad for param in self.params]
         if self.sharded:
             pairs = zip(self.params, grads, strict=True)
             grads = [None if grad is None else local_gradient(param, grad) for param, grad in pairs]
@@ -258,9 +260,13 @@ class Launch:
         # Triton would look at every argument again to find its compiled kernel, which takes longer than the launch.
         key = (mean, norm, lr.dtype if isinstance(lr, Tensor) else None)
         if (run := self.compiled.get(key)) is not None:
-            run(*(arg.data_ptr() if isinstance(arg, Tensor) else arg for arg in args))
+            run(*map(_address, args))
         elif (kernel := self.kernel[self.grid](*args, **self.options)) is not None:  # None from the interpreter
             self.compiled[key] = kernel[self.grid]
+
+
+def _address(arg: Any) -> Any:
+    return arg.data_ptr() if isinstance(arg, Tensor) else arg
 
 
 def _lies_like(grad: Tensor, param: Tensor) -> bool:

@@ -252,7 +252,8 @@ def nero_kernel(
             if has_kind(KINDS, kind_of):
                 if kind == kind_of:
                     _short_rows(
-                        weight, grad, avg_sq, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance, rows_in_a_tile(TILE, kind_of, False), 1 << kind_of, MEAN, NORM,
+                        weight, grad, avg_sq, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance,
+                        rows_in_a_tile(TILE, kind_of, False), 1 << kind_of, MEAN, NORM,
                     )  # fmt: skip
             if has_kind(KINDS, kind_of + ALIGNED):
                 if kind == kind_of + ALIGNED:
@@ -261,20 +262,20 @@ def nero_kernel(
                     aligned_grad = (address // 16 * 16).to(tl.pointer_type(DTYPE))
                     _short_rows(
                         tl.multiple_of(aligned_weight, 16), tl.multiple_of(aligned_grad, 16), avg_sq, tile, rows,
-                        fan_in // PER_16_BYTES * PER_16_BYTES, pace, beta, rest_of_beta, sign, tolerance, rows_in_a_tile(TILE, kind_of, True), 1 << kind_of, MEAN, NORM,
+                        fan_in // PER_16_BYTES * PER_16_BYTES, pace, beta, rest_of_beta, sign, tolerance,
+                        rows_in_a_tile(TILE, kind_of, True), 1 << kind_of, MEAN, NORM,
                     )  # fmt: skip
         if has_kind(KINDS, LONG):
             if kind == LONG:
                 _long_row(
-                    weight, grad, avg_sq, sums + tl.load(record + FIRST_PIECE) * SUMS,
-                    long_arrivals + tl.load(record + FIRST_LONG_ROW), tile, fan_in, pace, beta, rest_of_beta, sign, tolerance, MEAN, NORM,
+                    weight, grad, avg_sq,
+                    sums + tl.load(record + FIRST_PIECE) * SUMS, long_arrivals + tl.load(record + FIRST_LONG_ROW),
+                    tile, fan_in, pace, beta, rest_of_beta, sign, tolerance, MEAN, NORM,
                 )  # fmt: skip
         if has_kind(KINDS, ENTRIES):
             if kind == ENTRIES:
                 gain = tl.load(tl.load(record + GAIN).to(tl.pointer_type(tl.float32)))
-                _entries(
-                    weight, grad, avg_sq, gain, tile, rows, pace, beta, rest_of_beta, sign, penalty,
-                )  # fmt: skip
+                _entries(weight, grad, avg_sq, gain, tile, rows, pace, beta, rest_of_beta, sign, penalty)
 
         # The program that comes last has seen all others read the old count, and may write the new one.
         tl.debug_barrier()

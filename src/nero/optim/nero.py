@@ -72,8 +72,8 @@ class Nero(CapturableOptimizer):
     beta:         β, how much of the running average a step keeps
     mean, norm:   the two halves of the projection, for ablations
     sigma_b:      scale of a tensor that starts at zero
-    gain_penalty: λ of a penalty λ/2 Σ (γ - 1)² on gains, tensors with fewer than two dims whose entries are all one when
-                  they are added, such as those of batch norm (for ImageNet, Section 5.7)
+    gain_penalty: λ of a penalty λ/2 Σ (γ - 1)² on gains: tensors with fewer than two dims whose entries are all one
+                  when they are added, such as those of batch norm (the tuned setting for ImageNet)
     maximize:     climb instead of descend
     foreach:      whether to update neurons of one fan-in as one batch
     fused:        whether to update all tensors by one Triton kernel, in float32, bfloat16 or float16; what it does not
