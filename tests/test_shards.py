@@ -5,11 +5,13 @@ What real processes check (gloo, on the CPU) is a function of this file that eac
 
 import copy
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ from references import draw
 
 LIMIT = 120.0
 """Seconds that one check may take; the slowest takes a few."""
-needs_triton = pytest.mark.skipif(not torch.utils._triton.has_triton_package(), reason="needs Triton's interpreter")
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton's interpreter")
 
 
 # --------------------------------------------------------------------------------------------------- processes
@@ -66,11 +68,12 @@ class Ranks:
         self.starts = 0
 
     def start(self) -> None:
-        context = torch.multiprocessing.get_context("spawn")
+        # Forked from a process that has only imported this file: that each imports torch would take most of the time.
+        context = torch.multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
         self.starts += 1
         store = self.folder / f"store-{self.world}-{self.starts}"
-        # The interpreter lets Triton's kernel run on a CPU. Threads of four processes would only wait for each other.
-        with mock.patch.dict(os.environ, OMP_NUM_THREADS="1", TRITON_INTERPRET="1"):
+        with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
             for rank in range(self.world):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=serve, args=(rank, self.world, store, theirs), daemon=True)
@@ -117,6 +120,8 @@ class Ranks:
 
 def serve(rank: int, world: int, store: Path, connection: Connection) -> None:
     """What a process does: answer every call by its traceback, or None."""
+    # The interpreter lets Triton's kernel run on a CPU. Threads of four processes would only wait for each other.
+    os.environ.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
     torch.set_num_threads(1)
     limit = timedelta(seconds=LIMIT)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=limit)
@@ -216,10 +221,10 @@ def weights(net: nn.Module) -> dict[str, Tensor]:
 
 def everything(net: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """Parameters and their state, by name."""
-    states = (
-        (f"{name}: {key}", state) for name, p in net.named_parameters() for key, state in optimizer.state[p].items()
-    )
-    return weights(net) | {name: whole(state) for name, state in states}
+    tensors = weights(net)
+    for name, param in net.named_parameters():
+        tensors |= {f"{name}: {key}": whole(value) for key, value in optimizer.state[param].items()}
+    return tensors
 
 
 def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
