@@ -90,8 +90,21 @@ def test_a_compiled_training_step_is_the_eager_one_and_is_compiled_once(kind: Ki
 @EVERY_KIND
 @BOTH_PATHS
 def test_a_step_compiled_to_machine_code_is_the_eager_one(kind: Kind, foreach: bool) -> None:
-    models = [references.parameters(shapes=SHAPES) for _ in range(2)]
-    rates = [torch.tensor(0.02) for _ in models]
+    assert_compiles(kind, foreach, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("_fresh_compiler")
+@EVERY_KIND
+@pytest.mark.parametrize("foreach", [None, False])
+def test_a_step_compiled_for_a_gpu_is_the_eager_one(kind: Kind, foreach: bool | None) -> None:
+    assert_compiles(kind, foreach, "cuda")
+
+
+def assert_compiles(kind: Kind, foreach: bool | None, device: str) -> None:
+    """A step compiled by torch's own compiler follows the eager one, and is compiled once."""
+    models = [references.parameters(shapes=SHAPES, device=device) for _ in range(2)]
+    rates = [torch.tensor(0.02, device=device) for _ in models]
     optimizers = [kind(params, lr=lr, foreach=foreach) for params, lr in zip(models, rates, strict=True)]
     steps: list[Callable[[], Any]] = [optimizers[0].step, torch.compile(optimizers[1].step)]
     for t in range(4):

@@ -374,6 +374,18 @@ def test_a_learning_rate_in_a_tensor_is_the_number_in_it(dtype: torch.dtype) -> 
     assert_steps_alike(ours, theirs, range(2, 4))
 
 
+def test_whole_numbers_are_numbers_like_others() -> None:
+    params = make([(3, 20), (4,)])
+    optimizer = Nero(params, lr=0, beta=0, mean=1, norm=1, fused=True)  # type: ignore[arg-type]
+    before = [param.detach().clone() for param in params]
+    for lr, moves in ((0, False), (1, True), (0.5, True), (0, False)):
+        set_gradients(params, 1)
+        optimizer.param_groups[0]["lr"] = lr
+        optimizer.step()
+        assert all(torch.equal(old, new) != moves for old, new in zip(before, params, strict=True))
+        before = [param.detach().clone() for param in params]
+
+
 def test_sparse_gradients_are_refused_before_anything_moves() -> None:
     embedding, other = nn.Embedding(4, 3, sparse=True, device=DEVICE), make([(3, 5)])[0]
     optimizer = Nero([other, embedding.weight], fused=True)

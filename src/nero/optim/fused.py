@@ -186,8 +186,9 @@ class TensorList:
         if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
             with torch.cuda.device(self.device):
                 return self.update_(grads, group)
-        lr, beta = group["lr"], group["beta"]
-        if isinstance(lr, Tensor) and lr.device != self.device:
+        # A compiled kernel takes numbers of the type that it was compiled for: an lr of 1 is 1.0.
+        lr, beta = group["lr"], float(group["beta"])
+        if not isinstance(lr, Tensor) or lr.device != self.device:
             lr = float(lr)
         # Gradients that had to be copied live until the kernel is queued; their memory is not reused before it ran.
         table, _copies = self._table(grads)
@@ -201,7 +202,7 @@ class TensorList:
             self.slack,
         )
         for launch in self.launches:
-            launch(tables, lr, numbers, group["mean"], group["norm"])
+            launch(tables, lr, numbers, bool(group["mean"]), bool(group["norm"]))
         return None
 
     def _table(self, found: "Gradients") -> tuple[Tensor, list[Tensor]]:
