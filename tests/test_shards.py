@@ -657,6 +657,7 @@ def refuse_cut_neurons() -> None:
         shape = str(tuple(param.shape)).replace("(", r"\(").replace(")", r"\)")
         for make in (Nero, balanced):
             assert_refused(make, param, f"{shape} cuts neurons in two.*shard along dim 0")
+    assert net.bias is not None
     Nero([net.bias, distribute_tensor(tensor, mesh, [Shard(-2)]), distribute_tensor(tensor, mesh, [Replicate()])])
 
 

@@ -140,8 +140,9 @@ def _magnitude(rows: Tensor) -> Tensor:
 
 def squared_norm(rows: Tensor) -> Tensor:
     """Sum of squares of each row [..., fan_in]."""
-    if rows.device.type == "cpu":
-        # torch.linalg.vector_norm sums one after the other on a CPU: off by 6 eps at a fan-in of 5,000, this by 1.
+    if rows.device.type == "cpu" or torch.compiler.is_compiling():
+        # torch.linalg.vector_norm sums one after the other on a CPU: off by 6 eps at a fan-in of 5,000, this by 1. And
+        # a compiler, which makes one pass of this too, believes that it leaves a fan-in of one as it is.
         return rows.square().sum(-1)
     # One pass over the rows, without a copy of their squares.
     norm: Tensor = torch.linalg.vector_norm(rows, dim=-1)

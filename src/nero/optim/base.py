@@ -123,8 +123,7 @@ class CapturableOptimizer(Optimizer, ABC):
 
     def update_all_(self, slots: list[Slot], group: dict[str, Any]) -> None:
         """One step of parameters of one group, and of their step counts."""
-        if slots:
-            torch._foreach_add_([slot.state["step"] for slot in slots], 1)
+        _count_up_([slot.state["step"] for slot in slots])
         if slots := [slot for slot in slots if slot.param.numel() > 0]:
             self.update_(slots, group)
 
@@ -198,6 +197,15 @@ class CapturableOptimizer(Optimizer, ABC):
                     raise ValueError(f"the saved state of parameter {name} is not the {shapes} of {kind}")
                 check_sharded_alike(own, saved)
                 yield param, (own, saved)
+
+
+def _count_up_(steps: list[Tensor]) -> None:
+    if torch.compiler.is_compiling():
+        # Among lists of tensors (torch._foreach_add_), torch's compiler fails to order its loops (2.11, on a GPU).
+        for step in steps:
+            step.add_(1)
+    elif steps:
+        torch._foreach_add_(steps, 1)
 
 
 def _drop_repeated_(group: dict[str, Any]) -> None:

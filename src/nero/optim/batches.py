@@ -53,4 +53,11 @@ def concatenate(tensors: Sequence[Tensor]) -> Tensor:
 def split_(targets: Sequence[Tensor], batch: Tensor) -> None:
     """Write the entries of a batch, in their order, into the tensors that they came from."""
     parts = batch.reshape(-1).split([target.numel() for target in targets])
-    torch._foreach_copy_(list(targets), [part.view(old.shape) for part, old in zip(parts, targets, strict=True)])
+    parts = [part.view(old.shape) for part, old in zip(parts, targets, strict=True)]
+    if torch.compiler.is_compiling():
+        # Of torch._foreach_copy_, its compiler makes code that reads a target again after writing it, where something
+        # else was computed from it too (2.11, on a GPU).
+        for target, part in zip(targets, parts, strict=True):
+            target.copy_(part)
+    else:
+        torch._foreach_copy_(list(targets), parts)

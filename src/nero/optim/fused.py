@@ -256,18 +256,14 @@ class Launch:
     def __call__(
         self, tables: tuple[Tensor, ...], lr: float | Tensor, numbers: tuple[float, ...], mean: bool, norm: bool
     ) -> None:
-        in_tensor = isinstance(lr, Tensor)
-        args = (self.tiles, *tables, lr, *numbers, *self.constants, mean, norm, in_tensor)
+        last = (*numbers, *self.constants, mean, norm, isinstance(lr, Tensor))
         # Triton would look at every argument again to find its compiled kernel, which takes longer than the launch.
         key = (mean, norm, lr.dtype if isinstance(lr, Tensor) else None)
         if (run := self.compiled.get(key)) is not None:
-            run(*map(_address, args))
-        elif (kernel := self.kernel[self.grid](*args, **self.options)) is not None:  # None from the interpreter
-            self.compiled[key] = kernel[self.grid]
-
-
-def _address(arg: Any) -> Any:
-    return arg.data_ptr() if isinstance(arg, Tensor) else arg
+            rate = lr.data_ptr() if isinstance(lr, Tensor) else lr
+            run(self.tiles.data_ptr(), *map(Tensor.data_ptr, tables), rate, *last)
+        elif (kernel := self.kernel[self.grid](self.tiles, *tables, lr, *last, **self.options)) is not None:
+            self.compiled[key] = kernel[self.grid]  # None from the interpreter
 
 
 def _lies_like(grad: Tensor, param: Tensor) -> bool:

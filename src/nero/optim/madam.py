@@ -129,5 +129,5 @@ class Madam(CapturableOptimizer):
             group["beta"],
             group["g_bound"],
         )
-        split_(avg_sqs, avg_sq)
         split_(views, weight)
+        split_(avg_sqs, avg_sq)

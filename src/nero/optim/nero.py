@@ -186,10 +186,10 @@ class Nero(CapturableOptimizer):
             scalar(group["lr"]),
             group["beta"],
         )
-        split_(avg_sqs, avg_sq)
         if first.ndim >= 2:
             turned = project(turned, mean=group["mean"], norm=group["norm"], dtype=first.dtype)
         split_(views, turned)
+        split_(avg_sqs, avg_sq)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
