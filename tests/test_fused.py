@@ -506,6 +506,16 @@ def test_a_captured_step_knows_its_gradients_for_good() -> None:
 
 
 @pytest.mark.gpu
+def test_a_capture_without_a_step_before_says_what_to_do() -> None:
+    params = make([(3, 4)])
+    optimizer = Nero(params)
+    set_gradients(params, 0)
+    with pytest.raises(RuntimeError, match="take one before"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        optimizer.step()
+    optimizer.step()
+
+
+@pytest.mark.gpu
 def test_a_step_reads_nothing_on_the_host_and_makes_no_sync() -> None:
     params = make([(5, 30), (6,)])
     optimizer = Nero(params, lr=torch.tensor(0.02, device="cuda"))

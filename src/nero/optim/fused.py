@@ -33,8 +33,8 @@ def unavailable(device: torch.device) -> str | None:
         return None
     if device.type != "cuda":
         return f"a {device.type} has no Triton kernels; it needs a CUDA GPU"
-    if torch.version.cuda and torch.cuda.get_device_capability(device) < (7, 0):
-        return "it needs a GPU of compute capability 7.0 or more"
+    if torch.version.cuda is None or torch.cuda.get_device_capability(device) < (7, 0):
+        return "it needs an NVIDIA GPU of compute capability 7.0 or more"
     return None
 
 
@@ -59,13 +59,15 @@ class FusedGroup:
         state: Mapping[Tensor, dict[str, Tensor]],
         replaces: "FusedGroup | None" = None,
     ) -> None:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("Nero's first step makes tables for its kernel: take one before the capture")
         self.params = list(params)
-        taken = [param for param in params if fits(local(param))]
-        lists: dict[tuple[object, ...], list[Tensor]] = {}
-        for param in taken:
-            lists.setdefault((param.dtype, param.device), []).append(param)
+        self.rest: list[Tensor] = []
+        lists: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for param in params:
+            place = lists.setdefault((param.dtype, param.device), []) if fits(local(param)) else self.rest
+            place.append(param)
         self.lists = [TensorList(some, [state[param] for param in some]) for some in lists.values()]
-        self.rest = [param for param in params if not fits(local(param))]
         self.kept: list[TensorList] = []
         if replaces is not None:
             self.kept = replaces.kept + [old for old in replaces.lists if old.captured]
@@ -249,7 +251,7 @@ class Launch:
         kinds = {record[tiling.KIND] for record, mine in zip(records, chosen, strict=True) if mine}
         self.constants = (getattr(tl, str(dtype).removeprefix("torch.")), size.tile, sum(1 << kind for kind in kinds))
         self.options: dict[str, int] = {"num_warps": size.warps}
-        if size.registers and torch.version.cuda:
+        if size.registers:
             self.options["maxnreg"] = size.registers
         self.compiled: dict[Any, Any] = {}
 
