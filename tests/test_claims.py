@@ -116,8 +116,7 @@ def test_neither_the_size_nor_the_offset_of_initial_weights_matters(seed, shape,
 
 
 @pytest.mark.slow
-@BOTH_PATHS
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "foreach"), [(torch.float32, False), (torch.bfloat16, True)])
 def test_balance_holds_for_thousands_of_steps(dtype, foreach):
     balance_holds(dtype, foreach, steps=4000)
 
