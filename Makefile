@@ -9,7 +9,7 @@ ARGS ?=
 SMOKE_STORE := results/smoke/runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data smoke test test-fast lint table1 ablation mnist imagenet plan report figures notebooks bench clean
+.PHONY: help setup data smoke test test-fast lint table1 ablation mnist imagenet plan report figures notebooks bench bench-tasks clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,9 +61,11 @@ figures: report  ## the same: figures and tables are made together
 notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/notebooks
 	$(PY) scripts/run_notebooks.py
 
-bench: $(READY)  ## tables of this machine: milliseconds per optimiser step, then seconds per epoch of a task
-	$(PY) scripts/bench_optim.py
-	$(PY) scripts/bench_tasks.py
+bench: $(READY)  ## milliseconds per optimiser step on this machine, as tables (ARGS="--sets resnet50" for less)
+	$(PY) scripts/bench_optim.py $(ARGS)
+
+bench-tasks: $(READY)  ## seconds per epoch of a task with each optimiser; needs its data (make data DATA=mnist)
+	$(PY) scripts/bench_tasks.py $(ARGS)
 
 clean:  ## remove caches and the virtual environment; runs, results and data are never touched
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

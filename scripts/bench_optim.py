@@ -10,7 +10,6 @@ By default the sets are resnet50, mlp100, translation and billion, the last one 
 import argparse
 import contextlib
 import gc
-import importlib.metadata
 import math
 import platform
 import statistics
@@ -29,6 +28,7 @@ from torch.optim import SGD, Adam, Optimizer
 from nero.models.parameter_sets import PARAMETER_SETS, Shape, small
 from nero.optim import LAMB, Madam, Nero
 from nero.runs.atomic import write_atomic
+from nero.runs.provenance import code_version, versions
 
 SETS = ("resnet50", "mlp100", "translation", "billion")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -258,10 +258,12 @@ def header(bench: Bench, shrunk: bool) -> list[str]:
     """What the numbers were measured on, and what they mean."""
     cuda = bench.device.type == "cuda"
     cpu = f"CPU ({platform.machine()}, threads: {torch.get_num_threads()})"
+    commit, dirty = code_version()
     facts = [
         torch.cuda.get_device_name(bench.device) if cuda else cpu,
-        f"torch {torch.__version__}",
-        *(f"{package} {_version(package)}" for package in ("triton", "pytorch_optimizer")),
+        f"code of {commit or 'an unknown commit'}{' with changes' if dirty else ''}",
+        f"torch {torch.__version__}",  # which names its build too
+        *(f"{package} {version}" for package, version in versions(("triton", "pytorch_optimizer")).items()),
         str(bench.dtype).removeprefix("torch."),
         f"median of {REPETITIONS} repetitions",
     ]
@@ -327,13 +329,6 @@ def shown(cells: Cells, name: str, key: Key, mode: str) -> str:
 def ratio(cells: Cells, name: str, key: Key, other: Key, mode: str) -> float | None:
     ours, theirs = cells.get((name, key, mode)), cells.get((name, other, mode))
     return ours / theirs if isinstance(ours, float) and isinstance(theirs, float) else None
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 if __name__ == "__main__":

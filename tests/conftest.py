@@ -1,10 +1,12 @@
 """Shared by all tests: a small machine, and marks that say why they skip."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -65,3 +67,13 @@ def script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 def script_environment(tmp_path: Path) -> dict[str, str]:
     own = {"NERO_RUNS": str(tmp_path / "runs"), "NERO_DATA": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
     return {**os.environ, **own}
+
+
+def script_module(name: str) -> ModuleType:
+    """One of scripts/ as a module: script_module("bench_optim")."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,6 +1,5 @@
 """The benchmark of optimiser steps and the table of optimiser state, at their smallest. No number of them can fail."""
 
-import importlib.util
 import re
 import subprocess
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import pytest
 import torch
 from torch.optim import SGD, Adam
 
-from conftest import ROOT
+from conftest import ROOT, script_module
 from nero.models.parameter_sets import PARAMETER_SETS
 from nero.optim import Nero
 
@@ -19,23 +18,14 @@ TINY = ("--small", "--sets", "pong", "--seconds", "0.001", "--device", "cpu")
 COMMITTED_SETS = set(PARAMETER_SETS) - {"billion"}
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def bench() -> ModuleType:
-    return load("bench_optim")
+    return script_module("bench_optim")
 
 
 @pytest.fixture
 def memory() -> ModuleType:
-    return load("state_memory")
+    return script_module("state_memory")
 
 
 def rows_of(text: str) -> dict[tuple[str, str], list[str]]:

