@@ -14,6 +14,8 @@ TWO_STEPS = ("data=embedded", "task.epochs=1", "machine=cpu", "machine.keep_chec
 SMALLER = {
     "mnist_mlp100": ("task.depth=3", "task.train_examples=40", "task.batch_size=20"),
     "mnist_reparam": ("task.depth=3", "task.train_examples=40", "task.batch_size=20"),
+    "cifar10_vgg11": ("task.network.width=2", "task.network.hidden=8", "task.train_examples=40", "task.batch_size=20"),
+    "cifar10_resnet18": ("task.network.width=2", "task.train_examples=40", "task.batch_size=20"),
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch.optim import Optimizer
@@ -96,6 +97,7 @@ def _carry_out(
         tracker.finish(outcome)
     # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected.
     del loop
+    torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -113,7 +115,7 @@ def build_loop(
     optimizers = build_optimizers(cfg.optim, task)
     if machine.compile:
         for network in task.networks().values():
-            network.compile()
+            network.compile(dynamic=False)  # batches have few shapes: each gets kernels of its own
     if cfg.tracking.mirror is not None:
         trackers.append(instantiate(cfg.tracking.mirror))
     seed_global(SeedStreams(config.seed).number("training"))
@@ -133,8 +135,12 @@ def build_task(config: RunConfig, device: torch.device) -> Task:
     context = Context(device, streams, config.cfg.data, Path(config.cfg.data_root).expanduser())
     settings = {key: value for key, value in config.identity["task"].items() if key != "schedule"}
     seed_global(streams.number("initialisation"))
+    try:
+        make_task = instantiate(settings, context, _partial_=True)
+    except InstantiationException as error:  # of one of the task's parts, such as its network
+        raise ConfigError(f"task: {str(error.__cause__ or error).splitlines()[0]}") from error
     # Built outside `instantiate`, which would wrap whatever the task raises, such as MissingData.
-    task = instantiate(settings, context, _partial_=True)()
+    task = make_task()
     assert isinstance(task, Task)
     return task
 

@@ -1,6 +1,6 @@
 """MNIST and CIFAR-10 as tensors of bytes, read from the official files without unpickling anything."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -38,6 +38,10 @@ class ImageSet:
                 raise ValueError(f"{len(images)} {part} images but {len(labels)} labels")
             if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
                 raise ValueError(f"a {part} label is not a class number from 0 to {self.classes - 1}")
+
+    def first(self, train: int | None) -> "ImageSet":
+        """With the first `train` training images only; None for all."""
+        return replace(self, train_images=self.train_images[:train], train_labels=self.train_labels[:train])
 
 
 def read_idx(path: Path | str) -> np.ndarray:

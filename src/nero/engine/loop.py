@@ -100,6 +100,7 @@ class Loop:
         self.run_directory, self.trackers, self.settings = run, trackers, settings
         device = settings.device
         set_precision(settings.precision)
+        torch.backends.cudnn.benchmark = True  # batches have few shapes: measure once which algorithm is fastest
         if settings.capture:
             for optimizer in self.optimizers.values():
                 allow_capture(optimizer)
@@ -175,7 +176,8 @@ class Loop:
 
     def _end_epoch(self) -> None:
         position, task = self.position, self.task
-        with autocast(self.settings.precision, self.settings.device):
+        # Not compiled: once per epoch, in another mode and on other shapes, that would cost more than it saves.
+        with autocast(self.settings.precision, self.settings.device), torch.compiler.set_stance("force_eager"):
             metrics = task.evaluate()
         traces = task.traces()
         task.meters.reset_()

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import nn
 
 from nero.models.mlp import MLP, ReparameterisedMLP
+from nero.models.resnet import ResNet18
+from nero.models.vgg import VGG11
 
 Shape = tuple[int, ...]
 
@@ -32,14 +33,7 @@ def resnet50() -> list[Shape]:
 
 
 def resnet18() -> list[Shape]:
-    from torchvision.models import resnet18
-
-    def cifar_variant() -> nn.Module:
-        network = resnet18(num_classes=10)
-        network.conv1 = nn.Conv2d(3, 64, kernel_size=3, bias=False)  # the max-pool that goes too has no parameters
-        return network
-
-    return _shapes_of(cifar_variant)
+    return _shapes_of(ResNet18)
 
 
 def mlp100() -> list[Shape]:
@@ -51,9 +45,7 @@ def mlp5() -> list[Shape]:
 
 
 def vgg11() -> list[Shape]:
-    channels = [3, 64, 128, 256, 256, 512, 512, 512, 512]
-    convolutions = [(out, into, 3, 3) for into, out in pairwise(channels)]
-    return [*convolutions, *_linear(4096, 512), *_linear(4096, 4096), *_linear(10, 4096)]
+    return _shapes_of(VGG11)
 
 
 def wikitext2() -> list[Shape]:

@@ -1,11 +1,14 @@
 """Classification of images that live on the device as uint8."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import convert_conv2d_weight_memory_format
 
+from nero.data.augmentation import Augmentation
 from nero.data.images import ImageSet
 from nero.tasks.base import Batch, Context, Meters, Task
 
@@ -13,11 +16,29 @@ EVALUATION_BATCH = 2500
 NETWORK = "network"
 
 
+@dataclass(frozen=True)
+class Score:
+    """How well a network did over `count` images; `loss` is the mean cross entropy."""
+
+    loss: float
+    correct: float
+    count: float
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.count
+
+    @property
+    def error(self) -> float:
+        return (self.count - self.correct) / self.count
+
+
 class Classification(Task):
     """Minimise the cross entropy of one network over shuffled minibatches.
 
-    A batch is the indices of its images: images are gathered, augmented and normalised inside the step, where they can
-    be captured with the rest of it. A last, smaller batch is kept.
+    An epoch's images are gathered in their order, and augmented, all at once where they live: as bytes they take little
+    room, and one pass over all of them costs less than one per batch. A batch is a slice of them with its labels; a
+    last, smaller one is kept.
     """
 
     def __init__(
@@ -29,19 +50,24 @@ class Classification(Task):
         std: Sequence[float],
         epochs: int,
         batch_size: int,
+        augmentation: Augmentation | None = None,
         trace_accuracy: bool = False,
     ) -> None:
         device = context.device
         self.device, self.streams = device, context.streams
         self.epochs, self.batch_size = epochs, batch_size
-        self.train_images, self.train_labels = images.train_images.to(device), images.train_labels.to(device)
-        self.test_images, self.test_labels = images.test_images.to(device), images.test_labels.to(device)
+        self.train_images, self.train_labels = _to_device(images.train_images, device), images.train_labels.to(device)
+        self.test_images, self.test_labels = _to_device(images.test_images, device), images.test_labels.to(device)
         self.steps_per_epoch = -(-len(self.train_labels) // batch_size)
+        # Convolutions are fastest where the channels of a pixel lie together.
         self.network = network.to(device)
+        convert_conv2d_weight_memory_format(self.network, torch.channels_last)
         # Per channel, in units of a pixel's 0 to 255; grey images have no channel axis.
         shape = (-1, 1, 1)
         self.mean = (255 * torch.tensor(mean, device=device)).reshape(shape)
         self.std = (255 * torch.tensor(std, device=device)).reshape(shape)
+        self.augmentation = augmentation
+        self._ready: dict[int, tuple[Tensor, Tensor]] = {}  # by epoch: data made ahead
         traces = {"train/accuracy": self.steps_per_epoch} if trace_accuracy else {}
         self.meters = Meters(device, sums=("loss", "correct", "count"), traces=traces)
         self.trace_accuracy = trace_accuracy
@@ -50,15 +76,27 @@ class Classification(Task):
         return {NETWORK: self.network}
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        # Drawn on the CPU, so that the order is the same on every device.
-        order = torch.randperm(len(self.train_labels), generator=self.streams.generator("shuffle", epoch))
-        for indices in order.to(self.device).split(self.batch_size)[start:]:
-            yield (indices,)
+        images, labels = self._ready.pop(epoch) if epoch in self._ready else self._epoch_data(epoch)
+        yield from list(zip(images.split(self.batch_size), labels.split(self.batch_size), strict=True))[start:]
+        # By now the host has asked for all of the epoch and a GPU is still at work on it: the next one's data cost no
+        # time.
+        self._ready.clear()
+        if epoch + 1 < self.epochs:
+            self._ready[epoch + 1] = self._epoch_data(epoch + 1)
+
+    def _epoch_data(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """All training images in the epoch's order, augmented, and their labels."""
+        # Drawn on the CPU, so that the numbers are the same on every device.
+        count = len(self.train_labels)
+        order = torch.randperm(count, generator=self.streams.generator("shuffle", epoch)).to(self.device)
+        if self.augmentation is None:
+            return self.train_images[order], self.train_labels[order]
+        draws = self.augmentation.draw(count, self.streams.generator("augmentation", epoch))
+        return self.augmentation(self.train_images, order, draws), self.train_labels[order]
 
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
-        (indices,) = batch
-        labels = self.train_labels[indices]
-        logits = self.network(self.prepare(self.train_images[indices]))
+        pixels, labels = batch
+        logits = self.network(self.prepare(pixels))
         loss = F.cross_entropy(logits, labels)
         correct = (logits.detach().argmax(dim=1) == labels).sum()
         self.meters.add_("loss", loss * len(labels))
@@ -73,19 +111,23 @@ class Classification(Task):
         return (pixels.to(torch.float32) - self.mean) / self.std
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy over the epoch's training batches as they came, and over the test set as it now stands."""
-        sums = self.meters.read()
-        count = max(sums["count"], 1.0)
-        loss, accuracy = self._test()
+        train, test = self.train_score(), self.test_score()
         return {
-            "train/loss": sums["loss"] / count,
-            "train/accuracy": sums["correct"] / count,
-            "test/loss": loss,
-            "test/accuracy": accuracy,
+            "train/loss": train.loss,
+            "train/accuracy": train.accuracy,
+            "test/loss": test.loss,
+            "test/accuracy": test.accuracy,
         }
 
+    def train_score(self) -> Score:
+        """Over the training batches as they came, each before its step."""
+        sums = self.meters.read()
+        count = max(sums["count"], 1.0)
+        return Score(sums["loss"] / count, sums["correct"], count)
+
     @torch.no_grad()
-    def _test(self) -> tuple[float, float]:
+    def test_score(self) -> Score:
+        """Over the test images, with the network as it now stands."""
         self.network.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for pixels, labels in zip(
@@ -95,5 +137,11 @@ class Classification(Task):
             loss = F.cross_entropy(logits.float(), labels, reduction="sum")
             sums += torch.stack([loss.double(), (logits.argmax(dim=1) == labels).sum().double()])
         self.network.train()
-        loss, correct = (sums / len(self.test_labels)).tolist()
-        return loss, correct
+        loss, correct = sums.tolist()
+        return Score(loss / len(self.test_labels), correct, len(self.test_labels))
+
+
+def _to_device(images: Tensor, device: torch.device) -> Tensor:
+    """Coloured images with the three bytes of a pixel side by side: a pixel is moved whole."""
+    moved = images.to(device)
+    return moved.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else moved

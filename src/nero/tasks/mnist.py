@@ -1,7 +1,5 @@
 """The two MNIST experiments of Figure 3."""
 
-from dataclasses import replace
-
 from nero.data.images import ImageSet, load_mnist
 from nero.data.synthetic import digits
 from nero.models import mlp
@@ -18,10 +16,7 @@ def load_images(context: Context, train_examples: int | None) -> ImageSet:
     if context.data == "embedded":
         train = train_examples or EMBEDDED_TRAIN
         return digits(train=train, test=max(train // 5, 100))
-    images = load_mnist(context.data_root)
-    return replace(
-        images, train_images=images.train_images[:train_examples], train_labels=images.train_labels[:train_examples]
-    )
+    return load_mnist(context.data_root).first(train_examples)
 
 
 class DeepMLP(Classification):

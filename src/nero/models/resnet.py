@@ -1,0 +1,48 @@
+"""ResNet-18 for images of 32 x 32 pixels: a 3 x 3 convolution in front instead of a 7 x 7 one, and no max-pool."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+BLOCKS = (2, 2, 2, 2)
+"""Residual blocks of each stage; the filters double from one stage to the next, and the image is halved."""
+
+
+class ResNet18(nn.Module):
+    """Takes [N, 3, 32, 32], gives [N, classes]. `width` is the number of filters of the first stage; 64 is the
+    paper's."""
+
+    def __init__(self, classes: int = 10, width: int = 64) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, kernel_size=3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        blocks, channels = [], width
+        for stage, count in enumerate(BLOCKS):
+            filters = width * 2**stage
+            for number in range(count):
+                blocks.append(Block(channels, filters, stride=2 if stage and not number else 1))
+                channels = filters
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu_(self.norm(self.stem(x)))
+        return self.head(self.blocks(x).mean(dim=(2, 3)))
+
+
+class Block(nn.Module):
+    """Two 3 x 3 convolutions and what came in, by a 1 x 1 convolution where the shape changes."""
+
+    def __init__(self, channels: int, filters: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, filters, kernel_size=3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(filters)
+        self.conv2 = nn.Conv2d(filters, filters, kernel_size=3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(filters)
+        self.shortcut: nn.Module = nn.Identity()
+        if (channels, stride) != (filters, 1):
+            projection = nn.Conv2d(channels, filters, kernel_size=1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(filters))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu_(self.norm1(self.conv1(x)))
+        return F.relu_(self.norm2(self.conv2(out)) + self.shortcut(x))
