@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Rebuild tables and figures from logged runs. Needs no GPU and runs nothing.
 
-    python scripts/report.py                        mnist and table1, from results/runs into results
+    python scripts/report.py                        mnist, table1 and ablation, from results/runs into results
     python scripts/report.py smoke --store results/smoke/runs --out results/smoke
     python scripts/report.py --check                are the committed tables what the committed runs give?
 
 Writes <out>/tables/NAME.{md,csv,tex}, <out>/figures/*.{pdf,svg,png} and, of some figures, <out>/tables/FIGURE.md with
-their curves in numbers. Exit status: 0 when every cell is there, 1 when some are missing or incomplete (all the same
-written, and said), 2 for an error. With --check nothing is written, and 1 means that a committed table is absent or
-differs; figures are not compared, since their bytes depend on matplotlib's version.
+their curves in numbers. A figure without any run is written too: it says what is missing. Exit status: 0 when every
+cell is there, 1 when some are missing or incomplete (all the same written, and said), 2 for an error. With --check
+nothing is written, and 1 means that a committed table is absent or differs; figures are not compared, since their bytes
+depend on matplotlib's version.
 """
 
 import argparse
@@ -20,12 +21,12 @@ from nero.plans.config import ROOT
 from nero.report import catalogue, files
 from nero.runs.store import Store
 
-DEFAULT = ("mnist", "table1")
+DEFAULT = ("mnist", "table1", "ablation")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"an experiment (default: {' and '.join(DEFAULT)})")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"an experiment (default: {', '.join(DEFAULT)})")
     parser.add_argument("--store", metavar="DIR", help="default: NERO_RUNS, else results/runs")
     parser.add_argument("--out", type=Path, default=ROOT / "results", metavar="DIR", help="default: results")
     parser.add_argument("--check", action="store_true", help="compare the tables with those under --out; write nothing")

@@ -1,6 +1,6 @@
 """Stores of made-up runs for the report's tests: the ids and files of real ones, with numbers that a test chooses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 
@@ -8,6 +8,7 @@ from nero.plans.plan import Cell, CellState, Experiment, PlannedRun, load_experi
 from nero.runs.store import RunDirectory, Store
 
 ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
+ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
 STEPS = 4  # per epoch
 
 Final = Callable[[Cell, float, int], float | None]
@@ -48,8 +49,12 @@ def write_run(
     status: str | None = None,
     data: str = "real",
     metric: dict[str, str] = ACCURACY,
+    also: Mapping[str, Sequence[float]] | None = None,
 ) -> RunDirectory:
-    """One run. `curve` has a value per epoch, by default three that end at `final`; its traces are flat in each."""
+    """One run. `curve` has a value per epoch, by default three that end at `final`; its traces are flat in each.
+
+    `also` has further keys, as long as `curve`.
+    """
     planned = cell.run(lr, seed)
     run = store.run(planned.task, planned.run_id)
     values = list(curve) if curve is not None else [0.1] if final is None else [final / 3, final / 2, final]
@@ -57,6 +62,7 @@ def write_run(
         run.write_config({"task_name": cell.task, "optim_name": cell.optim, "seed": seed, "data": data})
         for epoch, value in enumerate(values, start=1):
             record = {"epoch": epoch, "step": epoch * STEPS, "seconds": 0.5, "lr": lr, metric["key"]: value}
+            record |= {key: further[epoch - 1] for key, further in (also or {}).items()}
             run.append_metrics({**record, "trace": {metric["key"]: [value] * STEPS}})
         run.write_summary(
             {
@@ -83,6 +89,22 @@ def write_run(
     return run
 
 
+def write_classifier(
+    store: Store,
+    cell: Cell,
+    lr: float,
+    seed: int,
+    final: float | None,
+    *,
+    curve: Sequence[float] | None = None,
+    data: str = "real",
+) -> RunDirectory:
+    """A run of a CIFAR-10 classifier: `curve` is its validation error, and its training error is a fifth of that."""
+    values = list(curve) if curve is not None else [0.9] if final is None else [0.9, 2 * final, final]
+    training = {"train/error": [value / 5 for value in values]}
+    return write_run(store, cell, lr, seed, final, curve=values, data=data, metric=ERROR, also=training)
+
+
 def fill_cell(store: Store, cell: Cell, final: Final, data: str = "real") -> None:
     """The whole search, and the repeats at its best learning rate."""
     while pending := survey(cell, store.summaries()).pending:
@@ -98,6 +120,11 @@ def fill(store: Store, name: str, final: Final, data: str = "real") -> None:
 def states_of(store: Store, name: str = "mnist") -> tuple[Experiment, list[CellState]]:
     summaries = store.summaries()
     return loaded(name), [survey(cell, summaries) for cell in loaded(name).cells]
+
+
+def in_words(cell: Cell) -> str:
+    """A cell of the ablation, such as "nero 1 0" (mean, norm) or "madam_constrained"."""
+    return " ".join([cell.optim, *(str(int(value)) for _, value in cell.variant)])
 
 
 BASE = {"nero": 0.9, "lamb": 0.6, "adam": 0.5, "sgd": 0.4}

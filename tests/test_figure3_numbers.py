@@ -91,6 +91,14 @@ def test_what_is_missing_or_diverged_is_said(store: Store) -> None:
     assert found["Nero"][0] == found["σ = 100"][0] == "missing"
 
 
+def test_an_unfinished_search_is_compared_by_what_leads_it_and_said(store: Store) -> None:
+    nero = cells_of("mnist")["mnist_mlp100 nero"]
+    for seed in (0, 1):
+        write_run(store, nero, 0.01, seed, 0.6 + 0.1 * seed)
+    found = lines(store)["Nero"]
+    assert found[:5] == ["0.01 (incomplete: search 1 of 4)", "0.001", "2", "3", "65.00"]
+
+
 def test_embedded_runs_are_refused(store: Store) -> None:
     write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.1, 0, 0.3, data="embedded")
     with pytest.raises(EmbeddedDataError):

@@ -37,6 +37,10 @@ def solid(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {str(line.get_label()).split(",")[0]: (line.get_xdata(), line.get_ydata()) for line in lines}
 
 
+def labels(axes: Axes) -> list[str]:
+    return [str(line.get_label()) for line in axes.lines if line.get_linestyle() == "-"]
+
+
 def dashed(axes: Axes) -> list[np.ndarray]:
     return [line.get_ydata() for line in axes.lines if line.get_linestyle() == "--"]
 
@@ -119,8 +123,25 @@ def test_missing_seeds_and_unfinished_searches_are_said(store: Store) -> None:
         write_run(store, nero, lr, 0, plausible(nero, lr, 0))
     write_run(store, sgd, 0.1, 0, 0.3)
     _, right = figure3(store).axes
-    assert set(solid(right)) == {"Nero"}
+    assert labels(right) == ["Nero, η = 0.001, n = 1 of 3", "SGD, η = 0.1, n = 1 of 3"]
     assert "Nero (seeds 1, 2); SGD (search 1 of 4)" in face(right)
+
+
+def test_every_seed_at_the_rate_that_leads_an_unfinished_search_is_drawn(store: Store) -> None:
+    nero = cells_of("mnist")["mnist_mlp100 nero"]
+    for seed in nero.seeds:
+        write_run(store, nero, 0.01, seed, 0.6 + 0.1 * seed)
+    write_run(store, nero, 0.1, 0, 0.2)
+    _, right = figure3(store).axes
+    assert labels(right) == ["Nero, η = 0.01, n = 3"]
+    np.testing.assert_allclose(solid(right)["Nero"][1], 100 * 0.7 * np.array([1 / 3, 1 / 2, 1]))
+    assert "missing: Nero (search 2 of 4); " in face(right)
+    assert "SGD, Adam, LAMB (search 0 of 4)" in face(right)
+
+
+def test_a_remark_in_brackets_is_not_torn(store: Store) -> None:
+    _, right = figure3(store).axes
+    assert all(line.count("(") == line.count(")") for line in right.get_title(loc="left").splitlines())
 
 
 def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
@@ -181,6 +202,7 @@ def test_an_optimiser_has_one_colour_in_every_figure(store: Store) -> None:
     }
     everything = [colour for _, colour in style.OPTIMS.values()] + [*style.VARIANTS, *style.OTHERS]
     assert len(set(everything)) == len(everything)
+    assert len({colour for _, colour in style.CONSTRAINTS.values()}) == 4
 
 
 def test_an_optimiser_that_nobody_named_goes_by_its_file_name() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nero.plans.config import ConfigError, compose
 from nero.plans.listing import describe_outcomes, describe_plan
-from nero.plans.plan import EXPERIMENTS, PlannedRun, best_lr, expected_seconds, load_experiment, pending, survey
+from nero.plans.plan import EXPERIMENTS, Cell, PlannedRun, best_lr, expected_seconds, load_experiment, pending, survey
 
 SHIPPED = sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
 
@@ -62,7 +62,9 @@ def test_a_search_then_repeats_at_the_best_final_value_then_nothing() -> None:
     for run in state.pending:
         logged[run.run_id] = summary(run, finals[run.lr], "diverged" if finals[run.lr] is None else "done")
         if run.lr < 0.1:
-            assert not survey(cell, logged).repeats, "no repeat may start before the search has ended"
+            state = survey(cell, logged)
+            assert {run.seed for run in state.pending} == {0}, "no repeat may start before the search has ended"
+            assert state.best_lr is None
     state = survey(cell, logged)
     assert state.best_lr == 0.001
     assert [(run.lr, run.seed) for run in state.pending] == [(0.001, 1), (0.001, 2)]
@@ -70,7 +72,53 @@ def test_a_search_then_repeats_at_the_best_final_value_then_nothing() -> None:
         logged[run.run_id] = summary(run, 0.8)
     state = survey(cell, logged)
     assert state.complete
-    assert [s["final"] for s in state.repeats.values() if s] == [0.9, 0.8, 0.8]
+    assert [s["final"] for s in state.at_leading.values() if s] == [0.9, 0.8, 0.8]
+
+
+def test_while_a_search_goes_on_its_best_rate_leads_with_every_seed_that_is_logged() -> None:
+    cell = next(c for c in load_experiment("mnist").cells if c.task == "mnist_mlp100" and c.optim == "nero")
+    first = {seed: cell.run(0.001, seed) for seed in cell.seeds}
+    logged = {run.run_id: summary(run, 0.5 + 0.1 * seed) for seed, run in first.items()}
+    state = survey(cell, logged)
+    assert (state.leading_lr, state.best_lr, state.searching) == (0.001, None, True)
+    assert [s["final"] for s in state.at_leading.values() if s] == [0.5, 0.6, 0.7]
+    assert [(run.lr, run.seed) for run in state.pending] == [(0.0001, 0), (0.01, 0), (0.1, 0)]
+    assert (state.undecided, state.complete) == (2, False)
+    overtaking = cell.run(0.01, 0)
+    state = survey(cell, logged | {overtaking.run_id: summary(overtaking, 0.55)})
+    assert state.leading_lr == 0.01, "seeds that no other rate has do not count in the search"
+    assert {seed: s is not None for seed, s in state.at_leading.items()} == {0: True, 1: False, 2: False}
+    assert {run.seed for run in state.pending} == {0}
+
+
+def test_the_leading_rate_is_the_best_once_every_rate_is_searched() -> None:
+    cell = next(c for c in load_experiment("mnist").cells if c.task == "mnist_mlp100" and c.optim == "sgd")
+    logged = {run.run_id: summary(run, run.lr) for run in survey(cell, {}).pending}
+    state = survey(cell, logged)
+    assert state.leading_lr == state.best_lr == 0.1
+    assert not state.searching
+    assert [run.seed for run in state.pending] == [1, 2]
+
+
+def test_nothing_leads_where_all_that_is_searched_diverged() -> None:
+    cell = next(c for c in load_experiment("mnist").cells if len(c.lrs) > 1)
+    run = cell.run(0.1, 0)
+    state = survey(cell, {run.run_id: summary(run, None, "diverged")})
+    assert (state.leading_lr, state.at_leading, state.diverged) == (None, {}, False)
+
+
+def test_a_setting_is_what_the_runs_config_says() -> None:
+    cells = {(cell.optim, cell.variant): cell for cell in load_experiment("ablation").cells}
+    swept = cells["nero", (("optim.mean", True), ("optim.norm", False))]
+    assert (swept.setting("optim.mean"), swept.setting("optim.norm"), swept.setting("optim.beta")) == (
+        True,
+        False,
+        0.999,
+    )
+    assert cells["madam_constrained", ()].setting("optim.norm") is True
+    assert cells["madam", ()].setting("optim.norm") is None
+    to_come = Cell("a_task_to_come", "nero", (0.1,), 0, (), variant=(("optim.mean", False),))
+    assert to_come.setting("optim.mean") is False
 
 
 def test_failed_and_running_runs_are_pending() -> None:

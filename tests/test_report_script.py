@@ -38,7 +38,7 @@ def report(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
 @pytest.fixture
 def committed(store: Store, out: Path, report: Report) -> None:
     """The tables of an empty store: with --check it is no matter that every cell is missing."""
-    for name in ("mnist", "table1"):
+    for name in ("mnist", "table1", "ablation"):
         evidence = catalogue.gather(name, store)
         files.write(files.table_files(catalogue.make_table(evidence)), out)
         files.write(files.number_files(catalogue.make_numbers(evidence)), out)
@@ -52,7 +52,12 @@ MNIST_FILES = {f"tables/mnist.{ending}" for ending in ("md", "csv", "tex")} | {
     *(f"figures/figure3.{ending}" for ending in ("pdf", "svg", "png")),
     "tables/figure3.md",
 }
-TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")}
+TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")} | {
+    f"figures/figure5.{ending}" for ending in ("pdf", "svg", "png")
+}
+ABLATION_FILES = {f"tables/ablation.{ending}" for ending in ("md", "csv", "tex")} | {
+    f"figures/figure{number}.{ending}" for number in (1, 2) for ending in ("pdf", "svg", "png")
+}
 
 
 def test_a_complete_experiment_exits_0_and_says_its_table(
@@ -76,10 +81,14 @@ def test_missing_cells_exit_1_after_everything_is_written(
     report: Report, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report() == 1
-    assert written(out) == MNIST_FILES | TABLE1_FILES
-    said = capsys.readouterr().out
+    assert written(out) == MNIST_FILES | TABLE1_FILES | ABLATION_FILES
+    streams = capsys.readouterr()
+    assert not streams.err
+    said = streams.out
     assert "mnist: mnist_reparam, sigma = 100, adam: seeds 0, 1, 2" in said
     assert "mnist: mnist_mlp100, nero, sgd, adam, lamb: search 0 of 4" in said
+    assert "table1: cifar10_vgg11, nero, sgd, adam, lamb: search 0 of 5" in said
+    assert "ablation: cifar10_vgg11, madam, madam_constrained, lamb, lamb_constrained: search 0 of 6" in said
 
 
 def test_failed_runs_are_named(report: Report, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,5 +182,6 @@ def test_the_notebook_runs_from_any_folder(store: Store, monkeypatch: pytest.Mon
     client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "src")}})
     client.execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    assert any("image/png" in data for data in shown)
-    assert any("Figure 3" in data.get("text/markdown", "") for data in shown)
+    assert sum("image/png" in data for data in shown) == 4
+    texts = [data.get("text/markdown", "") for data in shown]
+    assert all(any(words in text for text in texts) for words in ("Figure 3", "Table 1", "Table 2"))

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_runs import BASE, cells_of, fill, fill_cell, loaded, plausible, states_of, write_run
+from fake_runs import BASE, cells_of, fill, fill_cell, loaded, plausible, states_of, write_classifier, write_run
 from nero.plans.plan import Cell, Experiment, survey
-from nero.report import paper
+from nero.report import constraints, paper
 from nero.report.cells import EmbeddedDataError, Standing
 from nero.report.table_formats import entry_text, to_csv, to_latex, to_markdown
 from nero.report.tables import Entry, Table, build_table, ranks
@@ -187,6 +188,50 @@ def test_an_unfinished_search_shows_its_best_so_far(store: Store) -> None:
     assert markdown_cell(mnist_table(store), "nero") == "30.00 (n = 1 of 3, incomplete: search 2 of 4, η = 0.01)"
 
 
+def test_an_unfinished_search_shows_every_seed_at_its_leading_rate(store: Store) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    finals = [0.3, 0.5, 0.7]
+    for seed, final in enumerate(finals):
+        write_run(store, cell, 0.01, seed, final)
+    write_run(store, cell, 0.1, 0, 0.2)
+    table = mnist_table(store)
+    expected = f"{100 * np.mean(finals):.2f} ± {100 * np.std(finals):.2f}"
+    assert markdown_cell(table, "nero") == f"{expected} (n = 3, incomplete: search 2 of 4, η = 0.01)"
+    assert deep_entry(table, "nero").result.standing is Standing.INCOMPLETE
+
+
+def test_a_search_without_repeats_is_incomplete_until_it_has_ended(store: Store) -> None:
+    cell = replace(cells_of("mnist")[f"{DEEP} nero"], repeat_seeds=())
+    experiment = Experiment("search", "Search", (cell,))
+    for searched, lr in enumerate(cell.lrs, start=1):
+        write_run(store, cell, lr, 0, lr)
+        table = build_table(experiment, [survey(cell, store.summaries())])
+        said = entry_text(table.rows[0].entries["nero"]).detail
+        missing = f"incomplete: search {searched} of 4, " if searched < 4 else ""
+        assert said == f"n = 1, {missing}η = {lr:g}"
+        assert table.complete == (searched == 4)
+
+
+def test_a_seed_that_diverged_during_the_search_is_said(store: Store) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    write_run(store, cell, 0.01, 0, 0.5)
+    write_run(store, cell, 0.01, 1, None)
+    table = mnist_table(store)
+    assert markdown_cell(table, "nero") == "50.00 (n = 1 of 3, seed 1 diverged, incomplete: search 1 of 4, η = 0.01)"
+    assert deep_entry(table, "nero").rank is None
+
+
+def test_rows_of_one_task_keep_their_own_metric(store: Store) -> None:
+    experiment, states = states_of(store)
+    write_run(store, cells_of("mnist")[f"{DEEP} lamb"], 0.01, 0, 0.5)
+    summaries = store.summaries()
+    table = build_table(experiment, [survey(state.cell, summaries) for state in states])
+    assert [row.metric and row.metric.label for row in table.rows if row.task == DEEP] == [
+        "training accuracy (%)",
+        None,
+    ], "a row without runs does not take its neighbour's metric, nor its own away from it"
+
+
 def test_runs_that_failed_or_were_cut_off_do_not_count(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     write_run(store, cell, 0.01, 0, 0.3, status="failed")
@@ -331,8 +376,11 @@ def test_the_authors_last_epoch_of_the_reparameterised_network(sigma: int, low: 
 # formats
 
 
-@pytest.fixture(params=["empty", "mixed", "smoke"])
+@pytest.fixture(params=["empty", "mixed", "smoke", "listed"])
 def any_table(request: pytest.FixtureRequest, store: Store) -> Table:
+    if request.param == "listed":
+        write_classifier(store, cells_of("ablation")["cifar10_vgg11 nero True True"], 0.02, 0, 0.1)
+        return build_table(*states_of(store, "ablation"), paper.ablation(), constraints.LISTING)
     if request.param == "smoke":
         fill(store, "smoke", plausible, data="embedded")
         return build_table(*states_of(store, "smoke"))
@@ -343,7 +391,8 @@ def any_table(request: pytest.FixtureRequest, store: Store) -> Table:
 
 def test_markdown_has_equal_column_counts(any_table: Table) -> None:
     counts = {len(row) for row in markdown_rows(to_markdown(any_table))}
-    assert counts == {2 + bool(any_table.source) + len(any_table.optims)}
+    columns = 2 + bool(any_table.source) + len(any_table.optims)
+    assert counts == {len(any_table.listing.heads) + 2 if any_table.listing else columns}
 
 
 def test_latex_balances_and_escapes(any_table: Table) -> None:

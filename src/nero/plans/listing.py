@@ -14,7 +14,7 @@ def describe_plan(experiment: Experiment, states: Sequence[CellState], summaries
     times = [expected_seconds(run, summaries) for run in runs]
     for run, seconds in zip(runs, times, strict=True):
         lines.append(f"  pending  {run.run_id}  {run.epochs} epochs  {clock(seconds) if seconds else 'time unknown'}")
-    found = (s for state in states for s in (*state.search.values(), *state.repeats.values()) if s is not None)
+    found = (s for state in states for s in (*state.search.values(), *state.at_leading.values()) if s is not None)
     settled = len({summary["run_id"] for summary in found})  # cells may share runs
     undecided = sum(state.undecided for state in states)
     known = [seconds for seconds in times if seconds is not None]

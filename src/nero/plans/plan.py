@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import OmegaConf
 
 from nero.plans.config import ROOT, ConfigError, RunConfig, compose, names
 from nero.runs.store import SETTLED, Status
@@ -70,6 +71,12 @@ class Cell:
         overrides = (*self.words, f"optim.lr={lr!r}", f"seed={seed}")
         return PlannedRun(config.run_id, self.task, self.optim, lr, seed, config.epochs, overrides)
 
+    def setting(self, key: str) -> Any:
+        """What the config of the cell's runs says under a dotted key; None where it has no such key, or is to come."""
+        if self.to_come:
+            return dict(self.variant).get(key)
+        return OmegaConf.select(self._config.cfg, key)
+
     @property
     def seeds(self) -> tuple[int, ...]:
         return (self.search_seed, *self.repeat_seeds)
@@ -82,14 +89,24 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellState:
-    """What is known of a cell: its search, its best learning rate, its repeats."""
+    """What is known of a cell: its search, the learning rate that leads it, every seed logged at that rate."""
 
     cell: Cell
     search: dict[float, Summary | None]  # learning rate -> the settled run with the search seed
-    best_lr: float | None = None  # None while the search goes on, and where every run diverged
-    repeats: dict[int, Summary | None] = field(default_factory=dict)  # seed -> the settled run at the best rate
+    leading_lr: float | None = None  # the best of what is searched so far; None where nothing is, or all of it diverged
+    at_leading: dict[int, Summary | None] = field(default_factory=dict)  # seed -> the settled run at the leading rate
     pending: tuple[PlannedRun, ...] = ()
     undecided: int = 0  # repeats that will be asked for once the search has ended
+
+    @property
+    def searching(self) -> bool:
+        """The grid has rates without a settled run, so that the leading one may still be overtaken."""
+        return len(self.search) > 1 and any(run is None for run in self.search.values())
+
+    @property
+    def best_lr(self) -> float | None:
+        """The leading rate once the search has ended; None before, and where every run diverged."""
+        return None if self.searching else self.leading_lr
 
     @property
     def complete(self) -> bool:
@@ -147,14 +164,15 @@ def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:
     search = {lr: cell.run(lr, cell.search_seed) for lr in cell.lrs}
     found = {lr: _settled(summaries.get(run.run_id)) for lr, run in search.items()}
     missing = tuple(run for lr, run in search.items() if found[lr] is None)
+    # A lone learning rate needs no search: it leads even where its first seed diverged.
+    leading = best_lr(found) if len(cell.lrs) > 1 else cell.lrs[0]
+    runs = {seed: cell.run(leading, seed) for seed in cell.seeds} if leading is not None else {}
+    at_leading = {seed: _settled(summaries.get(run.run_id)) for seed, run in runs.items()}
     if len(cell.lrs) > 1 and missing:
-        return CellState(cell, found, pending=missing, undecided=len(cell.repeat_seeds))
-    best = best_lr(found) if len(cell.lrs) > 1 else cell.lrs[0]
-    if best is None:
-        return CellState(cell, found)
-    runs = {seed: cell.run(best, seed) for seed in cell.seeds}
-    repeats = {seed: _settled(summaries.get(run.run_id)) for seed, run in runs.items()}
-    return CellState(cell, found, best, repeats, tuple(run for seed, run in runs.items() if repeats[seed] is None))
+        # What is logged of repeats is told; none is asked for while another rate may overtake this one.
+        return CellState(cell, found, leading, at_leading, missing, undecided=len(cell.repeat_seeds))
+    repeats = tuple(run for seed, run in runs.items() if at_leading[seed] is None)
+    return CellState(cell, found, leading, at_leading, repeats)
 
 
 def best_lr(search: Mapping[float, Summary | None]) -> float | None:

@@ -2,10 +2,11 @@
 
 catalogue   which table and figures each experiment has; a new one is one entry there
 frame       runs, curves and traces as tidy frames
-cells       what the runs of one table cell say
+cells       what the runs of one table cell say;  constraints  which constraints of balanced networks they kept
 paper       the paper's own numbers, from results/paper
 tables      the table of an experiment;  table_formats  the same as Markdown, CSV, LaTeX
-figures     one function per figure;     style          names, colours, bytes that can be reproduced
-curves      curves of several seeds;     figure3_numbers  how far ours lie from the authors'
+figures     Figure 3, and learning curves of any experiment;  cifar_figures  Figures 1, 2 and 5
+drawing     a cell's runs as a line and a band, and notes on what is missing;  curves  those runs, made comparable
+style       names, colours, bytes that can be reproduced;  figure3_numbers  how far our curves lie from the authors'
 files       what is written where, and the check against what is committed
 """

@@ -1,7 +1,7 @@
 """What each experiment reports: its table, its figures, and figures in numbers. A new one joins by an entry here."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from nero.plans.config import ROOT
 from nero.plans.plan import CellState, Experiment, Summary, load_experiment, survey
-from nero.report import cells, figure3_numbers, figures, frame, paper
-from nero.report.tables import Table, build_table
+from nero.report import cells, cifar_figures, constraints, figure3_numbers, figures, frame, paper
+from nero.report.tables import Listing, Table, build_table
 from nero.runs.store import Status, Store
 
 
@@ -61,6 +61,7 @@ class Contents:
     published: Callable[[], paper.Published] | None = None  # the paper's numbers for its table
     figures: Mapping[str, Callable[[Evidence], Figure]] = field(default_factory=dict)  # by file name
     numbers: Mapping[str, Callable[[Evidence], str]] = field(default_factory=dict)  # figures as Markdown, likewise
+    listing: Listing | None = None  # where the table has a line for each cell
 
 
 def _learning_curves(evidence: Evidence) -> Figure:
@@ -75,9 +76,19 @@ def _figure3_numbers(evidence: Evidence) -> str:
     return figure3_numbers.to_markdown(evidence.states, evidence.curves, evidence.traces)
 
 
+def _of_epochs(draw: Callable[[Sequence[CellState], pd.DataFrame], Figure]) -> Callable[[Evidence], Figure]:
+    """A figure that needs the cells and their curves by epoch."""
+    return lambda evidence: draw(evidence.states, evidence.curves)
+
+
 CATALOGUE: dict[str, Contents] = {
     "mnist": Contents(paper.mnist, {"figure3": _figure3}, {"figure3": _figure3_numbers}),
-    "table1": Contents(paper.table1),
+    "table1": Contents(paper.table1, {"figure5": _of_epochs(cifar_figures.figure5)}),
+    "ablation": Contents(
+        paper.ablation,
+        {"figure1": _of_epochs(cifar_figures.figure1), "figure2": _of_epochs(cifar_figures.figure2)},
+        listing=constraints.LISTING,
+    ),
 }
 """By experiment. One that is not named here gets its table and its learning curves, with no numbers of the paper's."""
 
@@ -95,8 +106,9 @@ def gather(name: str, store: Store, summaries: Mapping[str, Summary] | None = No
 
 
 def make_table(evidence: Evidence) -> Table:
-    published = _contents(evidence).published
-    return build_table(evidence.experiment, evidence.states, published() if published else None)
+    contents = _contents(evidence)
+    published = contents.published() if contents.published else None
+    return build_table(evidence.experiment, evidence.states, published, contents.listing)
 
 
 def make_figures(evidence: Evidence) -> dict[str, Figure]:

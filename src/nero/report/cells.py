@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from nero.plans.plan import Cell, CellState, Summary, best_lr
+from nero.plans.plan import Cell, CellState, Summary
 from nero.runs.store import Status
 
 Variant = tuple[tuple[str, Any], ...]
@@ -28,7 +28,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class CellResult:
-    """A cell's final values at its best learning rate, in the unit of the log."""
+    """A cell's final values at its leading learning rate, in the unit of the log."""
 
     state: CellState
     standing: Standing
@@ -46,11 +46,9 @@ class CellResult:
 
 
 def read_cell(state: CellState) -> CellResult:
-    """Sum up a cell. While a search goes on, its best run so far stands for the cell."""
-    lr = state.best_lr if state.repeats else best_lr(state.search)
-    at_lr = state.repeats.values() if state.repeats else [state.search[lr]] if lr is not None else []
-    runs = tuple(run for run in at_lr if run is not None)
-    return CellResult(state, _standing(state, runs), lr, runs)
+    """Sum up a cell. While a search goes on, the rate that leads it stands for the cell, with all its logged seeds."""
+    runs = tuple(run for run in state.at_leading.values() if run is not None)
+    return CellResult(state, _standing(state, runs), state.leading_lr, runs)
 
 
 def _standing(state: CellState, runs: tuple[Summary, ...]) -> Standing:
@@ -68,7 +66,7 @@ def has_diverged(run: Summary) -> bool:
 
 def logged(state: CellState) -> list[Summary]:
     """Every settled run of a cell, search and repeats, each once."""
-    runs = [*state.search.values(), *state.repeats.values()]
+    runs = [*state.search.values(), *state.at_leading.values()]
     return list({run["run_id"]: run for run in runs if run is not None}.values())
 
 
@@ -98,17 +96,17 @@ def gap(state: CellState) -> str | None:
     """What a cell lacks, in words, or None."""
     if state.cell.to_come:
         return state.cell.to_come
-    if state.undecided or not state.repeats:
+    if state.searching:
         searched = sum(run is not None for run in state.search.values())
-        return f"search {searched} of {len(state.search)}" if state.pending else None
-    return seeds_text(seed for seed, run in state.repeats.items() if run is None)
+        return f"search {searched} of {len(state.search)}"
+    return seeds_text(seed for seed, run in state.at_leading.items() if run is None)
 
 
 def divergence(state: CellState) -> str | None:
-    """Which runs at the best learning rate diverged, in words, or None."""
-    if not state.repeats:
+    """Which runs at the leading learning rate diverged, in words, or None."""
+    if not state.at_leading:
         return "every learning rate" if state.diverged else None
-    return seeds_text(seed for seed, run in state.repeats.items() if run is not None and has_diverged(run))
+    return seeds_text(seed for seed, run in state.at_leading.items() if run is not None and has_diverged(run))
 
 
 def seeds_text(seeds: Iterable[int]) -> str | None:

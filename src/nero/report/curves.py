@@ -13,9 +13,9 @@ def name(cell: Cell) -> str:
     return style.name(cell.optim) + (f" at {cells.variant_text(cell.variant)}" if cell.variant else "")
 
 
-def at_best(state: CellState, frame: pd.DataFrame, key: str) -> pd.DataFrame:
-    """The lines of `frame` under `key` of a cell's runs at its best learning rate."""
-    run_ids = [run["run_id"] for run in state.repeats.values() if run is not None]
+def at_leading(state: CellState, frame: pd.DataFrame, key: str) -> pd.DataFrame:
+    """The lines of `frame` under `key` of a cell's runs at its leading learning rate."""
+    run_ids = [run["run_id"] for run in state.at_leading.values() if run is not None]
     return frame[frame.run_id.isin(run_ids) & (frame.key == key)]
 
 

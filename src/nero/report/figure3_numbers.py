@@ -32,7 +32,7 @@ def _left(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str
     authors = paper.reparam_curves()
     for state in states:
         sigma = dict(state.cell.variant)["task.sigma"]
-        ours = curves.block_means(curves.at_best(state, frame, KEY))
+        ours = curves.block_means(curves.at_leading(state, frame, KEY))
         theirs = authors[authors.sigma == sigma]
         yield _line(f"σ = {sigma}", state, ours, theirs.lr.iloc[0], curves.block_means(theirs), "iteration")
 
@@ -42,21 +42,22 @@ def _right(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[st
     for state in states:
         theirs = authors[authors.optim == state.cell.optim]
         yield _line(
-            curves.name(state.cell), state, curves.at_best(state, frame, KEY), theirs.lr.iloc[0], theirs, "epoch"
+            curves.name(state.cell), state, curves.at_leading(state, frame, KEY), theirs.lr.iloc[0], theirs, "epoch"
         )
 
 
 def _line(name: str, state: CellState, ours: pd.DataFrame, their_lr: float, theirs: pd.DataFrame, x: str) -> list[str]:
     mine, other = (curves.by_seed(frame, x, scale(KEY)) for frame in (ours, theirs))
     gaps = (mine.mean(axis=1) - other.mean(axis=1)).dropna()
-    if state.best_lr is None or gaps.empty:
+    if state.leading_lr is None or gaps.empty:
         said = cells.divergence(state)
         return [name, f"{said} diverged" if said else "missing", rate(their_lr), *[""] * (len(CURVES) - 3)]
+    lacking = cells.gap(state)
     sizes = gaps.abs().to_numpy()
     largest = int(sizes.argmax())
     return [
         name,
-        rate(state.best_lr),
+        rate(state.leading_lr) + (f" (incomplete: {lacking})" if lacking else ""),
         rate(their_lr),
         str(mine.shape[1]),
         str(other.shape[1]),

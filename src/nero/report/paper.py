@@ -12,20 +12,30 @@ from pathlib import Path
 import pandas as pd
 
 from nero.plans.config import ROOT
+from nero.plans.plan import Cell
 from nero.report.cells import Variant
 from nero.report.units import ShownMetric, scale, shown_metric
 
 PAPER = ROOT / "results" / "paper"
 
+VGG11, RESNET18 = "cifar10_vgg11", "cifar10_resnet18"
+"""Our tasks of Figures 1, 2 and 5."""
+
 TABLE1_TASKS = {
     ("cgan", "BigGAN-like"): "cifar10_cgan",
-    ("classification", "VGG11"): "cifar10_vgg11",
-    ("classification", "ResNet-18"): "cifar10_resnet18",
+    ("classification", "VGG11"): VGG11,
+    ("classification", "ResNet-18"): RESNET18,
     ("language model", "Transformer"): "wikitext2_transformer",
     ("translation", "Transformer"): "multi30k_transformer",
     ("ppo", "vanilla CNN"): "pong_ppo",
 }
 """(task, model) of the paper's rows -> our task."""
+
+BOTH_CONSTRAINTS = {"madam": "madam_constrained", "lamb": "lamb_constrained"}
+"""Optimiser of the ablation -> our name for it with both constraints. One that is not here has them as settings."""
+
+CONSTRAINT_SETTINGS = {"fix_mean": "optim.mean", "fix_norm": "optim.norm"}
+"""The paper's constraints -> our settings of an optimiser that has them."""
 
 REPARAM, DEEP = "mnist_reparam", "mnist_mlp100"
 """Our tasks of Figure 3, left and right."""
@@ -36,9 +46,18 @@ REPARAM_EPOCHS, REPARAM_LR = 5, 0.01
 ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
 """What the authors logged of both MNIST networks."""
 
+ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
+"""What the paper reports of both CIFAR-10 classifiers."""
+
+CIFAR10_EPOCHS = 200
+"""For how long it trained them."""
 
 ResultKey = tuple[str, Variant, str]
 """(task, variant, optimiser)."""
+
+
+def key(cell: Cell) -> ResultKey:
+    return cell.task, cell.variant, cell.optim
 
 
 @dataclass(frozen=True)
@@ -70,6 +89,26 @@ def table1(folder: Path = PAPER) -> Published:
             metrics[task] = ShownMetric(row["metric"], row["goal"])
             results[task, (), row["optimizer"]] = Result(float(row["mean"]), float(row["std"]), float(row["lr"]))
     return Published("paper", results, metrics)
+
+
+def ablation(folder: Path = PAPER) -> Published:
+    """Table 2 as printed."""
+    results: dict[ResultKey, Result] = {}
+    with (folder / "ablation.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            result = Result(float(row["top1_error"]), float(row["std"]), float(row["best_lr"]))
+            fixed = {setting: row[constraint] == "1" for constraint, setting in CONSTRAINT_SETTINGS.items()}
+            results[VGG11, *_ablation_cell(row["optimizer"], fixed)] = result
+    return Published("paper", results, {VGG11: shown_metric(ERROR)})
+
+
+def _ablation_cell(optim: str, fixed: Mapping[str, bool]) -> tuple[Variant, str]:
+    """(variant, optimiser) of our cell for a row of Table 2."""
+    if optim not in BOTH_CONSTRAINTS:
+        return tuple(fixed.items()), optim
+    if len(set(fixed.values())) > 1:
+        raise ValueError(f"{optim} has both constraints or none, not {dict(fixed)}")
+    return (), BOTH_CONSTRAINTS[optim] if all(fixed.values()) else optim
 
 
 def mnist(folder: Path = PAPER) -> Published:

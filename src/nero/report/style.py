@@ -1,8 +1,9 @@
 """How all figures and tables look: names, colours, and settings that make a figure's bytes reproducible."""
 
 import io
+import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +27,14 @@ its file name and draws from OTHERS.
 
 VARIANTS = ("#808080", "#56B4E9")
 """Settings of one optimiser against each other: colours that no optimiser has."""
+
+CONSTRAINTS = {
+    (False, False): ("neither", VARIANTS[0]),
+    (True, False): ("mean", VARIANTS[1]),
+    (False, True): ("norm", "#332288"),
+    (True, True): ("both", OPTIMS["nero"][1]),
+}
+"""(mean, norm) constraints of Nero -> how a legend names them, and their colour: with both it is any figure's Nero."""
 
 OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
 
@@ -97,15 +106,18 @@ def panels(rows: int, columns: int, title: str) -> tuple[Figure, list[Axes]]:
 
 def head(axes: Axes, title: str, notes: Iterable[str]) -> None:
     """A panel's title, and below it what is to be said on its face."""
-    lines = [line for note in notes for line in textwrap.wrap(note, 62)]
+    # A short remark in brackets is kept on one line: textwrap breaks at no space but the plain one.
+    kept = (re.sub(r"\([^()]{1,30}\)", lambda remark: remark[0].replace(" ", "\xa0"), note) for note in notes)
+    lines = [line.replace("\xa0", " ") for note in kept for line in textwrap.wrap(note, 62)]
     axes.set_title("\n".join([title, *lines]), loc="left")
 
 
-def legend_below(axes: Axes, columns: int = 2) -> None:
-    """Outside the panel, where it hides no curve."""
-    if axes.get_legend_handles_labels()[0]:
+def legend_below(axes: Axes, columns: int = 2, handles: Sequence[Any] | None = None) -> None:
+    """Outside the panel, where it hides no curve; of all that has a label, or of `handles`."""
+    shown = axes.get_legend_handles_labels()[0] if handles is None else list(handles)
+    if shown:
         # A distance in font sizes, not in panel heights: it clears the axis label whatever the panel's size.
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4.5, ncols=columns)
+        axes.legend(handles=shown, loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4.5, ncols=columns)
 
 
 def settle(figure: Figure) -> Figure:

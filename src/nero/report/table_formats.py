@@ -2,13 +2,14 @@
 
 import csv
 import io
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nero.report import cells, style
 from nero.report.cells import Standing
-from nero.report.tables import Entry, Row, Table
+from nero.report.tables import Entry, Listing, Row, Table
 from nero.report.units import ShownMetric, number, rate
 
 ARROWS = {"min": "↓", "max": "↑"}
@@ -17,11 +18,24 @@ EMBEDDED = "Embedded data, not the paper's: these numbers say that the chain wor
 
 @dataclass(frozen=True)
 class Text:
-    """A cell's words: its value, which may be emphasised, and what is to be known about it."""
+    """The words of one place: a value, which may be emphasised, and what is to be known about it."""
 
     value: str
     detail: str = ""
     rank: int | None = None
+    code: str = ""  # a name that the project's files have, before the value
+
+
+Line = list[Text]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table laid out, before any format: column heads, and lines in blocks that stand together."""
+
+    heads: list[str]
+    blocks: list[list[Line]]
+    left: int  # columns that say what a line is; the others hold numbers
 
 
 def entry_text(entry: Entry) -> Text:
@@ -62,28 +76,64 @@ def notes(table: Table) -> str:
     """How to read the table."""
     said = [
         "Mean ± population standard deviation over n seeds, at the end of training, at the best learning rate η of a "
-        "search with one seed, or at the only one asked for. In each row the best is bold and the runner-up underlined."
+        "search with one seed, or at the only one asked for. "
+        f"In each {'column' if table.listing else 'row'} the best is bold and the runner-up underlined."
     ]
+    if table.listing:
+        said.append(f"Task: {', '.join(dict.fromkeys(row.task for row in table.rows))}.")
     if not table.complete:
         said.append("An incomplete cell shows, and is ranked by, what is logged so far.")
     return " ".join(said)
+
+
+# Layouts
+
+
+def lay_out(table: Table) -> Sheet:
+    return _listed(table, table.listing) if table.listing else _grid(table)
+
+
+def _grid(table: Table) -> Sheet:
+    """A block per row: a line of ours and, where there are numbers of the paper's, one of those below it."""
+    heads = ["task", "metric", *([""] if table.source else [])]
+    blocks = []
+    for row in table.rows:
+        label = Text(f", {cells.variant_text(row.variant)}" if row.variant else "", code=row.task)
+        # An optimiser that the row does not have leaves its place empty.
+        entries = [row.entries.get(optim) for optim in table.optims]
+        ours = [entry_text(entry) if entry else Text("") for entry in entries]
+        theirs = [published_text(entry) if entry else Text("") for entry in entries]
+        first = [label, Text(_heading(row.metric))]
+        if table.source:
+            below = [Text(""), Text(""), Text(table.source), *theirs]
+            blocks.append([[*first, Text("ours"), *ours], below])
+        else:
+            blocks.append([[*first, *ours]])
+    return Sheet([*heads, *map(style.name, table.optims)], blocks, len(heads))
+
+
+def _listed(table: Table, listing: Listing) -> Sheet:
+    """A line per cell, ours and the paper's side by side; lines with the same first word are a block."""
+    [metric] = {_heading(row.metric) for row in table.rows}
+    heads = [*listing.heads, *(f"{metric}, {whose}".lstrip(", ") for whose in ("ours", table.source) if whose)]
+    lines = []
+    for entry in (entry for row in table.rows for entry in row.entries.values()):
+        theirs = [published_text(entry)] if table.source else []
+        lines.append([*map(Text, listing.words(entry.result.state.cell)), entry_text(entry), *theirs])
+    blocks = [list(block) for _, block in itertools.groupby(lines, key=lambda line: line[0].value)]
+    return Sheet(heads, blocks, len(listing.heads))
 
 
 # Markdown
 
 
 def to_markdown(table: Table) -> str:
-    """Two lines per row where the paper has numbers: ours, and the paper's below it."""
-    head = ["task", "metric", *([""] if table.source else []), *map(style.name, table.optims)]
+    sheet = lay_out(table)
     lines = [f"# {table.title}", ""]
     if table.embedded:
         lines += [f"**{EMBEDDED}**", ""]
-    lines += [markdown_line(head), markdown_line(["---"] * len(head))]
-    for row in table.rows:
-        label = f"`{row.task}`" + (f", {cells.variant_text(row.variant)}" if row.variant else "")
-        for whose, texts in _lines(table, row):
-            first = [label, _heading(row.metric)] if whose in ("ours", "") else ["", ""]
-            lines.append(markdown_line([*first, *([whose] if table.source else []), *map(_markdown_cell, texts)]))
+    lines += [markdown_line(sheet.heads), markdown_line(["---"] * len(sheet.heads))]
+    lines += [markdown_line([_markdown_cell(text) for text in line]) for block in sheet.blocks for line in block]
     return "\n".join([*lines, "", notes(table), ""])
 
 
@@ -93,27 +143,22 @@ def markdown_line(words: list[str]) -> str:
 
 def _markdown_cell(text: Text) -> str:
     emphasis: dict[int | None, str] = {1: f"**{text.value}**", 2: f"<u>{text.value}</u>"}
-    return emphasis.get(text.rank, text.value) + (f" ({text.detail})" if text.detail else "")
+    value = emphasis.get(text.rank, text.value)
+    return (f"`{text.code}`" if text.code else "") + value + (f" ({text.detail})" if text.detail else "")
 
 
 # LaTeX
 
 
 def to_latex(table: Table) -> str:
-    """A floating table for a document that loads booktabs."""
-    columns = "ll" + ("l" if table.source else "") + "c" * len(table.optims)
-    head = ["task", "metric", *([""] if table.source else []), *map(style.name, table.optims)]
-    body = []
-    for number_, row in enumerate(table.rows):
-        if number_:
+    """A floating table for a document that loads booktabs, and amssymb for ticks."""
+    sheet = lay_out(table)
+    columns = "l" * sheet.left + "c" * (len(sheet.heads) - sheet.left)
+    body: list[str] = []
+    for block in sheet.blocks:
+        if body:
             body.append(r"\addlinespace")
-        for whose, texts in _lines(table, row):
-            ours = whose in ("ours", "")
-            first = (
-                [_latex(cells.row_text((row.task, row.variant))), _latex(_heading(row.metric))] if ours else ["", ""]
-            )
-            words = [*first, *([_latex(whose)] if table.source else []), *map(_latex_cell, texts)]
-            body.append(" & ".join(words) + r" \\")
+        body += [" & ".join(map(_latex_cell, line)) + r" \\" for line in block]
     caption = " ".join([f"{table.title}.", *([EMBEDDED] if table.embedded else []), notes(table)])
     return "\n".join(
         [
@@ -121,7 +166,7 @@ def to_latex(table: Table) -> str:
             r"\centering\footnotesize",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            " & ".join(map(_latex, head)) + r" \\",
+            " & ".join(map(_latex, sheet.heads)) + r" \\",
             r"\midrule",
             *body,
             r"\bottomrule",
@@ -143,6 +188,7 @@ LATEX = {
     "η": r"$\eta$",
     "↓": r"$\downarrow$",
     "↑": r"$\uparrow$",
+    "✓": r"\checkmark{}",
 }
 
 
@@ -155,7 +201,7 @@ def _latex(text: str) -> str:
 def _latex_cell(text: Text) -> str:
     emphasis: dict[int | None, Callable[[str], str]] = {1: r"\textbf{{{}}}".format, 2: r"\underline{{{}}}".format}
     value = emphasis.get(text.rank, str)(_latex(text.value))
-    return value + (rf" {{\scriptsize ({_latex(text.detail)})}}" if text.detail else "")
+    return _latex(text.code) + value + (rf" {{\scriptsize ({_latex(text.detail)})}}" if text.detail else "")
 
 
 # CSV
@@ -210,14 +256,6 @@ def _exact(value: float | None) -> str:
 
 def _whole(value: int | None) -> str:
     return "" if value is None else str(value)
-
-
-def _lines(table: Table, row: Row) -> Iterator[tuple[str, list[Text]]]:
-    """Whose numbers, and one text per optimiser; an optimiser that the row does not have leaves its place empty."""
-    entries = [row.entries.get(optim) for optim in table.optims]
-    yield "ours" if table.source else "", [entry_text(entry) if entry else Text("") for entry in entries]
-    if table.source:
-        yield table.source, [published_text(entry) if entry else Text("") for entry in entries]
 
 
 def _heading(metric: ShownMetric | None) -> str:

@@ -1,17 +1,21 @@
 """The table of an experiment: our results and, where there are any, the paper's beside them.
 
-One row per (task, variant), one column per optimiser. A cell is the mean and the population standard deviation of the
-metric at the end of training, over the seeds at the best learning rate of the search.
+One row per (task, variant) and one column per optimiser; with a `Listing`, one line per cell. A cell is the mean and
+the population standard deviation of the metric at the end of training, over the seeds at the best learning rate of the
+search, or at the one that leads it so far.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from nero.plans.plan import CellState, Experiment
+from nero.plans.plan import Cell, CellState, Experiment
 from nero.report import cells, paper, style
 from nero.report.cells import CellResult, Standing
 from nero.report.units import ShownMetric, scale, shown_metric
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class Entry:
     result: CellResult
     mean: float | None
     std: float | None  # None for fewer than two runs: one run has no spread
-    rank: int | None  # 1 is the row's best, 2 its runner-up; None for a cell that takes no part
+    rank: int | None  # 1 is the best of its row (in a listing: of all lines), 2 the runner-up; None takes no part
     published: paper.Result | None
     published_rank: int | None
 
@@ -44,6 +48,14 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Listing:
+    """A layout with a line for each cell, all of one task, as the paper's Table 2."""
+
+    heads: tuple[str, ...]  # of the columns that say which cell it is
+    words: Callable[[Cell], tuple[str, ...]]  # what stands in them; lines with the same first word stand together
+
+
+@dataclass(frozen=True)
 class Table:
     name: str
     title: str
@@ -51,6 +63,7 @@ class Table:
     rows: tuple[Row, ...]
     embedded: bool
     source: str | None  # whose numbers stand beside ours
+    listing: Listing | None = None  # None: a row per (task, variant), a column per optimiser
 
     @property
     def complete(self) -> bool:
@@ -58,22 +71,45 @@ class Table:
         return standings <= {Standing.COMPLETE, Standing.DIVERGED}
 
 
-def build_table(experiment: Experiment, states: Sequence[CellState], published: paper.Published | None = None) -> Table:
+def build_table(
+    experiment: Experiment,
+    states: Sequence[CellState],
+    published: paper.Published | None = None,
+    listing: Listing | None = None,
+) -> Table:
     """Hold an experiment's cells against the paper's. Embedded data beside the paper's numbers raises."""
     if published is not None:
         cells.require_real(states)
-    built = [_row(key, row_states, published) for key, row_states in cells.rows(states).items()]
+    if listing:
+        states = _in_published_order(states, published)
+    rows = cells.rows(states)
+    entries: dict[paper.ResultKey, Entry] = {}
+    metrics: dict[paper.ResultKey, ShownMetric | None] = {}
+    for rivals in [states] if listing else rows.values():
+        task = _only_task(rivals)
+        metric, factor = _metric(task, rivals, published)
+        metrics |= dict.fromkeys((paper.key(state.cell) for state in rivals), metric)
+        entries |= _entries(rivals, metric, factor, published)
     return Table(
         name=experiment.name,
         title=experiment.title,
         optims=style.in_order(state.cell.optim for state in states),
-        rows=tuple(built),
+        rows=tuple(
+            Row(
+                task,
+                variant,
+                metrics[paper.key(row_states[0].cell)],
+                {s.cell.optim: entries[paper.key(s.cell)] for s in row_states},
+            )
+            for (task, variant), row_states in rows.items()
+        ),
         embedded=any(cells.is_embedded(state.cell) for state in states),
         source=published.source if published else None,
+        listing=listing,
     )
 
 
-def ranks(means: Mapping[str, float], metric: ShownMetric | None) -> dict[str, int]:
+def ranks(means: Mapping[Key, float], metric: ShownMetric | None) -> dict[Key, int]:
     """Place of each mean, 1 for the best; equal means share a place. A lone cell has nothing to be ranked against."""
     if metric is None or len(means) < 2:
         return {}
@@ -81,32 +117,41 @@ def ranks(means: Mapping[str, float], metric: ShownMetric | None) -> dict[str, i
     return {name: order.index(metric.sign * mean) + 1 for name, mean in means.items()}
 
 
-def _row(key: cells.RowKey, states: Sequence[CellState], published: paper.Published | None) -> Row:
-    task, variant = key
-    metric, factor = _metric(task, states, published)
-    results = {state.cell.optim: cells.read_cell(state) for state in states}
-    finals = {optim: [factor * final for final in result.finals] for optim, result in results.items()}
-    means = {optim: statistics.fmean(values) for optim, values in finals.items() if values}
+def _entries(
+    rivals: Sequence[CellState], metric: ShownMetric | None, factor: float, published: paper.Published | None
+) -> dict[paper.ResultKey, Entry]:
+    """The entries of cells that are ranked against each other; logged values times `factor` are shown."""
+    results = {paper.key(state.cell): cells.read_cell(state) for state in rivals}
+    finals = {key: [factor * final for final in result.finals] for key, result in results.items()}
+    means = {key: statistics.fmean(values) for key, values in finals.items() if values}
     # A cell of which a seed diverged ranks last: the mean of its survivors must not win a row.
-    places = ranks({optim: mean for optim, mean in means.items() if not results[optim].diverged}, metric)
-    theirs = {
-        optim: published.results[task, variant, optim]
-        for optim in results
-        if published and (task, variant, optim) in published.results
-    }
-    their_places = ranks({optim: result.mean for optim, result in theirs.items()}, metric)
-    entries = {
-        optim: Entry(
+    places = ranks({key: mean for key, mean in means.items() if not results[key].diverged}, metric)
+    theirs = {key: published.results[key] for key in results if published and key in published.results}
+    their_places = ranks({key: result.mean for key, result in theirs.items()}, metric)
+    return {
+        key: Entry(
             result=result,
-            mean=means.get(optim),
-            std=statistics.pstdev(finals[optim]) if len(finals[optim]) > 1 else None,
-            rank=places.get(optim),
-            published=theirs.get(optim),
-            published_rank=their_places.get(optim),
+            mean=means.get(key),
+            std=statistics.pstdev(finals[key]) if len(finals[key]) > 1 else None,
+            rank=places.get(key),
+            published=theirs.get(key),
+            published_rank=their_places.get(key),
         )
-        for optim, result in results.items()
+        for key, result in results.items()
     }
-    return Row(task, variant, metric, entries)
+
+
+def _only_task(rivals: Sequence[CellState]) -> str:
+    tasks = sorted({state.cell.task for state in rivals})
+    if len(tasks) != 1:
+        raise ValueError(f"cells are ranked against each other on one task, not on {', '.join(tasks)}")
+    return tasks[0]
+
+
+def _in_published_order(states: Sequence[CellState], published: paper.Published | None) -> list[CellState]:
+    """Those of the paper as the paper has them, then others as they come."""
+    places = {key: place for place, key in enumerate(published.results if published else ())}
+    return sorted(states, key=lambda state: places.get(paper.key(state.cell), len(places)))
 
 
 def _metric(

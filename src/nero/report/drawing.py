@@ -1,0 +1,87 @@
+"""What figures have in common: curves of a cell as a line and a band, and notes on what cannot be drawn."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from nero.plans.plan import CellState
+from nero.report import cells, style
+from nero.report.curves import at_leading, by_seed, name
+from nero.report.units import rate, scale
+
+
+class Notes:
+    """What a panel has to say about runs that it cannot draw."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, dict[str, list[str]]] = {"missing": {}, "diverged": {}}
+
+    def add(self, what: str, whose: str, detail: str | None) -> None:
+        if detail:
+            self._said[what].setdefault(detail, []).append(whose)
+
+    def lines(self) -> list[str]:
+        """Such as "missing: Nero, SGD (seeds 1, 2); LAMB (search 3 of 4)"."""
+        return [
+            f"{what}: " + "; ".join(f"{', '.join(whose)} ({detail})" for detail, whose in said.items())
+            for what, said in self._said.items()
+            if said
+        ]
+
+
+def draw_optimisers(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame, key: str, notes: Notes) -> None:
+    """One line per optimiser, at its leading rate; a variant of one is dotted, unless it is the same runs."""
+    palette = style.colours(state.cell.optim for state in states)
+    for optim in style.in_order(state.cell.optim for state in states):
+        first, *variants = (state for state in states if state.cell.optim == optim)
+        for state in [first, *(variant for variant in variants if variant.leading_lr != first.leading_lr)]:
+            varied = state is not first
+            whose = name(state.cell) if varied else style.name(optim)
+            ours = of_cell(state, curves, key, whose, notes)
+            label = f"{style.name(optim)}{rate_text(state.leading_lr)}"
+            linestyle = style.VARIANT if varied else style.OURS
+            draw(axes, ours, "epoch", scale(key), palette[optim], label, linestyle, planned=len(state.cell.seeds))
+
+
+def of_cell(state: CellState, frame: pd.DataFrame, key: str, whose: str, notes: Notes) -> pd.DataFrame:
+    """The lines of `frame` of the cell's runs at its leading learning rate; notes what is missing and what diverged."""
+    runs = {seed: run for seed, run in state.at_leading.items() if run is not None}
+    drawn = at_leading(state, frame, key)
+    there = set(drawn.run_id)
+    # A run can diverge before its first line; any other run without a line has lost it.
+    lost = cells.seeds_text(s for s, run in runs.items() if run["run_id"] not in there and not cells.has_diverged(run))
+    notes.add("missing", whose, cells.gap(state))
+    notes.add("missing", whose, f"no log of {lost}" if lost else None)
+    notes.add("diverged", whose, cells.divergence(state))
+    return drawn
+
+
+def draw(
+    axes: Axes,
+    frame: pd.DataFrame,
+    x: str,
+    factor: float,
+    colour: str,
+    label: str,
+    linestyle: str = style.OURS,
+    planned: int = 0,
+) -> Line2D | None:
+    """Mean over seeds as a line and their range as a band, as far as every seed goes; `planned` seeds are expected."""
+    seeds = by_seed(frame, x, factor)
+    if seeds.empty:
+        return None
+    count = seeds.shape[1]
+    at, ours = seeds.index.to_numpy(), linestyle != style.THEIRS
+    shade = colour if ours else style.darker(colour)
+    label = f"{label}, n = {count}" + (f" of {planned}" if count < planned else "")
+    [line] = axes.plot(at, seeds.mean(axis=1).to_numpy(), linestyle, color=shade, label=label)
+    if ours:  # the authors' range is left out: two bands of one colour could not be told apart
+        low, high = seeds.min(axis=1).to_numpy(), seeds.max(axis=1).to_numpy()
+        axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+    return line
+
+
+def rate_text(lr: float | None) -> str:
+    return f", η = {rate(lr)}" if lr is not None else ""

@@ -1,0 +1,284 @@
+"""The CIFAR-10 task on embedded images: what a batch is, what is measured, and that a run survives being cut."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+from torchvision.transforms import Compose, Normalize
+from torchvision.transforms.functional import convert_image_dtype
+
+from nero.data.augmentation import Augmentation
+from nero.data.images import load_cifar10
+from nero.data.sources import MissingData, default_root, is_complete
+from nero.data.synthetic import shapes
+from nero.engine.seeding import SeedStreams, seed_global
+from nero.plans.config import ConfigError, RunConfig, compose
+from nero.runs.store import RunDirectory, Store
+from nero.tasks.base import Context
+from nero.tasks.cifar10 import CIFAR10, MEAN, STD, load_images
+from nero.tasks.classification import EVALUATION_BATCH
+from nero.train import train
+from toy import without_times
+
+CPU = torch.device("cpu")
+TRAIN, BATCH = 50, 16  # three whole batches and one of two
+SMALL = (
+    "data=embedded",
+    f"task.train_examples={TRAIN}",
+    f"task.batch_size={BATCH}",
+    "task.epochs=3",
+    "task.network.width=2",
+    "machine=cpu",
+)
+WORDS = {
+    "cifar10_vgg11": (*SMALL, "task=cifar10_vgg11", "task.network.hidden=8"),
+    "cifar10_resnet18": (*SMALL, "task=cifar10_resnet18"),
+}
+EVERY_TASK = pytest.mark.parametrize("task", WORDS)
+
+
+class Pixels(nn.Module):
+    """A linear network: quick, and with nothing that differs between training and evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3 * 32 * 32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.flatten(1))
+
+
+def make_task(augmentation: Augmentation | None = None, seed: int = 0, data: str = "embedded") -> CIFAR10:
+    context = Context(CPU, SeedStreams(seed), data, default_root())
+    seed_global(0)
+    return CIFAR10(context, Pixels(), augmentation or Augmentation(4, True, 15), 4, BATCH, TRAIN)
+
+
+def prepare(tmp_path: Path, task: str, *words: str) -> tuple[RunConfig, RunDirectory]:
+    config = compose([*WORDS[task], f"store={tmp_path}", *words])
+    return config, Store(tmp_path).run(task, config.run_id)
+
+
+def joined(batches: Iterator[tuple[Tensor, ...]]) -> tuple[Tensor, Tensor]:
+    pixels, labels = zip(*batches, strict=True)
+    return torch.cat(pixels), torch.cat(labels)
+
+
+def test_an_epoch_has_every_image_once_and_keeps_the_last_smaller_batch() -> None:
+    task = make_task(Augmentation())
+    batches = list(task.batches(0))
+    assert [len(labels) for _, labels in batches] == [16, 16, 16, 2]
+    assert task.steps_per_epoch == 4
+    pixels, labels = joined(iter(batches))
+    data = shapes(train=TRAIN, test=100)
+    sums = {int(image.sum()): int(label) for image, label in zip(data.train_images, data.train_labels, strict=True)}
+    assert len(sums) == TRAIN
+    assert {int(image.sum()): int(label) for image, label in zip(pixels, labels, strict=True)} == sums
+
+
+def test_epochs_differ_in_order_and_in_augmentation_and_a_seed_gives_them_again() -> None:
+    task = make_task()
+    first, second = joined(task.batches(0)), joined(task.batches(1))
+    assert not torch.equal(first[1], second[1])
+    again = joined(make_task().batches(1))  # made at once, not ahead while the epoch before was trained
+    assert torch.equal(second[0], again[0])
+    assert torch.equal(second[1], again[1])
+    assert not torch.equal(first[0], joined(make_task(seed=1).batches(0))[0])
+
+
+def test_an_epoch_can_be_taken_up_in_its_middle() -> None:
+    whole, rest = list(make_task().batches(2)), list(make_task().batches(2, start=1))
+    assert len(rest) == 3
+    for (pixels, labels), (again, others) in zip(whole[1:], rest, strict=True):
+        assert torch.equal(pixels, again)
+        assert torch.equal(labels, others)
+
+
+def test_data_made_ahead_are_of_the_next_epoch_alone() -> None:
+    task = make_task()
+    list(task.batches(0))
+    skipped = joined(task.batches(2))
+    assert torch.equal(skipped[0], joined(make_task().batches(2))[0])
+    list(task.batches(3))
+    assert not task._ready, "nothing follows the last epoch"
+
+
+def test_batches_are_channels_last_bytes() -> None:
+    pixels, labels = next(make_task().batches(0))
+    assert (pixels.dtype, labels.dtype) == (torch.uint8, torch.int64)
+    assert pixels.shape == (BATCH, 3, 32, 32)
+    assert pixels.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_pixels_are_normalised_as_torchvision_does() -> None:
+    task = make_task()
+    pixels, _ = next(task.batches(0))
+    transform = Compose([lambda image: convert_image_dtype(image, torch.float32), Normalize(MEAN, STD)])
+    torch.testing.assert_close(task.prepare(pixels), torch.stack([transform(image) for image in pixels]))
+
+
+def test_errors_are_counted_over_the_batches_as_they_came_and_over_all_test_images() -> None:
+    task = make_task()
+    loss, wrong, steps = 0.0, 0, list(task.batches(0))
+    for batch in steps:
+        pixels, labels = batch
+        for _, batch_loss in task.losses(batch):
+            loss += batch_loss.item() * len(labels)
+        wrong += int((task.network(task.prepare(pixels)).argmax(1) != labels).sum())
+        with torch.no_grad():  # as a step would: what follows is counted with other weights
+            task.network.linear.weight.add_(0.01 * torch.randn_like(task.network.linear.weight))
+    metrics = task.evaluate()
+    assert set(metrics) == {"train/loss", "train/error", "val/loss", "val/error"}
+    assert metrics["train/error"] == wrong / TRAIN
+    assert metrics["train/loss"] == pytest.approx(loss / TRAIN, rel=1e-6)
+    data = shapes(train=TRAIN, test=100)
+    logits = task.network(task.prepare(data.test_images)).detach()
+    assert metrics["val/error"] == int((logits.argmax(1) != data.test_labels).sum()) / 100
+    assert metrics["val/loss"] == pytest.approx(float(nn.functional.cross_entropy(logits, data.test_labels)), rel=1e-5)
+    assert task.network.training
+
+
+def test_test_images_that_do_not_fill_their_last_batch_count_as_much_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task()
+    whole = task.test_score()
+    monkeypatch.setattr("nero.tasks.classification.EVALUATION_BATCH", 33)
+    parts = task.test_score()
+    assert EVALUATION_BATCH != 33
+    assert replace(parts, loss=0.0) == replace(whole, loss=0.0)
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
+
+
+@EVERY_TASK
+def test_weights_of_convolutions_are_channels_last(tmp_path: Path, task: str) -> None:
+    from nero.train import build_task
+
+    network = build_task(prepare(tmp_path, task)[0], CPU).networks()["network"]
+    weights = [param for param in network.parameters() if param.ndim == 4 and param.shape[1] > 1]
+    assert weights
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+
+
+@EVERY_TASK
+def test_a_run_logs_errors_and_its_final_validation_error(tmp_path: Path, task: str) -> None:
+    config, run = prepare(tmp_path, task)
+    outcome = train(config)
+    assert outcome["status"] == "done"
+    records = run.read_metrics()
+    assert outcome["final"] == records[-1]["val/error"]
+    assert outcome["metric"] == {"key": "val/error", "goal": "min", "label": "top-1 error"}
+    assert [record["step"] for record in records] == [4, 8, 12]
+    # Five epochs of warm-up, iteration by iteration: the last step of the first epoch is number 3 of 20.
+    assert records[0]["lr"] == pytest.approx(0.01 * 3 / 20)
+
+
+@EVERY_TASK
+def test_a_run_that_was_cut_within_an_epoch_ends_as_if_it_had_not_been(tmp_path: Path, task: str) -> None:
+    config, whole = prepare(tmp_path / "whole", task)
+    train(config)
+
+    class Cut(Exception):
+        pass
+
+    config, run = prepare(tmp_path / "cut", task, "machine.checkpoint_seconds=0")
+    from nero.engine import loop
+
+    saved = loop.Loop.checkpoint
+
+    def cut(self: loop.Loop) -> None:
+        saved(self)
+        if self.position.total_steps == 6:
+            raise Cut
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Loop, "checkpoint", cut)
+        assert train(config)["status"] == "failed"
+    assert train(config)["status"] == "done"
+    assert without_times(run.read_metrics()) == without_times(whole.read_metrics())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@EVERY_TASK
+def test_every_precision_trains(tmp_path: Path, task: str, precision: str) -> None:
+    config, _ = prepare(tmp_path, task, f"precision={precision}", "task.epochs=1")
+    assert train(config)["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("task.augmentation.degrees=-1", "task: degrees must be from 0 to 180, not -1"),
+        ("task.augmentation.padding=-2", "task: padding must be a whole number from 0, not -2"),
+        ("task.network.width=-1", "task: .*negative"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:
+    config, run = prepare(tmp_path, "cifar10_resnet18", word)
+    with pytest.raises(ConfigError, match=message) as error:
+        train(config)
+    assert "\n" not in str(error.value)
+    assert run.read_summary() is None
+
+
+def test_another_network_joins_by_its_name(tmp_path: Path) -> None:
+    words = ["task.network._target_=torchvision.models.squeezenet1_1", "+task.network.num_classes=10"]
+    words += ["~task.network.width", "task.epochs=1", "task.train_examples=8", "task.batch_size=8"]
+    config, _ = prepare(tmp_path, "cifar10_resnet18", *words)
+    assert train(config)["status"] == "done"
+
+
+def test_missing_images_are_said_with_the_command_that_gets_them(tmp_path: Path) -> None:
+    config, _ = prepare(tmp_path, "cifar10_vgg11", "data=real", f"data_root={tmp_path / 'none'}")
+    with pytest.raises(MissingData, match=r"prepare_data\.py cifar10"):
+        train(config)
+
+
+@pytest.mark.data
+def test_real_images_are_cifar10s() -> None:
+    if not is_complete("cifar10", default_root()):
+        pytest.skip(f"no cifar10 in {default_root()}")
+    whole = load_cifar10(default_root())
+    some = load_images(Context(CPU, SeedStreams(0), "real", default_root()), 70)
+    assert torch.equal(some.train_images, whole.train_images[:70])
+    assert len(some.test_labels) == 10_000
+    assert len(load_images(Context(CPU, SeedStreams(0), "real", default_root()), None).train_labels) == 50_000
+
+
+def test_a_compiled_network_trains_as_the_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = CompileCounter()  # runs what it is given as it stands
+    compile_module = nn.Module.compile
+    losses = []
+    for compiled in (False, True):
+        monkeypatch.setattr(nn.Module, "compile", lambda self, **how: compile_module(self, backend=counter, **how))
+        words = [f"machine.compile={str(compiled).lower()}", "task.epochs=2"]
+        config, run = prepare(tmp_path / str(compiled), "cifar10_resnet18", *words)
+        assert train(config)["status"] == "done"
+        losses.append([record["val/loss"] for record in run.read_metrics()])
+    assert losses[0] == losses[1]
+    assert counter.frame_count == 2, "a graph for whole batches, one for the last, none for evaluation"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb", "madam_constrained"])
+@EVERY_TASK
+def test_a_captured_run_follows_the_cpu(tmp_path: Path, task: str, optim: str) -> None:
+    assert losses_on(tmp_path, task, "gpu", optim) == pytest.approx(losses_on(tmp_path, task, "cpu", optim), rel=2e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@EVERY_TASK
+def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path, task: str) -> None:
+    on_gpu = losses_on(tmp_path, task, "gpu", "nero", "machine.compile=true")
+    assert on_gpu == pytest.approx(losses_on(tmp_path, task, "cpu", "nero"), rel=2e-2)
+
+
+def losses_on(tmp_path: Path, task: str, machine: str, optim: str, *words: str) -> list[float]:
+    still = ["task.network.dropout=0"] if task == "cifar10_vgg11" else []
+    settings = [f"optim={optim}", "optim.lr=0.001", "precision=fp32", "task.epochs=4", f"machine={machine}"]
+    config, run = prepare(tmp_path / machine, task, *settings, *still, *words)
+    assert train(config)["status"] == "done"
+    return [record["train/loss"] for record in run.read_metrics()]
