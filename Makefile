@@ -9,7 +9,7 @@ ARGS ?=
 SMOKE_STORE := results/smoke/runs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data smoke test test-fast lint table1 ablation mnist imagenet plan report figures notebooks bench bench-tasks clean
+.PHONY: help setup data smoke test test-fast lint table1 ablation mnist imagenet precision plan report figures notebooks bench bench-tasks clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,7 +41,7 @@ lint: $(READY)  ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-table1 ablation mnist imagenet: $(READY)
+table1 ablation mnist imagenet precision: $(READY)
 	$(PY) scripts/train.py --multirun experiment=$@ $(ARGS)
 	$(PY) scripts/report.py $@
 
@@ -49,9 +49,10 @@ table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, t
 ablation:  ## rerun Figures 1 and 2 and Table 2
 mnist:  ## rerun Figure 3
 imagenet:  ## rerun Figure 9
+precision:  ## VGG-11 in TF32 and in bf16 (not in the paper)
 
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
-	@for name in mnist table1 ablation imagenet; do $(PY) scripts/plan.py $$name; done
+	@for name in mnist table1 ablation imagenet precision; do $(PY) scripts/plan.py $$name; done
 
 report: $(READY)  ## tables and figures from the logged runs; fails, after writing, when runs are missing
 	$(PY) scripts/report.py

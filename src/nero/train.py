@@ -113,9 +113,6 @@ def build_loop(
         torch.set_num_threads(machine.threads)
     task = build_task(config, device)
     optimizers = build_optimizers(cfg.optim, task)
-    if machine.compile:
-        for network in task.networks().values():
-            network.compile(dynamic=False)  # batches have few shapes: each gets kernels of its own
     if cfg.tracking.mirror is not None:
         trackers.append(instantiate(cfg.tracking.mirror))
     seed_global(SeedStreams(config.seed).number("training"))
@@ -123,6 +120,7 @@ def build_loop(
         device=device,
         precision=cfg.precision,
         capture=capture,
+        compile=machine.compile,
         checkpoint_seconds=machine.checkpoint_seconds,
         deadline=_deadline(machine),
     )

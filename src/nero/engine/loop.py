@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from nero.engine import seeding
 from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep, allow_capture
+from nero.engine.compilation import compile_networks, steps
 from nero.engine.interrupt import stop_reason
 from nero.engine.precision import autocast, set_precision
 from nero.engine.schedules import Schedule
@@ -31,6 +32,7 @@ class Settings:
     device: torch.device
     precision: str = "fp32"
     capture: bool = False
+    compile: bool = False
     checkpoint_seconds: float = 300.0
     deadline: float = math.inf  # Unix seconds
 
@@ -104,6 +106,10 @@ class Loop:
         if settings.capture:
             for optimizer in self.optimizers.values():
                 allow_capture(optimizer)
+        if settings.compile:
+            compile_networks(task.networks())
+        # Outside of a capture learning rates are numbers, and a compiled step would be compiled anew for each.
+        self.steps = steps(self.optimizers, settings.compile and settings.capture)
         self.position = Position()
         # The number of the step, and of the first one whose loss was not finite (-1: none): on the device, so that a
         # step never has to ask the host.
@@ -142,10 +148,9 @@ class Loop:
             if pair is None:
                 break
             name, loss = pair
-            optimizer = self.optimizers[name]
-            optimizer.zero_grad(set_to_none=True)
+            self.optimizers[name].zero_grad(set_to_none=True)
             loss.backward()
-            optimizer.step()
+            self.steps[name]()
             newly_bad = ~torch.isfinite(loss.detach()) & (self.first_bad < 0)
             self.first_bad.copy_(torch.where(newly_bad, self.steps_done, self.first_bad))
         self.steps_done += 1

@@ -116,6 +116,11 @@ class Nero(CapturableOptimizer):
         }
         super().__init__(params, defaults)
 
+    @property
+    def is_fused(self) -> bool:
+        """Whether the kernel takes the steps, outside of torch's compiler."""
+        return all(_use_kernel(group) for group in self.param_groups)
+
     def check_settings(self, group: dict[str, Any]) -> None:
         check_lr(group["lr"])
         check_beta("beta", group["beta"])

@@ -37,6 +37,8 @@ BOTH_CONSTRAINTS = {"madam": "madam_constrained", "lamb": "lamb_constrained"}
 CONSTRAINT_SETTINGS = {"fix_mean": "optim.mean", "fix_norm": "optim.norm"}
 """The paper's constraints -> our settings of an optimiser that has them."""
 
+PRECISIONS = ("fp32", "tf32", "bf16")
+
 REPARAM, DEEP = "mnist_reparam", "mnist_mlp100"
 """Our tasks of Figure 3, left and right."""
 
@@ -100,6 +102,18 @@ def ablation(folder: Path = PAPER) -> Published:
             fixed = {setting: row[constraint] == "1" for constraint, setting in CONSTRAINT_SETTINGS.items()}
             results[VGG11, *_ablation_cell(row["optimizer"], fixed)] = result
     return Published("paper", results, {VGG11: shown_metric(ERROR)})
+
+
+def precision(folder: Path = PAPER) -> Published:
+    """Table 1's VGG-11 beside ours in whatever arithmetic; the paper's is plain float32."""
+    printed = table1(folder)
+    results: dict[ResultKey, Result] = {
+        (task, (("precision", arithmetic),), optim): result
+        for (task, _, optim), result in printed.results.items()
+        for arithmetic in PRECISIONS
+        if task == VGG11
+    }
+    return Published(printed.source, results, {VGG11: printed.metrics[VGG11]})
 
 
 def _ablation_cell(optim: str, fixed: Mapping[str, bool]) -> tuple[Variant, str]:

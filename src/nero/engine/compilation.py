@@ -1,0 +1,30 @@
+"""torch.compile by a key: of networks, and of optimisers' steps that are not one kernel already."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+
+def compile_networks(networks: Mapping[str, nn.Module]) -> None:
+    for network in networks.values():
+        network.compile(dynamic=False)  # batches have few shapes: each gets kernels of its own
+
+
+def steps(optimizers: Mapping[str, Optimizer], compiled: bool) -> dict[str, Callable[[], Any]]:
+    """What takes a step of each optimiser."""
+    return {
+        name: torch.compile(optimizer.step, dynamic=False) if compiled and not is_fused(optimizer) else optimizer.step
+        for name, optimizer in optimizers.items()
+    }
+
+
+def is_fused(optimizer: Optimizer) -> bool:
+    """Whether a step is one kernel as it is, which a compiler could only make slower.
+
+    An optimiser of torch's is if it has been told to be; any other says so by an attribute `is_fused`.
+    """
+    said = getattr(optimizer, "is_fused", None)
+    return all(group.get("fused") for group in optimizer.param_groups) if said is None else bool(said)
