@@ -1,56 +1,102 @@
-"""Seconds per epoch of a task with each optimiser on this machine: training and evaluation, as a run does it.
+#!/usr/bin/env python3
+"""Seconds per epoch of whole runs on this machine: training, augmentation and evaluation, as a run does them.
 
-    python scripts/bench_tasks.py [--task mnist_mlp100] [--optim nero sgd adam lamb] [--epochs 6] [OVERRIDE ...]
+    python scripts/bench_tasks.py                the 100-layer MLP with the paper's four optimisers
+    python scripts/bench_tasks.py --task cifar10_vgg11 cifar10_resnet18 --optim nero sgd machine=gpu \\
+        --variant "precision=tf32" "precision=bf16 machine.compile=true" --out results/tables/bench_tasks.md
 
-The first two epochs, which warm up and capture, are left out; the rest give median and range.
+Words with `=` are settings of every run, as scripts/train.py takes them; those in quotes after --variant are tried one
+after the other. The first two epochs, which compile, warm up and capture, are left out; the rest give median and range.
 """
 
 import argparse
+import itertools
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from nero.plans.config import ConfigError, compose
 
+UNTIMED = 2
+HEAD = ["task", "optimiser", "settings", "s per epoch", "range", "epochs"]
 
-def main() -> None:
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", nargs="+", default=["mnist_mlp100"])
+    parser.add_argument("--optim", nargs="+", default=["nero", "sgd", "adam", "lamb"])
+    parser.add_argument("--variant", nargs="+", default=[""], metavar="WORDS", help="settings to compare, in quotes")
+    parser.add_argument("--epochs", type=int, default=6, help=f"the first {UNTIMED} are not timed (default: 6)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the table too")
+    options, words = parser.parse_known_args(arguments)
+    if unknown := [word for word in words if "=" not in word or word.startswith("--")]:
+        parser.error(f"unknown argument {unknown[0]}")
+    # A list option takes the settings that follow it: they are told by their equals sign.
+    for name in ("task", "optim"):
+        given = getattr(options, name)
+        words += [word for word in given if "=" in word]
+        setattr(options, name, [word for word in given if "=" not in word])
+    if options.epochs <= UNTIMED:
+        parser.error(f"--epochs must be at least {UNTIMED + 1}: the first {UNTIMED} are not timed")
+    try:
+        return _report(options, words)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _report(options: argparse.Namespace, words: list[str]) -> int:
     from nero.data.sources import MissingData
+    from nero.runs.provenance import provenance
+    from nero.train import choose_device, device_name
+
+    device = device_name(choose_device(compose([f"task={options.task[0]}", *words]).cfg.machine.device))
+    versions = provenance(device)["versions"]
+    said = ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton") if name in versions)
+    lines = ["# Seconds per epoch", "", f"{device}, {said}; training, augmentation and evaluation.", "", _line(HEAD)]
+    lines.append(_line(["---"] * 3 + ["---:"] * 3))
+    print("\n".join(lines), flush=True)
+    try:
+        for row in _rows(options, words):
+            lines.append(_line(row))
+            print(lines[-1], flush=True)
+    except MissingData as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.out:
+        options.out.write_text("\n".join([*lines, ""]))
+    return 0
+
+
+def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
+    for task, variant, optim in itertools.product(options.task, options.variant, options.optim):
+        settings = [*words, *variant.split()]
+        status, seconds = _seconds([f"task={task}", f"optim={optim}", *settings, f"task.epochs={options.epochs}"])
+        shown = ", ".join(word for word in settings if not word.startswith("machine=")) or "-"
+        if not seconds:
+            yield [task, optim, shown, status, "", "0"]
+            continue
+        spread = f"{min(seconds):.3f} - {max(seconds):.3f}"
+        yield [task, optim, shown, f"{statistics.median(seconds):.3f}", spread, str(len(seconds))]
+
+
+def _seconds(words: list[str]) -> tuple[str, list[float]]:
+    """How a run ended, and what its timed epochs took."""
     from nero.runs.store import Store
     from nero.train import train
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", default="mnist_mlp100")
-    parser.add_argument("--optim", nargs="+", default=["nero", "sgd", "adam", "lamb"])
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("overrides", nargs="*", help="settings, as scripts/train.py takes them")
-    args = parser.parse_args()
-    if args.epochs < 3:
-        parser.error("--epochs must be at least 3: the first two are not timed")
-    rows = ["| task | optimiser | precision | device | s per epoch | range | epochs |", "| --- " * 7 + "|"]
     with tempfile.TemporaryDirectory() as folder:
-        for optim in args.optim:
-            words = [
-                f"task={args.task}",
-                f"optim={optim}",
-                f"task.epochs={args.epochs}",
-                f"store={folder}",
-                *args.overrides,
-            ]
-            try:
-                config = compose([*words, "machine.keep_checkpoint=false"])
-                outcome = train(config)
-            except (ConfigError, MissingData) as error:
-                sys.exit(f"error: {error}")
-            records = Store(folder).run(config.task_name, config.run_id).read_metrics()[2:]
-            what = f"| {args.task} | {optim} | {config.cfg.precision} | {outcome['device']} "
-            if not records:
-                rows.append(f"{what}| {outcome['status']} | | |")
-                continue
-            seconds = [record["seconds"] for record in records]
-            spread = f"{min(seconds):.3f} - {max(seconds):.3f}"
-            rows.append(f"{what}| {statistics.median(seconds):.3f} | {spread} | {len(seconds)} |")
-    print("\n".join(rows))
+        config = compose([*words, f"store={folder}", "machine.keep_checkpoint=false"])
+        outcome = train(config)
+        records = Store(folder).run(config.task_name, config.run_id).read_metrics()[UNTIMED:]
+    return outcome["status"], [record["seconds"] for record in records]
+
+
+def _line(words: Sequence[str]) -> str:
+    return f"| {' | '.join(words)} |"
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

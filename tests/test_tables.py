@@ -347,6 +347,19 @@ def test_every_cell_of_table_1_has_the_papers_numbers(store: Store) -> None:
     assert {(state.cell.task, state.cell.variant, state.cell.optim) for state in states} == set(published.results)
 
 
+def test_either_arithmetic_stands_beside_table_1s_vgg11(store: Store) -> None:
+    experiment, states = states_of(store, "precision")
+    table = build_table(experiment, states, paper.precision())
+    assert [dict(row.variant) for row in table.rows] == [{"precision": "tf32"}, {"precision": "bf16"}]
+    for row in table.rows:
+        published = {optim: entry.published for optim, entry in row.entries.items()}
+        assert published == {optim: paper.table1().results["cifar10_vgg11", (), optim] for optim in BASE}
+        # The one rate asked for is the paper's best.
+        for entry in row.entries.values():
+            assert entry.published is not None
+            assert entry.result.state.cell.lrs == (entry.published.lr,)
+
+
 def test_the_authors_logged_finals_of_the_very_deep_network() -> None:
     curves = paper.deep_curves()
     finals = curves[curves.epoch == curves.epoch.max()]

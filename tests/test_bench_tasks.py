@@ -1,0 +1,62 @@
+"""The benchmark of whole runs, on embedded data."""
+
+from pathlib import Path
+
+import pytest
+
+from conftest import script_module
+
+SMALL = ["data=embedded", "task.train_examples=40", "task.batch_size=20", "machine=cpu"]
+
+
+def test_every_task_variant_and_optimiser_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "table.md"
+    words = [
+        "--optim",
+        "nero",
+        "sgd",
+        *SMALL,
+        "--epochs",
+        "4",
+        "--variant",
+        "task.depth=2",
+        "task.depth=3 precision=bf16",
+    ]
+    assert script_module("bench_tasks").main([*words, "--out", str(out)]) == 0
+    lines = [line.split(" | ") for line in out.read_text().splitlines() if line.startswith("| mnist_mlp100")]
+    shared = ", ".join(SMALL[:-1])
+    assert [line[1:3] for line in lines] == [
+        ["nero", f"{shared}, task.depth=2"],
+        ["sgd", f"{shared}, task.depth=2"],
+        ["nero", f"{shared}, task.depth=3, precision=bf16"],
+        ["sgd", f"{shared}, task.depth=3, precision=bf16"],
+    ]
+    for line in lines:
+        low, high = map(float, line[4].split(" - "))
+        assert 0 < low <= float(line[3]) <= high
+        assert line[5] == "2 |"
+    assert out.read_text().strip() in capsys.readouterr().out
+
+
+def test_a_run_that_diverges_has_its_status_for_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--optim", "sgd", *SMALL, "task.depth=2", "optim.lr=1e30", "--epochs", "3"]
+    assert script_module("bench_tasks").main(words) == 0
+    assert "| diverged |  | 0 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--epochs", "2"], "--epochs must be at least 3"),
+        (["--optims", "nero"], "unknown argument"),
+        (["--optim", "nero", "optim.lr=0", *SMALL], "optim.lr must be a positive number"),
+        (["--optim", "nero", "data_root=/nowhere", "machine=cpu"], "prepare_data.py mnist"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = script_module("bench_tasks").main(words)
+    except SystemExit as exit_:
+        status = exit_.code
+    assert status == 2
+    assert message in capsys.readouterr().err
