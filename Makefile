@@ -49,7 +49,7 @@ table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, t
 ablation:  ## rerun Figures 1 and 2 and Table 2
 mnist:  ## rerun Figure 3
 imagenet:  ## rerun Figure 9
-precision:  ## VGG-11 in TF32 and in bf16 (not in the paper)
+precision:  ## CIFAR-10 in TF32 and in bf16 (not in the paper)
 
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
 	@for name in mnist table1 ablation imagenet precision; do $(PY) scripts/plan.py $$name; done

@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = getattr(options, name)
         words += [word for word in given if "=" in word]
         setattr(options, name, [word for word in given if "=" not in word])
+        if not getattr(options, name):
+            parser.error(f"--{name} names none")
     if options.epochs <= UNTIMED:
         parser.error(f"--epochs must be at least {UNTIMED + 1}: the first {UNTIMED} are not timed")
     try:
@@ -65,8 +67,9 @@ def _report(options: argparse.Namespace, words: list[str]) -> int:
     except MissingData as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if options.out:
-        options.out.write_text("\n".join([*lines, ""]))
+    finally:
+        if options.out:
+            options.out.write_text("\n".join([*lines, ""]))
     return 0
 
 
@@ -75,7 +78,7 @@ def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
         settings = [*words, *variant.split()]
         status, seconds = _seconds([f"task={task}", f"optim={optim}", *settings, f"task.epochs={options.epochs}"])
         shown = ", ".join(word for word in settings if not word.startswith("machine=")) or "-"
-        if not seconds:
+        if status != "done":
             yield [task, optim, shown, status, "", "0"]
             continue
         spread = f"{min(seconds):.3f} - {max(seconds):.3f}"
@@ -91,6 +94,8 @@ def _seconds(words: list[str]) -> tuple[str, list[float]]:
         config = compose([*words, f"store={folder}", "machine.keep_checkpoint=false"])
         outcome = train(config)
         records = Store(folder).run(config.task_name, config.run_id).read_metrics()[UNTIMED:]
+    if message := outcome.get("message"):
+        print(f"{config.run_id}: {message}", file=sys.stderr)
     return outcome["status"], [record["seconds"] for record in records]
 
 

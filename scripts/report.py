@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Rebuild tables and figures from logged runs. Needs no GPU and runs nothing.
 
-    python scripts/report.py                        mnist, table1, ablation, precision: from results/runs into results
+    python scripts/report.py                        all that nero.report.catalogue names: from results/runs into results
     python scripts/report.py smoke --store results/smoke/runs --out results/smoke
     python scripts/report.py --check                are the committed tables what the committed runs give?
 
@@ -21,7 +21,7 @@ from nero.plans.config import ROOT
 from nero.report import catalogue, files
 from nero.runs.store import Store
 
-DEFAULT = ("mnist", "table1", "ablation", "precision")
+DEFAULT = tuple(catalogue.CATALOGUE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -158,6 +158,10 @@ def test_switching_one_part_off_leaves_the_other_draws_as_they_were() -> None:
     assert torch.equal(whole.left, still.left)
     assert not still.flipped.any()
     assert not still.angles.any()
+    uncropped = Augmentation(padding=0, flip=True, degrees=15).draw(50, torch.Generator().manual_seed(0))
+    assert not uncropped.top.any()
+    assert torch.equal(whole.flipped, uncropped.flipped)
+    assert torch.equal(whole.angles, uncropped.angles)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +172,8 @@ def test_switching_one_part_off_leaves_the_other_draws_as_they_were() -> None:
         ({"degrees": -3}, "degrees must be from 0 to 180, not -3"),
         ({"degrees": 181}, "degrees must be from 0 to 180, not 181"),
         ({"degrees": math.nan}, "degrees must be from 0 to 180, not nan"),
+        ({"degrees": "ten"}, "degrees must be from 0 to 180, not 'ten'"),
+        ({"flip": 0.5}, "flip must be true or false, not 0.5"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict, message: str) -> None:

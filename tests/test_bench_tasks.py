@@ -38,6 +38,14 @@ def test_every_task_variant_and_optimiser_has_a_line(tmp_path: Path, capsys: pyt
     assert out.read_text().strip() in capsys.readouterr().out
 
 
+def test_a_run_that_fails_has_its_status_and_its_message(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--optim", "sgd", *SMALL, "task.depth=two", "--epochs", "3"]
+    assert script_module("bench_tasks").main(words) == 0
+    said = capsys.readouterr()
+    assert "| failed |  | 0 |" in said.out
+    assert "TypeError" in said.err
+
+
 def test_a_run_that_diverges_has_its_status_for_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--optim", "sgd", *SMALL, "task.depth=2", "optim.lr=1e30", "--epochs", "3"]
     assert script_module("bench_tasks").main(words) == 0
@@ -49,6 +57,7 @@ def test_a_run_that_diverges_has_its_status_for_a_time(capsys: pytest.CaptureFix
     [
         (["--epochs", "2"], "--epochs must be at least 3"),
         (["--optims", "nero"], "unknown argument"),
+        (["--task", "machine=cpu"], "--task names none"),
         (["--optim", "nero", "optim.lr=0", *SMALL], "optim.lr must be a positive number"),
         (["--optim", "nero", "data_root=/nowhere", "machine=cpu"], "prepare_data.py mnist"),
     ],

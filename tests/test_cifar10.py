@@ -1,5 +1,6 @@
 """The CIFAR-10 task on embedded images: what a batch is, what is measured, and that a run survives being cut."""
 
+import io
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,13 +17,14 @@ from nero.data.augmentation import Augmentation
 from nero.data.images import load_cifar10
 from nero.data.sources import MissingData, default_root, is_complete
 from nero.data.synthetic import shapes
+from nero.engine.loop import Loop
 from nero.engine.seeding import SeedStreams, seed_global
 from nero.plans.config import ConfigError, RunConfig, compose
 from nero.runs.store import RunDirectory, Store
-from nero.tasks.base import Context
-from nero.tasks.cifar10 import CIFAR10, MEAN, STD, load_images
-from nero.tasks.classification import EVALUATION_BATCH
-from nero.train import train
+from nero.tasks.base import BadSetting, Context
+from nero.tasks.cifar10 import CIFAR10, MEAN, STD
+from nero.tasks.classification import EVALUATION_BATCH, load_images
+from nero.train import build_task, train
 from toy import without_times
 
 CPU = torch.device("cpu")
@@ -155,8 +157,6 @@ def test_test_images_that_do_not_fill_their_last_batch_count_as_much_as_others(m
 
 @EVERY_TASK
 def test_weights_of_convolutions_are_channels_last(tmp_path: Path, task: str) -> None:
-    from nero.train import build_task
-
     network = build_task(prepare(tmp_path, task)[0], CPU).networks()["network"]
     weights = [param for param in network.parameters() if param.ndim == 4 and param.shape[1] > 1]
     assert weights
@@ -176,29 +176,36 @@ def test_a_run_logs_errors_and_its_final_validation_error(tmp_path: Path, task: 
     assert records[0]["lr"] == pytest.approx(0.01 * 3 / 20)
 
 
+@pytest.mark.parametrize("step", [6, 8])  # within the second epoch, and at its end, when the third's data are made
 @EVERY_TASK
-def test_a_run_that_was_cut_within_an_epoch_ends_as_if_it_had_not_been(tmp_path: Path, task: str) -> None:
+def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path, task: str, step: int) -> None:
     config, whole = prepare(tmp_path / "whole", task)
     train(config)
 
     class Cut(Exception):
         pass
 
-    config, run = prepare(tmp_path / "cut", task, "machine.checkpoint_seconds=0")
-    from nero.engine import loop
+    save = Loop.checkpoint
 
-    saved = loop.Loop.checkpoint
-
-    def cut(self: loop.Loop) -> None:
-        saved(self)
-        if self.position.total_steps == 6:
+    def save_and_fail(self: Loop) -> None:
+        save(self)
+        if self.position.total_steps == step:
             raise Cut
 
+    config, run = prepare(tmp_path / "cut", task, "machine.checkpoint_seconds=0")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Loop, "checkpoint", cut)
+        patch.setattr(Loop, "checkpoint", save_and_fail)
         assert train(config)["status"] == "failed"
     assert train(config)["status"] == "done"
     assert without_times(run.read_metrics()) == without_times(whole.read_metrics())
+    for ours, theirs in zip(final_weights(run), final_weights(whole), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def final_weights(run: RunDirectory) -> list[Tensor]:
+    data = run.load_checkpoint()
+    assert data is not None
+    return list(torch.load(io.BytesIO(data), weights_only=True)["networks"]["network"].values())
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
@@ -213,7 +220,15 @@ def test_every_precision_trains(tmp_path: Path, task: str, precision: str) -> No
     [
         ("task.augmentation.degrees=-1", "task: degrees must be from 0 to 180, not -1"),
         ("task.augmentation.padding=-2", "task: padding must be a whole number from 0, not -2"),
+        ("task.augmentation.flip=0.5", "task: flip must be true or false, not 0.5"),
         ("task.network.width=-1", "task: .*negative"),
+        ("+task.network.colour=3", "task: .*unexpected keyword argument 'colour'"),
+        ("task.network._target_=nero.models.vgg.VGG12", "task: .*Are you sure that 'VGG12' is importable"),
+        ("task.schedule._target_=nero.engine.schedules.no", r"task\.schedule: .*Are you sure that 'no' is importable"),
+        ("task.batch_size=0", "task: batch_size must be a whole number from 1, not 0"),
+        ("task.batch_size=1.5", "task: batch_size must be a whole number from 1, not 1.5"),
+        ("task.train_examples=0", "task: train_examples must be a whole number from 1, not 0"),
+        ("task.train_examples=-3", "task: train_examples must be a whole number from 1, not -3"),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:
@@ -222,6 +237,40 @@ def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message
         train(config)
     assert "\n" not in str(error.value)
     assert run.read_summary() is None
+
+
+def test_a_bug_in_somebodys_network_keeps_its_traceback(tmp_path: Path) -> None:
+    words = ["task.network._target_=test_cifar10.Broken", "~task.network.width"]
+    config, run = prepare(tmp_path, "cifar10_resnet18", *words)
+    assert train(config)["status"] == "failed"
+    summary = run.read_summary()
+    assert summary is not None
+    assert "in __init__" in summary["traceback"]
+    assert summary["traceback"].strip().endswith("KeyError: 'forgotten'")
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrong = {}["forgotten"]
+
+
+def test_more_images_than_there_are_cannot_be_asked_for() -> None:
+    context = Context(CPU, SeedStreams(0), "real", Path())
+    there = shapes(train=20, test=10)
+    some = load_images(context, 7, real=lambda root: there, embedded=shapes)
+    assert torch.equal(some.train_images, there.train_images[:7])
+    with pytest.raises(BadSetting, match="train_examples must be at most 20, not 21"):
+        load_images(context, 21, real=lambda root: there, embedded=shapes)
+
+
+def test_without_augmentation_images_come_as_they_are(tmp_path: Path) -> None:
+    task = make_task(Augmentation())
+    still = CIFAR10(Context(CPU, SeedStreams(0), "embedded", Path()), Pixels(), None, 4, BATCH, TRAIN)
+    for ours, theirs in zip(joined(task.batches(1)), joined(still.batches(1)), strict=True):
+        assert torch.equal(ours, theirs)
+    config, _ = prepare(tmp_path, "cifar10_resnet18", "task.augmentation=null", "task.epochs=1")
+    assert train(config)["status"] == "done"
 
 
 def test_another_network_joins_by_its_name(tmp_path: Path) -> None:
@@ -242,10 +291,9 @@ def test_real_images_are_cifar10s() -> None:
     if not is_complete("cifar10", default_root()):
         pytest.skip(f"no cifar10 in {default_root()}")
     whole = load_cifar10(default_root())
-    some = load_images(Context(CPU, SeedStreams(0), "real", default_root()), 70)
-    assert torch.equal(some.train_images, whole.train_images[:70])
-    assert len(some.test_labels) == 10_000
-    assert len(load_images(Context(CPU, SeedStreams(0), "real", default_root()), None).train_labels) == 50_000
+    task = CIFAR10(Context(CPU, SeedStreams(0), "real", default_root()), Pixels(), None, 1, BATCH, 70)
+    assert torch.equal(task.train_images, whole.train_images[:70])
+    assert len(task.test_labels) == 10_000
 
 
 def test_a_compiled_run_is_the_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +313,7 @@ def test_a_compiled_run_is_the_plain_one(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb", "madam_constrained"])
 @EVERY_TASK
 def test_a_captured_run_follows_the_cpu(tmp_path: Path, task: str, optim: str) -> None:
-    assert losses_on(tmp_path, task, "gpu", optim) == pytest.approx(losses_on(tmp_path, task, "cpu", optim), rel=2e-2)
+    assert_follows_the_cpu(tmp_path, task, optim)
 
 
 @pytest.mark.gpu
@@ -274,13 +322,34 @@ def test_a_captured_run_follows_the_cpu(tmp_path: Path, task: str, optim: str) -
     ("task", "optim"), [("cifar10_resnet18", "nero"), ("cifar10_vgg11", "adam"), ("cifar10_vgg11", "lamb")]
 )
 def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path, task: str, optim: str) -> None:
-    on_gpu = losses_on(tmp_path, task, "gpu", optim, "machine.compile=true")
-    assert on_gpu == pytest.approx(losses_on(tmp_path, task, "cpu", optim), rel=2e-2)
+    assert_follows_the_cpu(tmp_path, task, optim, "machine.compile=true")
 
 
-def losses_on(tmp_path: Path, task: str, machine: str, optim: str, *words: str) -> list[float]:
+RATES = {"nero": 0.01, "sgd": 0.1, "adam": 0.001, "lamb": 0.01, "madam_constrained": 0.01}
+
+
+def assert_follows_the_cpu(tmp_path: Path, task: str, optim: str, *words: str) -> None:
+    """Weights at the end, in units of how far they have come: a step that was left out or stale would show."""
     still = ["task.network.dropout=0"] if task == "cifar10_vgg11" else []
-    settings = [f"optim={optim}", "optim.lr=0.001", "precision=fp32", "task.epochs=4", f"machine={machine}"]
-    config, run = prepare(tmp_path / machine, task, *settings, *still, *words)
+    shared = [f"optim={optim}", "precision=fp32", "task.schedule.warmup=0", "task.network.width=8", *still]
+    moved = {}
+    for machine, lr in (("start", 1e-12), ("cpu", RATES[optim]), ("gpu", RATES[optim])):
+        where = ["machine=gpu", *words] if machine == "gpu" else ["machine=cpu"]
+        # Four epochs: the graph of the last, smaller batch is captured in the third.
+        config, run = prepare(tmp_path / machine, task, *shared, *where, f"optim.lr={lr}", "task.epochs=4")
+        assert train(config)["status"] == "done"
+        moved[machine] = torch.cat([weight.double().flatten() for weight in final_weights(run)])
+    way, difference = (moved["cpu"] - moved["start"]).norm(), (moved["gpu"] - moved["cpu"]).norm()
+    assert way > 0.002 * moved["start"].norm()
+    assert difference < 0.1 * way
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("words", [[], pytest.param(["machine.compile=true"], marks=pytest.mark.slow)])
+def test_dropout_differs_from_replay_to_replay(tmp_path: Path, words: list[str]) -> None:
+    # The same images in the same order with weights that stand still: only dropout is left to make a difference.
+    still = ["task.batch_size=50", "task.augmentation=null", "optim=sgd", "optim.lr=1e-12", "machine=gpu"]
+    config, run = prepare(tmp_path, "cifar10_vgg11", *still, "task.network.width=8", "task.epochs=8", *words)
     assert train(config)["status"] == "done"
-    return [record["train/loss"] for record in run.read_metrics()]
+    losses = [record["train/loss"] for record in run.read_metrics()]
+    assert len(set(losses)) == 8

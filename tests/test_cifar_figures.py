@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -13,7 +14,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fake_runs import cells_of, in_words, loaded, states_of, write_classifier
-from nero.plans.plan import Cell
+from nero.plans.config import PRECISIONS
+from nero.plans.plan import Cell, survey
 from nero.report import cifar_figures, paper, style
 from nero.report.cells import EmbeddedDataError
 from nero.report.frame import load_curves
@@ -54,6 +56,28 @@ def fill_ablation(store: Store, lr: float = 0.02) -> None:
     """Every cell at one rate, with all seeds: the rest of the grid is not there."""
     for name, cell in CELLS.items():
         seeds_at(store, cell, lr, FINALS[name])
+
+
+TABLE1_FINALS = {paper.VGG11: 0.12, paper.RESNET18: 0.06}
+
+
+def fill_table1(store: Store, lr: float = 0.01) -> None:
+    """Likewise the cells of Table 1 that Figure 5 shows."""
+    for task, final in TABLE1_FINALS.items():
+        for optim in ("nero", "sgd", "adam", "lamb"):
+            seeds_at(store, cells_of("table1")[f"{task} {optim}"], lr, final)
+
+
+FILL = {"ablation": fill_ablation, "table1": fill_table1}
+
+
+def filled(store: Store, name: str) -> Figure:
+    """A figure with lines of ours in every panel."""
+    experiment, _ = FIGURES[name]
+    FILL[experiment](store)
+    figure = drawn(store, name)
+    assert all(lines(axes) for axes in figure.axes)
+    return figure
 
 
 def lines(axes: Axes) -> dict[str, np.ndarray]:
@@ -135,7 +159,10 @@ def test_figure_2_shows_the_same_three_without_and_with_constraints(store: Store
                 name: pytest.approx(factor * expected(FINALS[cell])[0][-1]) for name, cell in cells.items()
             }
             assert colours(axes) == {name: style.OPTIMS[name.lower()][1] for name in cells}
-    assert [face(axes).split(",")[0] for axes in panels[::2]] == ["Without constraints", "With both constraints"]
+    assert [face(axes).split(",")[0] for axes in panels[::2]] == [
+        "Without constraints (bf16)",
+        "With both constraints (bf16)",
+    ]
 
 
 def test_the_rows_of_figure_2_have_one_scale(store: Store) -> None:
@@ -145,13 +172,10 @@ def test_the_rows_of_figure_2_have_one_scale(store: Store) -> None:
 
 
 def test_figure_5_has_vgg_above_and_resnet_below(store: Store) -> None:
-    cells = cells_of("table1")
-    for task, final in ((paper.VGG11, 0.12), (paper.RESNET18, 0.06)):
-        for optim in ("nero", "sgd", "adam", "lamb"):
-            seeds_at(store, cells[f"{task} {optim}"], 0.01, final)
+    fill_table1(store)
     panels = drawn(store, "figure5").axes
-    assert [face(axes).split(",")[0] for axes in panels] == ["VGG-11", "VGG-11", "ResNet-18", "ResNet-18"]
-    for axes, final in zip(panels[1::2], (0.12, 0.06), strict=True):
+    assert [face(axes).split(" (")[0] for axes in panels] == ["VGG-11", "VGG-11", "ResNet-18", "ResNet-18"]
+    for axes, final in zip(panels[1::2], TABLE1_FINALS.values(), strict=True):
         found = lines(axes)
         assert list(found) == ["Nero", "SGD", "Adam", "LAMB"]
         np.testing.assert_allclose(found["Adam"][:, 1], expected(final)[0])
@@ -166,6 +190,38 @@ def test_axes_say_what_is_counted(store: Store, name: str) -> None:
     assert all(axes.get_ylabel() == "validation error (%)" for axes in panels[1::2])
     if name == "figure5":
         assert "dropout" not in panels[2].get_ylabel(), "ResNet-18 has none"
+
+
+def test_panels_say_their_arithmetic(store: Store) -> None:
+    said = {name: [face(axes).split(" missing: ")[0] for axes in drawn(store, name).axes] for name in FIGURES}
+    assert said["figure1"] == [f"Nero's constraints (bf16), {which}" for which in ("training", "validation")]
+    assert said["figure2"][3] == "With both constraints (bf16), validation"
+    assert said["figure5"][1] == "VGG-11 (TF32), validation"
+    assert said["figure5"][2] == "ResNet-18 (bf16), training"
+    assert style.PRECISIONS.keys() == set(PRECISIONS)
+
+
+# what one panel cannot show
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "variant"),
+    [
+        ("figure1", "cifar10_vgg11 nero True False", ()),
+        ("figure2", "cifar10_vgg11 lamb", (("precision", "fp32"),)),
+        ("figure2", "cifar10_vgg11 madam_constrained", (("precision", "fp32"),)),
+        ("figure5", "cifar10_resnet18 sgd", (("optim.momentum", 0.9),)),
+    ],
+)
+def test_two_cells_for_one_line_are_refused(
+    store: Store, name: str, words: str, variant: tuple[tuple[str, object], ...]
+) -> None:
+    experiment, figure = FIGURES[name]
+    _, states = states_of(store, experiment)
+    cell = cells_of(experiment)[words]
+    other = survey(replace(cell, variant=(*cell.variant, *variant)), {})
+    with pytest.raises(ValueError, match=f"a panel has {cell.optim} twice: {cell.task}"):
+        figure([*states, other], load_curves(store))
 
 
 # the paper's
@@ -287,12 +343,11 @@ def test_a_legends_lines_are_ours_and_the_papers_of_one_curve(store: Store) -> N
 
 @EVERY_FIGURE
 def test_no_legend_lies_on_a_panel(store: Store, name: str) -> None:
-    fill_ablation(store)
-    figure = drawn(store, name)
+    figure = filled(store, name)
     panels = [axes.get_window_extent() for axes in figure.axes]
     for axes in figure.axes:
-        if legend := axes.get_legend():
-            assert not any(legend.get_window_extent().overlaps(panel) for panel in panels)
+        legend = axes.get_legend()
+        assert not any(legend.get_window_extent().overlaps(panel) for panel in panels)
 
 
 # the scale
@@ -349,8 +404,7 @@ def test_an_empty_panel_goes_up_to_all_there_is(store: Store) -> None:
 
 @EVERY_FIGURE
 def test_ticks_are_plain_numbers_inside_the_scale(store: Store, name: str) -> None:
-    fill_ablation(store)
-    for axes in drawn(store, name).axes:
+    for axes in filled(store, name).axes:
         low, high = axes.get_ylim()
         ticks = axes.get_yticks()
         assert len(ticks) >= 3

@@ -8,7 +8,7 @@ import pytest
 
 from nero.runs.store import Store
 
-TINY = ("task.train_examples=60", "task.epochs=1", "task.depth=2", "task.batch_size=20", "machine=cpu")
+TINY = ("task.train_examples=60", "task.epochs=1", "task.batch_size=20", "machine=cpu")
 Script = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -43,8 +43,8 @@ def test_a_plain_multirun_lands_in_the_store_survives_a_failure_and_skips_what_i
     assert first.returncode == 0, first.stderr
     summaries = Store(tmp_path / "runs").summaries()
     assert sorted((s["optim"], s["status"]) for s in summaries.values()) == [("nero", "done"), ("sgd", "done")]
-    # A batch size that is no number fails inside the run, as a bug of a task would.
-    again = script("train.py", *words, "task.batch_size=seven,50")
+    # A depth that is no number fails inside the run, as a bug of a task would.
+    again = script("train.py", *words, "task.depth=three,3")
     assert again.returncode == 1
     assert again.stderr.count("done (already)") == 2
     assert "2 of 4 runs failed" in again.stderr
@@ -59,18 +59,18 @@ def test_a_plain_multirun_lands_in_the_store_survives_a_failure_and_skips_what_i
 def test_an_experiment_runs_until_nothing_is_pending(script: Script, tmp_path: Path, launcher: list[str]) -> None:
     words = ["--multirun", "experiment=smoke", *TINY, *launcher]
     planned = script("plan.py", "smoke", *TINY)
-    assert planned.stdout.count("pending  ") == 10
-    assert "10 pending; 4 repeats to follow" in planned.stdout
+    assert planned.stdout.count("pending  ") == 14
+    assert "14 pending; 4 repeats to follow" in planned.stdout
     first = script("train.py", *words)
     assert first.returncode == 0, first.stderr
     summaries = Store(tmp_path / "runs").summaries()
-    assert len(summaries) == 14
+    assert len(summaries) == 18
     assert {s["status"] for s in summaries.values()} == {"done"}
     assert sum(s["seed"] == 1 for s in summaries.values()) == 4
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json*")}
     second = script("train.py", *words)
     assert second.returncode == 0
-    assert "14 runs done; 0 pending" in second.stderr
+    assert "18 runs done; 0 pending" in second.stderr
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json*")} == stamps
 
 

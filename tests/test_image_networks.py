@@ -110,6 +110,15 @@ def test_vgg11s_convolutions_start_with_the_variance_of_kaiming_by_fan_out() -> 
             assert abs(module.weight.mean().item()) < 0.05 * std
 
 
+def test_resnet18_starts_from_torchs_default_or_by_fan_out_as_torchvisions() -> None:
+    torch.manual_seed(0)
+    usual, larger, theirs = ResNet18(), ResNet18(fan_out=True), resnet18(num_classes=10)
+    weights = [[p for p in network.parameters() if p.ndim == 4][1:] for network in (usual, larger, theirs)]
+    for default, ours, other in zip(*weights, strict=True):  # but for the stem, which has another size
+        assert default.std().item() == pytest.approx(1 / math.sqrt(3 * default[0].numel()), rel=0.05)
+        assert ours.std().item() == pytest.approx(other.std().item(), rel=0.05)
+
+
 def test_widths_scale_every_layer() -> None:
     torch.manual_seed(0)
     small = VGG11(classes=7, width=4, hidden=5)

@@ -1,15 +1,28 @@
 """Experiments, searches and repeats."""
 
+import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nero.plans.config import ConfigError, compose
 from nero.plans.listing import describe_outcomes, describe_plan
-from nero.plans.plan import EXPERIMENTS, Cell, PlannedRun, best_lr, expected_seconds, load_experiment, pending, survey
+from nero.plans.plan import (
+    EXPERIMENTS,
+    Cell,
+    Experiment,
+    PlannedRun,
+    best_lr,
+    expected_seconds,
+    load_experiment,
+    pending,
+    survey,
+)
 
 SHIPPED = sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
 
@@ -119,6 +132,9 @@ def test_a_setting_is_what_the_runs_config_says() -> None:
     assert cells["madam", ()].setting("optim.norm") is None
     to_come = Cell("a_task_to_come", "nero", (0.1,), 0, (), variant=(("optim.mean", False),))
     assert to_come.setting("optim.mean") is False
+    assert replace(to_come, overrides=("+optim.mean=true", "optim.norm=true")).setting("optim.mean") is False
+    assert replace(to_come, overrides=("data=real", "data=embedded")).setting("data") == "embedded"
+    assert to_come.setting("data") is None
 
 
 def test_failed_and_running_runs_are_pending() -> None:
@@ -189,6 +205,23 @@ def test_time_is_expected_from_logged_runs_of_the_task_and_first_of_the_optimise
     assert expected_seconds(nero, logged) == pytest.approx(60)
 
 
+def test_time_is_expected_first_from_runs_in_the_same_arithmetic() -> None:
+    cells = [
+        Cell("mnist_mlp100", "nero", (0.1,), 0, (1,), overrides=(f"precision={precision}",))
+        for precision in ("tf32", "bf16")
+    ]
+    slow, fast = (cell.run(0.1, 0) for cell in cells)
+    logged = {slow.run_id: summary(slow, 0.5) | {"seconds": 600.0}, fast.run_id: summary(fast, 0.5) | {"seconds": 60.0}}
+    further = Cell("mnist_mlp100", "nero", (0.1,), 0, (), overrides=("precision=bf16", "task.depth=5"))
+    unlike = Cell("mnist_mlp100", "nero", (0.1,), 0, (), overrides=("precision=fp32",))
+    experiment = Experiment("x", "x", (*cells, further, unlike))
+    text = describe_plan(experiment, [survey(cell, logged) for cell in experiment.cells], logged)
+    times = {line.split()[1]: line.split()[-1] for line in text.splitlines() if "  pending  " in line}
+    expected = {cells[0].run(0.1, 1): "10:00", cells[1].run(0.1, 1): "1:00", further.run(0.1, 0): "1:00"}
+    expected[unlike.run(0.1, 0)] = "5:30"
+    assert times == {run.run_id: time for run, time in expected.items()}
+
+
 def test_a_run_that_two_cells_share_is_pending_once() -> None:
     cell = load_experiment("mnist").cells[0]
     assert len(pending([survey(cell, {}), survey(cell, {})])) == 3
@@ -196,10 +229,52 @@ def test_a_run_that_two_cells_share_is_pending_once() -> None:
 
 def test_a_misspelt_row_key_and_an_unknown_experiment_are_errors(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("title: x\nrows: [{task: mnist_mlp100, optim: nero, lrs: [1]}]")
-    with pytest.raises(ConfigError, match="unknown key 'lrs'"):
+    with pytest.raises(ConfigError, match=r"a row of x\.yaml has an unknown key 'lrs'"):
         load_experiment("x", folder=tmp_path)
     with pytest.raises(ConfigError, match=r"there is no experiment 'nope'; there are: .*mnist.*table1"):
         load_experiment("nope")
+
+
+ROW = {"task": "mnist_mlp100", "optim": "nero", "lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "x.yaml must be a mapping, not None"),
+        ({"rows": [ROW]}, "x.yaml needs 'title'"),
+        ({"title": "x"}, "x.yaml needs 'rows'"),
+        ({"title": "x", "rows": None}, "x.yaml needs 'rows'"),
+        ({"title": "x", "rows": [ROW], "override": []}, "x.yaml has an unknown key 'override'; there are: overrides"),
+        ({"title": "x", "rows": ROW}, "'rows' in x.yaml must be a list"),
+        ({"title": "x", "rows": ["task"]}, "a row of x.yaml must be a mapping, not 'task'"),
+        ({"title": "x", "rows": [ROW], "overrides": "seed=1"}, "'overrides' in x.yaml must be a list, not 'seed=1'"),
+        *(
+            ({"title": "x", "rows": [{k: v for k, v in ROW.items() if k != key}]}, f"a row of x.yaml needs '{key}'")
+            for key in ROW
+        ),
+        ({"title": "x", "rows": [ROW | {"lr": []}]}, "a row of x.yaml needs 'lr'"),
+        *(
+            ({"title": "x", "rows": [ROW | {key: value}]}, f"'{key}' in a row of x.yaml must be a list, not {value!r}")
+            for key, value in {"overrides": "seed=1", "repeat_seeds": 1}.items()
+        ),
+        (
+            {"title": "x", "rows": [ROW | {"sweep": {"task.depth": 3}}]},
+            "'task.depth' in `sweep` in a row of x.yaml must be a list, not 3",
+        ),
+        ({"title": "x", "rows": [ROW | {"sweep": [1]}]}, "`sweep` in a row of x.yaml must be a mapping, not [1]"),
+    ],
+)
+def test_what_an_experiment_lacks_or_misspells_is_said(text: object, said: str, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(text))
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load_experiment("x", folder=tmp_path)
+
+
+def test_one_task_optimiser_or_rate_needs_no_list(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump({"title": "x", "rows": [ROW]}))
+    [cell] = load_experiment("x", folder=tmp_path).cells
+    assert (cell.task, cell.optim, cell.lrs) == ("mnist_mlp100", "nero", (0.1,))
 
 
 def test_the_table_of_outcomes_has_a_line_per_run() -> None:

@@ -38,7 +38,7 @@ def report(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
 @pytest.fixture
 def committed(store: Store, out: Path, report: Report) -> None:
     """The tables of an empty store: with --check it is no matter that every cell is missing."""
-    for name in ("mnist", "table1", "ablation", "precision"):
+    for name in catalogue.CATALOGUE:
         evidence = catalogue.gather(name, store)
         files.write(files.table_files(catalogue.make_table(evidence)), out)
         files.write(files.number_files(catalogue.make_numbers(evidence)), out)
@@ -58,7 +58,9 @@ TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")} | 
 ABLATION_FILES = {f"tables/ablation.{ending}" for ending in ("md", "csv", "tex")} | {
     f"figures/figure{number}.{ending}" for number in (1, 2) for ending in ("pdf", "svg", "png")
 }
-PRECISION_FILES = {f"tables/precision.{ending}" for ending in ("md", "csv", "tex")}
+PRECISION_FILES = {f"tables/precision.{ending}" for ending in ("md", "csv", "tex")} | {
+    f"figures/precision.{ending}" for ending in ("pdf", "svg", "png")
+}
 
 
 def test_a_complete_experiment_exits_0_and_says_its_table(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fake_runs import BASE, cells_of, fill, fill_cell, loaded, plausible, states_of, write_classifier, write_run
 from nero.plans.plan import Cell, Experiment, survey
 from nero.report import constraints, paper
-from nero.report.cells import EmbeddedDataError, Standing
+from nero.report.cells import EmbeddedDataError, Standing, is_embedded
 from nero.report.table_formats import entry_text, to_csv, to_latex, to_markdown
 from nero.report.tables import Entry, Table, build_table, ranks
 from nero.report.units import ShownMetric
@@ -123,6 +123,33 @@ def test_ranks_follow_the_goal(means: dict[str, float], goal: str) -> None:
         for other in means:
             ahead = means[one] < means[other] if goal == "min" else means[one] > means[other]
             assert (places[one] < places[other]) == ahead
+
+
+def test_a_row_is_ranked_once_all_of_it_is_settled(store: Store) -> None:
+    cells = cells_of("mnist")
+    fill_cell(store, cells[f"{DEEP} adam"], lambda cell, lr, seed: None)
+    for optim in ("nero", "lamb"):
+        fill_cell(store, cells[f"{DEEP} {optim}"], plausible)
+    sgd = cells[f"{DEEP} sgd"]
+    write_run(store, sgd, 0.001, 0, 0.95)
+    table = mnist_table(store)
+    assert [entry.rank for row in table.rows for entry in row.entries.values()] == [None] * len(loaded("mnist").cells)
+    for optim in ("nero", "sgd", "lamb"):
+        assert markdown_cell(table, optim)[0].isdigit()
+    assert {line["rank"] for line in csv_lines(table)} == {""}
+    assert markdown_cell(table, "nero", "authors' logs").startswith("**"), "the paper's side is finished"
+    assert "A row with unfinished cells is not ranked; an incomplete cell shows" in to_markdown(table)
+    fill_cell(store, sgd, plausible)
+    ranked = {optim: deep_entry(mnist_table(store), optim).rank for optim in BASE}
+    assert ranked == {"nero": 1, "lamb": 2, "sgd": 3, "adam": None}, "a cell that diverged is settled, and has no place"
+
+
+def test_one_row_does_not_wait_for_another(store: Store) -> None:
+    for optim in BASE:
+        fill_cell(store, cells_of("mnist")[f"{DEEP} {optim}"], plausible)
+    table = mnist_table(store)
+    assert not table.complete
+    assert markdown_cell(table, "nero").startswith("**")
 
 
 def test_no_rank_without_rivals() -> None:
@@ -284,6 +311,15 @@ def test_an_experiment_on_embedded_data_takes_no_paper_numbers(store: Store) -> 
         build_table(*states_of(store, "smoke"), paper.mnist())
 
 
+@pytest.mark.parametrize("task", [DEEP, "a_task_to_come"])
+def test_the_last_word_on_data_holds(task: str) -> None:
+    cell = Cell(task, "nero", (0.1,), 0, (), overrides=("data=real", "data='embedded'"))
+    assert is_embedded(cell)
+    assert not is_embedded(replace(cell, overrides=("data=embedded", "data=real")))
+    assert not is_embedded(replace(cell, overrides=()))
+    assert is_embedded(replace(cell, overrides=(), variant=(("data", "embedded"),)))
+
+
 def test_the_smoke_table_says_what_it_is(store: Store) -> None:
     fill(store, "smoke", plausible, data="embedded")
     table = build_table(*states_of(store, "smoke"))
@@ -347,17 +383,46 @@ def test_every_cell_of_table_1_has_the_papers_numbers(store: Store) -> None:
     assert {(state.cell.task, state.cell.variant, state.cell.optim) for state in states} == set(published.results)
 
 
-def test_either_arithmetic_stands_beside_table_1s_vgg11(store: Store) -> None:
+def test_the_arithmetic_is_said(store: Store) -> None:
+    table = build_table(*states_of(store, "table1"), paper.table1())
+    for text in (to_markdown(table), to_latex(table).replace("\\_", "_")):
+        assert "Arithmetic: tf32 (cifar10_vgg11), bf16 (cifar10_resnet18); paper: float32." in text
+    to_come = {cell.task for cell in loaded("table1").cells if cell.to_come}
+    assert {line["task"]: line["precision"] for line in csv_lines(table)} == {
+        paper.VGG11: "tf32",
+        paper.RESNET18: "bf16",
+        **dict.fromkeys(to_come, ""),
+    }
+    assert " Arithmetic: tf32; authors' logs: float32. " in to_markdown(mnist_table(store))
+    assert " Arithmetic: tf32. " in to_markdown(build_table(*states_of(store)))
+
+
+def test_a_row_in_two_arithmetics_says_who_ran_in_which() -> None:
+    cells = [
+        Cell(DEEP, optim, (0.1,), 0, (), overrides=(f"precision={precision}",))
+        for optim, precision in (("nero", "bf16"), ("sgd", "fp32"), ("lamb", "bf16"))
+    ]
+    table = build_table(Experiment("mixed", "Mixed", tuple(cells)), [survey(cell, {}) for cell in cells])
+    assert f"Arithmetic: bf16 ({DEEP} with Nero, LAMB), fp32 ({DEEP} with SGD)." in to_markdown(table)
+
+
+def test_a_table_of_tasks_to_come_says_no_arithmetic() -> None:
+    cell = Cell("a_task_to_come", "nero", (0.1,), 0, (), variant=(("precision", "bf16"),))
+    table = build_table(Experiment("later", "Later", (cell,)), [survey(cell, {})])
+    assert "Arithmetic" not in to_markdown(table)
+    assert [line["precision"] for line in csv_lines(table)] == [""]
+
+
+def test_either_arithmetic_stands_beside_table_1(store: Store) -> None:
     experiment, states = states_of(store, "precision")
     table = build_table(experiment, states, paper.precision())
-    assert [dict(row.variant) for row in table.rows] == [{"precision": "tf32"}, {"precision": "bf16"}]
+    assert [(row.task, dict(row.variant)["precision"]) for row in table.rows] == [
+        (task, precision) for task in ("cifar10_vgg11", "cifar10_resnet18") for precision in ("tf32", "bf16")
+    ]
     for row in table.rows:
-        published = {optim: entry.published for optim, entry in row.entries.items()}
-        assert published == {optim: paper.table1().results["cifar10_vgg11", (), optim] for optim in BASE}
-        # The one rate asked for is the paper's best.
-        for entry in row.entries.values():
-            assert entry.published is not None
-            assert entry.result.state.cell.lrs == (entry.published.lr,)
+        for optim, entry in row.entries.items():
+            assert entry.published == paper.table1().results[row.task, (), optim]
+            assert entry.result.state.cell.lrs == (entry.published.lr,), "the one rate asked for is the paper's best"
 
 
 def test_the_authors_logged_finals_of_the_very_deep_network() -> None:
@@ -409,7 +474,8 @@ def test_markdown_has_equal_column_counts(any_table: Table) -> None:
 
 
 def test_latex_balances_and_escapes(any_table: Table) -> None:
-    text = to_latex(any_table)
+    first, _, text = to_latex(any_table).partition("\n")
+    assert first == ("% Needs booktabs and amssymb." if r"\checkmark" in text else "% Needs booktabs.")
     plain = re.sub(r"\\[\\&%$#_{}]", "", text)
     depth = 0
     for sign in plain:
@@ -418,7 +484,7 @@ def test_latex_balances_and_escapes(any_table: Table) -> None:
     assert depth == 0
     assert plain.count("$") % 2 == 0
     assert sorted(re.findall(r"\\begin\{(.*?)\}", text)) == sorted(re.findall(r"\\end\{(.*?)\}", text))
-    assert text.isascii(), "a document needs no packages for letters"
+    assert text.isascii(), "a document needs no further packages for letters"
     body = text.split(r"\toprule")[1].split(r"\bottomrule")[0]
     lines = [line for line in body.splitlines() if line.endswith(r"\\")]
     columns = len(re.search(r"\\begin\{tabular\}\{(.*?)\}", text).group(1))

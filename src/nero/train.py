@@ -24,7 +24,7 @@ from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
 from nero.runs.store import SETTLED, RunDirectory, Status, Store
 from nero.runs.tracking import Progress, Tracker
-from nero.tasks.base import Context, Task
+from nero.tasks.base import BadSetting, Context, Task
 
 Outcome = dict[str, Any]
 """A run's summary, with `status` also "interrupted" or "busy", and `skipped` for a run that was settled before."""
@@ -124,7 +124,7 @@ def build_loop(
         checkpoint_seconds=machine.checkpoint_seconds,
         deadline=_deadline(machine),
     )
-    return Loop(task, optimizers, instantiate(cfg.task.schedule), run, trackers, settings)
+    return Loop(task, optimizers, _instantiate("task.schedule", cfg.task.schedule), run, trackers, settings)
 
 
 def build_task(config: RunConfig, device: torch.device) -> Task:
@@ -133,14 +133,27 @@ def build_task(config: RunConfig, device: torch.device) -> Task:
     context = Context(device, streams, config.cfg.data, Path(config.cfg.data_root).expanduser())
     settings = {key: value for key, value in config.identity["task"].items() if key != "schedule"}
     seed_global(streams.number("initialisation"))
-    try:
-        make_task = instantiate(settings, context, _partial_=True)
-    except InstantiationException as error:  # of one of the task's parts, such as its network
-        raise ConfigError(f"task: {str(error.__cause__ or error).splitlines()[0]}") from error
     # Built outside `instantiate`, which would wrap whatever the task raises, such as MissingData.
-    task = make_task()
+    make_task = _instantiate("task", settings, context, _partial_=True)
+    try:
+        task = make_task()
+    except BadSetting as error:
+        raise ConfigError(f"task: {error}") from error
     assert isinstance(task, Task)
     return task
+
+
+def _instantiate(key: str, settings: Any, *args: Any, **kwargs: Any) -> Any:
+    """Hydra's, with a setting that cannot be as one line; any other exception of a part's own code goes on its way."""
+    try:
+        return instantiate(settings, *args, **kwargs)
+    except InstantiationException as error:
+        cause = error.__cause__
+        if cause is not None and not isinstance(cause, ImportError | ValueError | TypeError | RuntimeError):
+            raise cause from error
+        # Hydra's own words for a target that is not there span lines, of which the last names the key.
+        said = cause if cause is not None else error
+        raise ConfigError(f"{key}: {' '.join(str(said).split())}") from error
 
 
 def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:

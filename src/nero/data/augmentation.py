@@ -43,7 +43,9 @@ class Augmentation:
     def __post_init__(self) -> None:
         if isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
             raise ValueError(f"padding must be a whole number from 0, not {self.padding!r}")
-        if not 0 <= self.degrees <= 180:
+        if not isinstance(self.flip, bool):
+            raise ValueError(f"flip must be true or false, not {self.flip!r}")
+        if isinstance(self.degrees, bool) or not isinstance(self.degrees, int | float) or not 0 <= self.degrees <= 180:
             raise ValueError(f"degrees must be from 0 to 180, not {self.degrees!r}")
 
     def draw(self, count: int, generator: torch.Generator) -> Draws:
@@ -62,18 +64,19 @@ class Augmentation:
         """The images of numbers `which`, uint8 [N, channels, side, side], augmented by one entry of `draws` each.
 
         The result has the memory format of `images` (fastest if that is channels_last, where a pixel is moved whole).
+        `which` and `draws` are on the CPU, or wherever the images are.
         """
         channels, side, width = images.shape[1:]
         if side != width:
             raise ValueError(f"images must be square, not {side} x {width}")
         pixels = images.permute(0, 2, 3, 1).reshape(-1, channels)  # no copy if channels_last
-        numbers, turns = _numbers(draws, self.padding, side)
-        numbers, turns = numbers.to(images.device), turns.to(images.device)
+        numbers, turns = (tensor.to(images.device) for tensor in _numbers(draws, self.padding, side))
+        which = which.to(images.device)
         result = torch.empty(len(which), side * side, channels, dtype=images.dtype, device=images.device)
         for start in range(0, len(which), CHUNK):
             part = slice(start, start + CHUNK)
             places, inside = _map(side, numbers[:, part], turns[:, part])
-            places += which[part].to(images.device)[:, None] * side**2
+            places += which[part, None] * side**2
             torch.mul(pixels[places], inside[:, :, None], out=result[part])
         shaped = result.view(-1, side, side, channels).permute(0, 3, 1, 2)
         last = images.is_contiguous(memory_format=torch.channels_last)

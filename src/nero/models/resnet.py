@@ -8,10 +8,14 @@ BLOCKS = (2, 2, 2, 2)
 
 
 class ResNet18(nn.Module):
-    """Takes [N, 3, 32, 32], gives [N, classes]. `width` is the number of filters of the first stage; 64 is the
-    paper's."""
+    """Takes [N, 3, 32, 32], gives [N, classes].
 
-    def __init__(self, classes: int = 10, width: int = 64) -> None:
+    width:    filters of the first stage; 64 is the paper's
+    fan_out:  whether convolutions start from Kaiming's normal distribution by fan-out, as torchvision's do, and not
+              from torch's default, whose weights are less than half as large; steps of SGD then turn them less
+    """
+
+    def __init__(self, classes: int = 10, width: int = 64, fan_out: bool = False) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, width, kernel_size=3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
@@ -23,6 +27,10 @@ class ResNet18(nn.Module):
                 channels = filters
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(channels, classes)
+        if fan_out:
+            for module in self.modules():
+                if isinstance(module, nn.Conv2d):
+                    nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu_(self.norm(self.stem(x)))

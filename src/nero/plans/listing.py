@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nero.plans.plan import CellState, Experiment, Summary, expected_seconds, pending
+from nero.plans.plan import Cell, CellState, Experiment, Summary, expected_seconds, pending
 from nero.runs.tracking import clock
 
 
@@ -11,11 +11,11 @@ def describe_plan(experiment: Experiment, states: Sequence[CellState], summaries
     """Pending runs one by one, then their count and expected time, then what cannot be run yet."""
     runs = pending(states)
     lines = [f"{experiment.name}: {experiment.title}"]
-    times = [expected_seconds(run, summaries) for run in runs]
+    expected = _times(states, summaries)
+    times = [expected[run.run_id] for run in runs]
     for run, seconds in zip(runs, times, strict=True):
         lines.append(f"  pending  {run.run_id}  {run.epochs} epochs  {clock(seconds) if seconds else 'time unknown'}")
-    found = (s for state in states for s in (*state.search.values(), *state.at_leading.values()) if s is not None)
-    settled = len({summary["run_id"] for summary in found})  # cells may share runs
+    settled = len({run_id for state in states for run_id in _settled(state)})  # cells may share runs
     undecided = sum(state.undecided for state in states)
     known = [seconds for seconds in times if seconds is not None]
     words = [f"{settled} runs done", f"{len(runs)} pending"]
@@ -29,6 +29,30 @@ def describe_plan(experiment: Experiment, states: Sequence[CellState], summaries
         count = sum(state.cell.run_count for state in states if state.cell.to_come == reason)
         lines.append(f"  {reason} ({count} runs)")
     return "\n".join(lines)
+
+
+def _times(states: Sequence[CellState], summaries: Mapping[str, Summary]) -> dict[str, float | None]:
+    """Expected seconds of each pending run: from runs of the experiment in the same arithmetic, else from all runs.
+
+    Summaries do not say the arithmetic of a run; the cell that asked for it does.
+    """
+    alike: dict[tuple[str, str, Any], dict[str, Summary]] = {}
+    for state in states:
+        alike.setdefault(_kind(state.cell), {}).update(_settled(state))
+    return {
+        run.run_id: expected_seconds(run, alike[_kind(state.cell)]) or expected_seconds(run, summaries)
+        for state in states
+        for run in state.pending
+    }
+
+
+def _kind(cell: Cell) -> tuple[str, str, Any]:
+    return cell.task, cell.optim, cell.setting("precision")
+
+
+def _settled(state: CellState) -> dict[str, Summary]:
+    runs = (*state.search.values(), *state.at_leading.values())
+    return {run["run_id"]: run for run in runs if run is not None}
 
 
 def describe_outcomes(outcomes: Iterable[Mapping[str, Any]]) -> str:

@@ -72,9 +72,14 @@ class Cell:
         return PlannedRun(config.run_id, self.task, self.optim, lr, seed, config.epochs, overrides)
 
     def setting(self, key: str) -> Any:
-        """What the config of the cell's runs says under a dotted key; None where it has no such key, or is to come."""
+        """What the config of the cell's runs says under a dotted key; None where it has no such key.
+
+        A cell that is to come has no config yet: of it, what the experiment itself sets is known.
+        """
         if self.to_come:
-            return dict(self.variant).get(key)
+            words = (word.partition("=") for word in self.overrides)
+            said = {name.lstrip("+"): yaml.safe_load(value) for name, _, value in words}
+            return (said | dict(self.variant)).get(key)
         return OmegaConf.select(self._config.cfg, key)
 
     @property
@@ -132,18 +137,22 @@ def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIM
         known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
         raise ConfigError(f"there is no experiment {name!r}; there are: {known}")
     text = yaml.safe_load(path.read_text())
+    _check_keys(text, path.name, needed=("title", "rows"), others=("overrides",), lists=("rows", "overrides"))
     shared = tuple(text.get("overrides", ()))
     cells = [cell for row in text["rows"] for cell in _cells(row, shared, tuple(extra), path)]
     return Experiment(name, text["title"], tuple(cells))
 
 
 def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...], path: Path) -> Iterable[Cell]:
-    known = {"task", "optim", "lr", "sweep", "search_seed", "repeat_seeds", "overrides"}
-    if unknown := set(row) - known:
-        raise ConfigError(
-            f"{path.name}: unknown key {sorted(unknown)[0]!r} in a row; there are: {', '.join(sorted(known))}"
-        )
+    _check_keys(
+        row,
+        f"a row of {path.name}",
+        needed=("task", "optim", "lr"),
+        others=("sweep", "search_seed", "repeat_seeds", "overrides"),
+        lists=("repeat_seeds", "overrides"),
+    )
     sweep = row.get("sweep", {})
+    _check_keys(sweep, f"`sweep` in a row of {path.name}", others=sweep, lists=sweep)
     for task, optim in itertools.product(_list(row["task"]), _list(row["optim"])):
         for values in itertools.product(*sweep.values()):
             yield Cell(
@@ -155,6 +164,23 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
                 variant=tuple(zip(sweep, values, strict=True)),
                 overrides=(*shared, *row.get("overrides", ()), *extra),
             )
+
+
+def _check_keys(
+    text: Any, where: str, needed: Iterable[str] = (), others: Iterable[str] = (), lists: Iterable[str] = ()
+) -> None:
+    """Refuse what is no mapping, lacks a needed key, has an unknown one, or something else where a list belongs."""
+    if not isinstance(text, dict):
+        raise ConfigError(f"{where} must be a mapping, not {text!r}")
+    known = [*needed, *others]
+    if unknown := [key for key in text if key not in known]:
+        raise ConfigError(f"{where} has an unknown key {unknown[0]!r}; there are: {', '.join(sorted(known))}")
+    for key in needed:
+        if text.get(key) in (None, "", []):
+            raise ConfigError(f"{where} needs {key!r}")
+    for key in lists:
+        if key in text and not isinstance(text[key], list):
+            raise ConfigError(f"{key!r} in {where} must be a list, not {text[key]!r}")
 
 
 def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:

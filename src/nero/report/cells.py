@@ -1,15 +1,16 @@
 """What the logged runs of one cell say, before any formatting: how it stands, its final values, what is missing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from nero.plans.plan import Cell, CellState, Summary
 from nero.runs.store import Status
 
 Variant = tuple[tuple[str, Any], ...]
 RowKey = tuple[str, Variant]
+Key = TypeVar("Key", bound=Hashable)
 BESIDE = "not to be set beside the paper's numbers"
 
 
@@ -34,6 +35,11 @@ class CellResult:
     standing: Standing
     lr: float | None  # best of what has been searched so far; None where nothing has a finite result
     runs: tuple[Summary, ...]  # the settled runs at that learning rate, by seed
+
+    @property
+    def settled(self) -> bool:
+        """No further run can change what the cell says."""
+        return self.standing in (Standing.COMPLETE, Standing.DIVERGED)
 
     @property
     def finals(self) -> list[float]:
@@ -73,13 +79,32 @@ def logged(state: CellState) -> list[Summary]:
 def rows(states: Iterable[CellState]) -> dict[RowKey, list[CellState]]:
     """Cells by (task, variant), in the experiment's order: the rows of its table, the panels of its figure."""
     found: dict[RowKey, list[CellState]] = {}
+    worded: dict[RowKey, RowKey] = {}  # a row's settings, however they are ordered, as its first cell has them
     for state in states:
-        key = (state.cell.task, state.cell.variant)
+        task, variant = state.cell.task, state.cell.variant
+        key = worded.setdefault((task, ordered(variant)), (task, variant))
         row = found.setdefault(key, [])
         if any(other.cell.optim == state.cell.optim for other in row):
             raise ValueError(f"{row_text(key)} has {state.cell.optim} twice: say what differs under `sweep`")
         row.append(state)
     return found
+
+
+def one_each(states: Iterable[CellState], what: Callable[[Cell], Key]) -> dict[Key, CellState]:
+    """Cells by what tells them apart in one panel; two that it does not tell apart raise."""
+    found: dict[Key, CellState] = {}
+    for state in states:
+        key = what(state.cell)
+        if key in found:
+            both = [row_text((s.cell.task, s.cell.variant)) for s in (found[key], state)]
+            raise ValueError(f"a panel has {state.cell.optim} twice: {both[0]}, and {both[1]}")
+        found[key] = state
+    return found
+
+
+def ordered(variant: Variant) -> Variant:
+    """The same for the same settings, in whatever order they are swept."""
+    return tuple(sorted(variant, key=lambda setting: setting[0]))
 
 
 def variant_text(variant: Variant) -> str:
@@ -115,10 +140,12 @@ def seeds_text(seeds: Iterable[int]) -> str | None:
 
 
 def is_embedded(cell: Cell) -> bool:
-    """Whether the cell asks for embedded data; of several words for one setting the last holds."""
-    pairs = (word.partition("=") for word in cell.words)
-    asked = [value.strip("'\"") for key, _, value in pairs if key.lstrip("+") == "data"]
-    return asked[-1:] == ["embedded"]
+    return bool(cell.setting("data") == "embedded")
+
+
+def precision(cell: Cell) -> str | None:
+    """The arithmetic of the cell's runs; None while its task or optimiser is to come."""
+    return None if cell.to_come else str(cell.setting("precision"))
 
 
 def require_real(states: Iterable[CellState]) -> None:

@@ -54,7 +54,7 @@ def figure1(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
     """Figure 1: VGG-11, Nero with either constraint on and off."""
     published = paper.ablation()
     swept = [state for state in states if state.cell.variant and paper.key(state.cell) in published.results]
-    ablated = {kept(state.cell): state for state in swept}
+    ablated = cells.one_each(swept, kept)
     shown = [Curve(ablated[halves], *look) for halves, look in style.CONSTRAINTS.items() if halves in ablated]
     figure, panels = style.panels(1, 2, "Nero's constraints, VGG-11 on CIFAR-10 (Figure 1): mean and range over seeds")
     _row(panels, paper.VGG11, "Nero's constraints", shown, curves, published)
@@ -70,8 +70,7 @@ def figure2(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
     figure, panels = style.panels(2, 2, title)
     rows = (("Without constraints", (False, False)), ("With both constraints", (True, True)))
     for place, (heading, constraints) in enumerate(rows):
-        of_row = {base(state.cell): state for state in states if kept(state.cell) == constraints}
-        shown = _optimisers(of_row)
+        shown = _optimisers(cells.one_each((state for state in states if kept(state.cell) == constraints), base))
         _row(panels[2 * place : 2 * place + 2], paper.VGG11, heading, shown, curves, paper.ablation())
     _scale(panels[::2])  # the rows are to be compared
     _scale(panels[1::2])
@@ -83,7 +82,8 @@ def figure5(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
     """Figure 5: VGG-11 (top) and ResNet-18 (bottom), each optimiser at its best learning rate."""
     figure, panels = style.panels(len(NETWORKS), 2, "CIFAR-10 (Figure 5): mean and range over seeds")
     for place, (task, (network, _)) in enumerate(NETWORKS.items()):
-        shown = _optimisers({state.cell.optim: state for state in states if state.cell.task == task})
+        of_task = (state for state in states if state.cell.task == task)
+        shown = _optimisers(cells.one_each(of_task, lambda cell: cell.optim))
         row = panels[2 * place : 2 * place + 2]
         _row(row, task, network, shown, curves, paper.table1())
         for panel in row:
@@ -105,9 +105,10 @@ def _row(
     curves: pd.DataFrame,
     published: paper.Published,
 ) -> None:
-    """Training error on the left, validation error on the right, and there the paper's."""
+    """Training error on the left, validation error on the right, and there the paper's; both say in what arithmetic."""
     cells.require_real(curve.state for curve in shown)
     left, right = panels
+    heading += _arithmetic(shown)
     _ours(left, TRAINING, shown, curves, f"{heading}, training")
     left.set_ylabel(f"training error (%) as it ran\n({NETWORKS[task][1]})")
     style.legend_below(left)
@@ -117,6 +118,13 @@ def _row(
     # In a legend of two columns, what is ours stands beside what is the paper's, also where some are missing.
     beside = [line or BLANK for line in lines] if any(lines) else []
     style.legend_below(right, handles=[*beside, *(mark or BLANK for mark in marks)] if any(marks) else None)
+
+
+def _arithmetic(shown: Sequence[Curve]) -> str:
+    """Such as " (TF32)"."""
+    asked = {cells.precision(curve.state.cell) for curve in shown}
+    named = [name for precision, name in style.PRECISIONS.items() if precision in asked]
+    return f" ({', '.join(named)})" if named else ""
 
 
 def _ours(axes: Axes, key: str, shown: Sequence[Curve], curves: pd.DataFrame, title: str) -> list[Line2D | None]:
@@ -156,7 +164,7 @@ def _published(axes: Axes, shown: Sequence[Curve], published: paper.Published) -
 def _scale(panels: Sequence[Axes]) -> None:
     """One log scale for all of them: from the least that is drawn to the tick above all that follows the first epochs.
 
-    A curve that ends before that is in sight where it ends.
+    A curve that ends before that is in sight where it ends. Where all lie close together, there are three ticks still.
     """
     drawn = [points for axes in panels for points in _drawn(axes)]
     least = min((error for points in drawn for error in points[:, 1] if error > 0), default=10.0)
@@ -164,7 +172,8 @@ def _scale(panels: Sequence[Axes]) -> None:
     late = [points[points[:, 0] >= min(START + 1, points[-1, 0]), 1].max() for points in drawn]
     curves = any(points[0, 0] <= paper.CIFAR10_EPOCHS for points in drawn)
     ticks = [tick for tick in (FINE if low >= FINE[0] else COARSE) if tick > low]
-    high = next(tick for tick in ticks if tick >= min(max(late), ticks[-1])) if curves else ticks[-1]
+    top = next(tick for tick in ticks if tick >= min(max(late), ticks[-1])) if curves else ticks[-1]
+    high = max(top, *ticks[:3])
     for axes in panels:
         axes.set(yscale="log", ylim=(low, high))
         axes.set_yticks([tick for tick in ticks if tick <= high])

@@ -4,13 +4,15 @@ Figures 1 and 2 and Table 2 compare cells by this. It is read from the runs' con
 them by a row in experiments/ablation.yaml.
 """
 
+from functools import cache
 from typing import NamedTuple
 
+import yaml
+
+from nero.plans.config import CONFIG_DIR, names
 from nero.plans.plan import Cell
 from nero.report import paper, style
 from nero.report.tables import Listing
-
-BASES = {constrained: base for base, constrained in paper.BOTH_CONSTRAINTS.items()}
 
 
 class Kept(NamedTuple):
@@ -26,8 +28,18 @@ def kept(cell: Cell) -> Kept:
 
 
 def base(cell: Cell) -> str:
-    """The optimiser that takes the steps: that of "madam_constrained" is "madam"."""
-    return BASES.get(cell.optim, cell.optim)
+    """The optimiser that takes the steps: that of "madam_constrained", which wraps Madam, is "madam"."""
+    return _by_target().get(cell.setting("optim.base._target_"), cell.optim)
+
+
+@cache
+def _by_target() -> dict[str, str]:
+    """What an optimiser's config makes -> its name; of several configs of one optimiser the first has it."""
+    found: dict[str, str] = {}
+    for name in names("optim"):
+        config = yaml.safe_load((CONFIG_DIR / "optim" / f"{name}.yaml").read_text())
+        found.setdefault(config["_target_"], name)
+    return found
 
 
 def _words(cell: Cell) -> tuple[str, str, str]:

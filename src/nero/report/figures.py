@@ -34,7 +34,7 @@ def _reparameterised(axes: Axes, states: Sequence[CellState], traces: pd.DataFra
     key = paper.ACCURACY["key"]
     authors = paper.reparam_curves()
     notes = Notes()
-    by_sigma = {dict(state.cell.variant)["task.sigma"]: state for state in states}
+    by_sigma = cells.one_each(states, lambda cell: dict(cell.variant)["task.sigma"])
     palette = dict(zip(by_sigma, style.VARIANTS, strict=True))
     for sigma, state in by_sigma.items():
         ours = of_cell(state, traces, key, f"σ = {sigma}", notes)

@@ -36,6 +36,9 @@ CONSTRAINTS = {
 }
 """(mean, norm) constraints of Nero -> how a legend names them, and their colour: with both it is any figure's Nero."""
 
+PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bf16"}
+"""Arithmetic of a run -> how figures write it."""
+
 OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
 
 OURS, THEIRS, VARIANT = "-", "--", ":"

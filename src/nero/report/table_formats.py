@@ -74,16 +74,36 @@ def published_text(entry: Entry) -> Text:
 
 def notes(table: Table) -> str:
     """How to read the table."""
+    ranked = "column" if table.listing else "row"
     said = [
         "Mean ± population standard deviation over n seeds, at the end of training, at the best learning rate η of a "
         "search with one seed, or at the only one asked for. "
-        f"In each {'column' if table.listing else 'row'} the best is bold and the runner-up underlined."
+        f"In each {ranked} the best is bold and the runner-up underlined."
     ]
     if table.listing:
         said.append(f"Task: {', '.join(dict.fromkeys(row.task for row in table.rows))}.")
+    if arithmetic := _arithmetic(table):
+        said.append(arithmetic)
     if not table.complete:
-        said.append("An incomplete cell shows, and is ranked by, what is logged so far.")
+        said.append(f"A {ranked} with unfinished cells is not ranked; an incomplete cell shows what is logged so far.")
     return " ".join(said)
+
+
+def _arithmetic(table: Table) -> str | None:
+    """Which rows were computed how; None while every task is to come."""
+    found: dict[str, list[str]] = {}
+    for row in table.rows:
+        of_row: dict[str, list[str]] = {}
+        for optim, entry in row.entries.items():
+            if precision := cells.precision(entry.result.state.cell):
+                of_row.setdefault(precision, []).append(style.name(optim))
+        name = cells.row_text((row.task, row.variant))
+        for precision, optims in of_row.items():
+            found.setdefault(precision, []).append(name if len(of_row) == 1 else f"{name} with {', '.join(optims)}")
+    if not found:
+        return None
+    ours = ", ".join(found) if len(found) == 1 else ", ".join(f"{key} ({'; '.join(of)})" for key, of in found.items())
+    return f"Arithmetic: {ours}" + (f"; {table.source}: float32." if table.source else ".")
 
 
 # Layouts
@@ -151,7 +171,7 @@ def _markdown_cell(text: Text) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A floating table for a document that loads booktabs, and amssymb for ticks."""
+    """A floating table; its first line says which packages a document has to load."""
     sheet = lay_out(table)
     columns = "l" * sheet.left + "c" * (len(sheet.heads) - sheet.left)
     body: list[str] = []
@@ -160,8 +180,10 @@ def to_latex(table: Table) -> str:
             body.append(r"\addlinespace")
         body += [" & ".join(map(_latex_cell, line)) + r" \\" for line in block]
     caption = " ".join([f"{table.title}.", *([EMBEDDED] if table.embedded else []), notes(table)])
+    packages = ["booktabs", *(["amssymb"] if any(LATEX["✓"] in line for line in body) else [])]
     return "\n".join(
         [
+            f"% Needs {' and '.join(packages)}.",
             r"\begin{table*}[t]",
             r"\centering\footnotesize",
             rf"\begin{{tabular}}{{{columns}}}",
@@ -227,6 +249,7 @@ def _csv_line(table: Table, row: Row, optim: str, entry: Entry) -> dict[str, str
         "variant": cells.variant_text(row.variant),
         "optim": optim,
         "data": "embedded" if table.embedded else "real",
+        "precision": cells.precision(result.state.cell) or "",
         "metric": metric.label if metric else "",
         "goal": metric.goal if metric else "",
         "status": str(result.standing),

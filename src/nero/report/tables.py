@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from nero.plans.plan import Cell, CellState, Experiment
 from nero.report import cells, paper, style
-from nero.report.cells import CellResult, Standing
+from nero.report.cells import CellResult
 from nero.report.units import ShownMetric, scale, shown_metric
 
 Key = TypeVar("Key", bound=Hashable)
@@ -25,7 +25,7 @@ class Entry:
     result: CellResult
     mean: float | None
     std: float | None  # None for fewer than two runs: one run has no spread
-    rank: int | None  # 1 is the best of its row (in a listing: of all lines), 2 the runner-up; None takes no part
+    rank: int | None  # 1 is the best of its row (in a listing: of all lines), 2 the runner-up; None has no place yet
     published: paper.Result | None
     published_rank: int | None
 
@@ -67,8 +67,7 @@ class Table:
 
     @property
     def complete(self) -> bool:
-        standings = {entry.result.standing for row in self.rows for entry in row.entries.values()}
-        return standings <= {Standing.COMPLETE, Standing.DIVERGED}
+        return all(entry.result.settled for row in self.rows for entry in row.entries.values())
 
 
 def build_table(
@@ -120,12 +119,13 @@ def ranks(means: Mapping[Key, float], metric: ShownMetric | None) -> dict[Key, i
 def _entries(
     rivals: Sequence[CellState], metric: ShownMetric | None, factor: float, published: paper.Published | None
 ) -> dict[paper.ResultKey, Entry]:
-    """The entries of cells that are ranked against each other; logged values times `factor` are shown."""
+    """The entries of cells that are ranked against each other once all are settled; values times `factor` are shown."""
     results = {paper.key(state.cell): cells.read_cell(state) for state in rivals}
     finals = {key: [factor * final for final in result.finals] for key, result in results.items()}
     means = {key: statistics.fmean(values) for key, values in finals.items() if values}
     # A cell of which a seed diverged ranks last: the mean of its survivors must not win a row.
-    places = ranks({key: mean for key, mean in means.items() if not results[key].diverged}, metric)
+    ranked = {key: mean for key, mean in means.items() if not results[key].diverged}
+    places = ranks(ranked, metric) if all(result.settled for result in results.values()) else {}
     theirs = {key: published.results[key] for key in results if published and key in published.results}
     their_places = ranks({key: result.mean for key, result in theirs.items()}, metric)
     return {

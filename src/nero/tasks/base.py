@@ -17,6 +17,10 @@ Batch = tuple[Tensor, ...]
 """Tensors on the device. A step is captured once per combination of shapes, so there should be few."""
 
 
+class BadSetting(ValueError):
+    """A task was given a setting that it cannot have; the message is one line."""
+
+
 @dataclass(frozen=True)
 class Metric:
     """What a table reports of a task: the value of `key` at the end of training."""

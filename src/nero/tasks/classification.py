@@ -1,7 +1,8 @@
 """Classification of images that live on the device as uint8."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -10,10 +11,34 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from nero.data.augmentation import Augmentation
 from nero.data.images import ImageSet
-from nero.tasks.base import Batch, Context, Meters, Task
+from nero.tasks.base import BadSetting, Batch, Context, Meters, Task
 
 EVALUATION_BATCH = 2500
+EMBEDDED_TRAIN = 10_000
 NETWORK = "network"
+
+
+def load_images(
+    context: Context,
+    train_examples: int | None,
+    real: Callable[[Path], ImageSet],
+    embedded: Callable[..., ImageSet],
+) -> ImageSet:
+    """The real images under the data root, or embedded ones in their place; `train_examples` of them to train on."""
+    check_whole("train_examples", train_examples if train_examples is not None else 1)
+    if context.data == "embedded":
+        train = EMBEDDED_TRAIN if train_examples is None else train_examples
+        return embedded(train=train, test=max(train // 5, 100))
+    images = real(context.data_root)
+    if train_examples is not None and train_examples > len(images.train_labels):
+        raise BadSetting(f"train_examples must be at most {len(images.train_labels)}, not {train_examples}")
+    return images.first(train_examples)
+
+
+def check_whole(name: str, value: object) -> None:
+    """Raise unless it is a whole number from 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadSetting(f"{name} must be a whole number from 1, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -53,6 +78,7 @@ class Classification(Task):
         augmentation: Augmentation | None = None,
         trace_accuracy: bool = False,
     ) -> None:
+        check_whole("batch_size", batch_size)
         device = context.device
         self.device, self.streams = device, context.streams
         self.epochs, self.batch_size = epochs, batch_size
@@ -78,21 +104,23 @@ class Classification(Task):
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         images, labels = self._ready.pop(epoch) if epoch in self._ready else self._epoch_data(epoch)
         yield from list(zip(images.split(self.batch_size), labels.split(self.batch_size), strict=True))[start:]
-        # By now the host has asked for all of the epoch and a GPU is still at work on it: the next one's data cost no
-        # time.
+        # By now the host has asked for all of the epoch and a GPU is still at work on it: what the host draws for the
+        # next one costs no time.
         self._ready.clear()
         if epoch + 1 < self.epochs:
             self._ready[epoch + 1] = self._epoch_data(epoch + 1)
 
     def _epoch_data(self, epoch: int) -> tuple[Tensor, Tensor]:
         """All training images in the epoch's order, augmented, and their labels."""
-        # Drawn on the CPU, so that the numbers are the same on every device.
+        # Drawn on the CPU, so that the numbers are the same on every device; and all of them before the first goes to
+        # the device, which waits for what that still has to do.
         count = len(self.train_labels)
-        order = torch.randperm(count, generator=self.streams.generator("shuffle", epoch)).to(self.device)
+        order = torch.randperm(count, generator=self.streams.generator("shuffle", epoch))
         if self.augmentation is None:
+            order = order.to(self.device)
             return self.train_images[order], self.train_labels[order]
         draws = self.augmentation.draw(count, self.streams.generator("augmentation", epoch))
-        return self.augmentation(self.train_images, order, draws), self.train_labels[order]
+        return self.augmentation(self.train_images, order, draws), self.train_labels[order.to(self.device)]
 
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         pixels, labels = batch

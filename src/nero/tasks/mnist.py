@@ -1,22 +1,13 @@
 """The two MNIST experiments of Figure 3."""
 
-from nero.data.images import ImageSet, load_mnist
+from nero.data.images import load_mnist
 from nero.data.synthetic import digits
 from nero.models import mlp
 from nero.tasks.base import Context, Metric
-from nero.tasks.classification import Classification
+from nero.tasks.classification import Classification, load_images
 
 MEAN, STD = (0.1307,), (0.3081,)
 WIDTH, CLASSES = 28 * 28, 10
-EMBEDDED_TRAIN = 10_000
-
-
-def load_images(context: Context, train_examples: int | None) -> ImageSet:
-    """MNIST, or the embedded digits in its place; the first `train_examples` of its training images."""
-    if context.data == "embedded":
-        train = train_examples or EMBEDDED_TRAIN
-        return digits(train=train, test=max(train // 5, 100))
-    return load_mnist(context.data_root).first(train_examples)
 
 
 class DeepMLP(Classification):
@@ -28,7 +19,8 @@ class DeepMLP(Classification):
         self, context: Context, epochs: int, batch_size: int, depth: int, train_examples: int | None = None
     ) -> None:
         network = mlp.MLP(depth, WIDTH, CLASSES)
-        super().__init__(context, load_images(context, train_examples), network, MEAN, STD, epochs, batch_size)
+        images = load_images(context, train_examples, real=load_mnist, embedded=digits)
+        super().__init__(context, images, network, MEAN, STD, epochs, batch_size)
 
 
 class ReparameterisedMLP(Classification):
@@ -46,5 +38,5 @@ class ReparameterisedMLP(Classification):
         train_examples: int | None = None,
     ) -> None:
         network = mlp.ReparameterisedMLP(depth, WIDTH, CLASSES, sigma)
-        images = load_images(context, train_examples)
+        images = load_images(context, train_examples, real=load_mnist, embedded=digits)
         super().__init__(context, images, network, MEAN, STD, epochs, batch_size, trace_accuracy=True)
