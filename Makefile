@@ -7,6 +7,8 @@ DATA ?= mnist cifar10 wikitext2 multi30k
 # Further words for scripts/train.py, such as ARGS="machine=gpu machine.budget_seconds=540 hydra/launcher=joblib".
 ARGS ?=
 SMOKE_STORE := results/smoke/runs
+# Tests side by side, one process per core up to four.
+WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup data smoke test test-fast lint table1 ablation mnist imagenet precision plan report figures notebooks bench bench-tasks clean
@@ -31,10 +33,10 @@ smoke: $(READY)  ## the whole chain on embedded data, in minutes on a laptop: tr
 	$(PY) scripts/report.py smoke --store $(SMOKE_STORE) --out results/smoke
 
 test: $(READY)  ## all tests (CPU only; those for a GPU or for real data skip themselves with a reason)
-	$(PY) -m pytest
+	$(PY) -m pytest $(WORKERS)
 
 test-fast: $(READY)  ## the tests that take no more than a few seconds each
-	$(PY) -m pytest -m "not slow"
+	$(PY) -m pytest $(WORKERS) -m "not slow"
 
 lint: $(READY)  ## ruff and mypy
 	$(PY) -m ruff check .
