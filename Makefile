@@ -7,11 +7,12 @@ DATA ?= mnist cifar10 wikitext2 multi30k
 # Further words for scripts/train.py, such as ARGS="machine=gpu machine.budget_seconds=540 hydra/launcher=joblib".
 ARGS ?=
 SMOKE_STORE := results/smoke/runs
+EXPERIMENTS := mnist table1 ablation imagenet precision
 # Tests side by side, one process per core up to four.
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data smoke test test-fast lint table1 ablation mnist imagenet precision plan report figures notebooks bench bench-tasks clean
+.PHONY: help setup data smoke test test-fast lint $(EXPERIMENTS) plan report figures notebooks bench bench-tasks clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,7 +44,7 @@ lint: $(READY)  ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-table1 ablation mnist imagenet precision: $(READY)
+$(EXPERIMENTS): $(READY)
 	$(PY) scripts/train.py --multirun experiment=$@ $(ARGS)
 	$(PY) scripts/report.py $@
 
@@ -54,7 +55,7 @@ imagenet:  ## rerun Figure 9
 precision:  ## CIFAR-10 in TF32 and in bf16 (not in the paper)
 
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
-	@for name in mnist table1 ablation imagenet precision; do $(PY) scripts/plan.py $$name; done
+	@for name in $(EXPERIMENTS); do $(PY) scripts/plan.py $$name; done
 
 report: $(READY)  ## tables and figures from the logged runs; fails, after writing, when runs are missing
 	$(PY) scripts/report.py

@@ -28,7 +28,7 @@ from torch.optim import SGD, Adam, Optimizer
 from nero.models.parameter_sets import PARAMETER_SETS, Shape, small
 from nero.optim import LAMB, Madam, Nero
 from nero.runs.atomic import write_atomic
-from nero.runs.provenance import code_version, versions
+from nero.runs.provenance import code_in_words, versions
 
 SETS = ("resnet50", "mlp100", "translation", "billion")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -258,10 +258,9 @@ def header(bench: Bench, shrunk: bool) -> list[str]:
     """What the numbers were measured on, and what they mean."""
     cuda = bench.device.type == "cuda"
     cpu = f"CPU ({platform.machine()}, threads: {torch.get_num_threads()})"
-    commit, dirty = code_version()
     facts = [
         torch.cuda.get_device_name(bench.device) if cuda else cpu,
-        f"code of {commit or 'an unknown commit'}{' with changes' if dirty else ''}",
+        code_in_words(),
         f"torch {torch.__version__}",  # which names its build too
         *(f"{package} {version}" for package, version in versions(("triton", "pytorch_optimizer")).items()),
         str(bench.dtype).removeprefix("torch."),

@@ -17,7 +17,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from nero.data.sources import MissingData
 from nero.plans.config import ConfigError, compose
+from nero.report.table_formats import markdown_line
+from nero.runs.atomic import write_atomic
+from nero.runs.provenance import code_in_words, versions
 
 UNTIMED = 2
 HEAD = ["task", "optimiser", "settings", "s per epoch", "range", "epochs"]
@@ -43,34 +47,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.epochs <= UNTIMED:
         parser.error(f"--epochs must be at least {UNTIMED + 1}: the first {UNTIMED} are not timed")
     try:
-        return _report(options, words)
-    except ConfigError as error:
+        _report(options, words)
+    except (ConfigError, MissingData) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    return 0
 
 
-def _report(options: argparse.Namespace, words: list[str]) -> int:
-    from nero.data.sources import MissingData
-    from nero.runs.provenance import provenance
+def _report(options: argparse.Namespace, words: list[str]) -> None:
+    """Print the table line by line; what there is of it is written whatever happens."""
     from nero.train import choose_device, device_name
 
     device = device_name(choose_device(compose([f"task={options.task[0]}", *words]).cfg.machine.device))
-    versions = provenance(device)["versions"]
-    said = ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton") if name in versions)
-    lines = ["# Seconds per epoch", "", f"{device}, {said}; training, augmentation and evaluation.", "", _line(HEAD)]
-    lines.append(_line(["---"] * 3 + ["---:"] * 3))
+    packages = [f"{package} {version}" for package, version in versions(("torch", "triton")).items()]
+    lines = [
+        "# Seconds per epoch",
+        "",
+        f"{', '.join([device, code_in_words(), *packages])}; training, augmentation and evaluation.",
+        "",
+    ]
+    lines += [markdown_line(HEAD), markdown_line(["---"] * 3 + ["---:"] * 3)]
     print("\n".join(lines), flush=True)
     try:
         for row in _rows(options, words):
-            lines.append(_line(row))
+            lines.append(markdown_line(row))
             print(lines[-1], flush=True)
-    except MissingData as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     finally:
         if options.out:
-            options.out.write_text("\n".join([*lines, ""]))
-    return 0
+            write_atomic(options.out, "\n".join([*lines, ""]).encode())
 
 
 def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
@@ -97,10 +101,6 @@ def _seconds(words: list[str]) -> tuple[str, list[float]]:
     if message := outcome.get("message"):
         print(f"{config.run_id}: {message}", file=sys.stderr)
     return outcome["status"], [record["seconds"] for record in records]
-
-
-def _line(words: Sequence[str]) -> str:
-    return f"| {' | '.join(words)} |"
 
 
 if __name__ == "__main__":

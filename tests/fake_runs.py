@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
+from typing import Any
 
 from nero.plans.plan import Cell, CellState, Experiment, PlannedRun, load_experiment, survey
 from nero.runs.store import RunDirectory, Store
@@ -95,14 +96,13 @@ def write_classifier(
     lr: float,
     seed: int,
     final: float | None,
-    *,
     curve: Sequence[float] | None = None,
-    data: str = "real",
+    **others: Any,
 ) -> RunDirectory:
     """A run of a CIFAR-10 classifier: `curve` is its validation error, and its training error is a fifth of that."""
     values = list(curve) if curve is not None else [0.9] if final is None else [0.9, 2 * final, final]
     training = {"train/error": [value / 5 for value in values]}
-    return write_run(store, cell, lr, seed, final, curve=values, data=data, metric=ERROR, also=training)
+    return write_run(store, cell, lr, seed, final, curve=values, metric=ERROR, also=training, **others)
 
 
 def fill_cell(store: Store, cell: Cell, final: Final, data: str = "real") -> None:

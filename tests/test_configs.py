@@ -59,3 +59,14 @@ def test_an_optimisers_own_complaint_becomes_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="optim: beta must be in") as error:
         train(config)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "key"), [(["optim._target_=nero.optim.Neron"], "optim"), (["tracking.mirror._target_=no.such"], "mirror")]
+)
+def test_a_misspelt_name_is_one_line_that_says_where(tmp_path: Path, words: list[str], key: str) -> None:
+    mirror = ["tracking=wandb"] if key == "mirror" else []
+    config = compose([*TWO_STEPS, *SMALLER["mnist_mlp100"], f"store={tmp_path}", *mirror, *words])
+    with pytest.raises(ConfigError, match=rf"{key}: .*(Error loading|Are you sure)") as error:
+        train(config)
+    assert "\n" not in str(error.value)

@@ -114,7 +114,7 @@ def build_loop(
     task = build_task(config, device)
     optimizers = build_optimizers(cfg.optim, task)
     if cfg.tracking.mirror is not None:
-        trackers.append(instantiate(cfg.tracking.mirror))
+        trackers.append(_instantiate("tracking.mirror", cfg.tracking.mirror))
     seed_global(SeedStreams(config.seed).number("training"))
     settings = Settings(
         device=device,
@@ -158,8 +158,9 @@ def _instantiate(key: str, settings: Any, *args: Any, **kwargs: Any) -> Any:
 
 def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:
     """One optimiser per network, all with the same settings."""
+    make_optimizer = _instantiate("optim", cfg)
     try:
-        return {name: instantiate(cfg)(network.parameters()) for name, network in task.networks().items()}
+        return {name: make_optimizer(network.parameters()) for name, network in task.networks().items()}
     except (ValueError, TypeError) as error:
         raise ConfigError(f"optim: {str(error).splitlines()[0]}") from error
 

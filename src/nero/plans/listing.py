@@ -15,7 +15,7 @@ def describe_plan(experiment: Experiment, states: Sequence[CellState], summaries
     times = [expected[run.run_id] for run in runs]
     for run, seconds in zip(runs, times, strict=True):
         lines.append(f"  pending  {run.run_id}  {run.epochs} epochs  {clock(seconds) if seconds else 'time unknown'}")
-    settled = len({run_id for state in states for run_id in _settled(state)})  # cells may share runs
+    settled = len({run_id for state in states for run_id in state.logged})  # cells may share runs
     undecided = sum(state.undecided for state in states)
     known = [seconds for seconds in times if seconds is not None]
     words = [f"{settled} runs done", f"{len(runs)} pending"]
@@ -38,7 +38,7 @@ def _times(states: Sequence[CellState], summaries: Mapping[str, Summary]) -> dic
     """
     alike: dict[tuple[str, str, Any], dict[str, Summary]] = {}
     for state in states:
-        alike.setdefault(_kind(state.cell), {}).update(_settled(state))
+        alike.setdefault(_kind(state.cell), {}).update(state.logged)
     return {
         run.run_id: expected_seconds(run, alike[_kind(state.cell)]) or expected_seconds(run, summaries)
         for state in states
@@ -48,11 +48,6 @@ def _times(states: Sequence[CellState], summaries: Mapping[str, Summary]) -> dic
 
 def _kind(cell: Cell) -> tuple[str, str, Any]:
     return cell.task, cell.optim, cell.setting("precision")
-
-
-def _settled(state: CellState) -> dict[str, Summary]:
-    runs = (*state.search.values(), *state.at_leading.values())
-    return {run["run_id"]: run for run in runs if run is not None}
 
 
 def describe_outcomes(outcomes: Iterable[Mapping[str, Any]]) -> str:

@@ -104,6 +104,12 @@ class CellState:
     undecided: int = 0  # repeats that will be asked for once the search has ended
 
     @property
+    def logged(self) -> dict[str, Summary]:
+        """Every settled run of the cell, search and repeats, by its id."""
+        runs = (*self.search.values(), *self.at_leading.values())
+        return {run["run_id"]: run for run in runs if run is not None}
+
+    @property
     def searching(self) -> bool:
         """The grid has rates without a settled run, so that the leading one may still be overtaken."""
         return len(self.search) > 1 and any(run is None for run in self.search.values())

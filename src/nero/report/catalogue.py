@@ -36,7 +36,7 @@ class Evidence:
 
     @property
     def _run_ids(self) -> frozenset[str]:
-        return frozenset(run["run_id"] for state in self.states for run in cells.logged(state))
+        return frozenset(run_id for state in self.states for run_id in state.logged)
 
     def gaps(self) -> list[str]:
         """What is missing, a line per row and reason: whose runs, and which of those failed."""

@@ -58,7 +58,7 @@ def read_cell(state: CellState) -> CellResult:
 
 
 def _standing(state: CellState, runs: tuple[Summary, ...]) -> Standing:
-    if not logged(state):
+    if not state.logged:
         return Standing.MISSING
     if not state.complete:
         return Standing.INCOMPLETE
@@ -68,12 +68,6 @@ def _standing(state: CellState, runs: tuple[Summary, ...]) -> Standing:
 def has_diverged(run: Summary) -> bool:
     """A run that ended without a finite value of its metric is no better than one that was stopped at a NaN."""
     return run["status"] == Status.DIVERGED or run["final"] is None
-
-
-def logged(state: CellState) -> list[Summary]:
-    """Every settled run of a cell, search and repeats, each once."""
-    runs = [*state.search.values(), *state.at_leading.values()]
-    return list({run["run_id"]: run for run in runs if run is not None}.values())
 
 
 def rows(states: Iterable[CellState]) -> dict[RowKey, list[CellState]]:
@@ -153,6 +147,6 @@ def require_real(states: Iterable[CellState]) -> None:
     for state in states:
         if is_embedded(state.cell):
             raise EmbeddedDataError(f"{state.cell.task} with {state.cell.optim} asks for embedded data: {BESIDE}")
-        for run in logged(state):
+        for run in state.logged.values():
             if run.get("data") != "real":
                 raise EmbeddedDataError(f"{run['run_id']} ran on {run.get('data')} data: {BESIDE}")

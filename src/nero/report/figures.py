@@ -76,7 +76,7 @@ def learning_curves(title: str, states: Sequence[CellState], curves: pd.DataFram
         spare.remove()
     for panel, (row, row_states) in zip(axes, rows.items(), strict=False):
         notes = Notes()
-        metrics = [run["metric"] for state in row_states for run in cells.logged(state)]
+        metrics = [run["metric"] for state in row_states for run in state.logged.values()]
         draw_optimisers(panel, row_states, curves, metrics[0]["key"] if metrics else "", notes)
         panel.set(xlabel="epoch", ylabel=shown_metric(metrics[0]).label if metrics else "")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))

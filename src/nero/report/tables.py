@@ -158,7 +158,7 @@ def _metric(
     task: str, states: Sequence[CellState], published: paper.Published | None
 ) -> tuple[ShownMetric | None, float]:
     """How the row's metric is shown, and what logged values are multiplied by for it."""
-    logged = [run["metric"] for state in states for run in cells.logged(state)]
+    logged = [run["metric"] for state in states for run in state.logged.values()]
     said = {(metric["key"], metric["goal"]): shown_metric(metric) for metric in logged}
     if len(said) > 1:
         raise ValueError(f"the runs of {task} do not report one metric but {', '.join(key for key, _ in sorted(said))}")

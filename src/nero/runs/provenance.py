@@ -41,6 +41,12 @@ def code_version() -> tuple[str | None, bool | None]:
     return described.removesuffix("-dirty"), described.endswith("-dirty")
 
 
+def code_in_words() -> str:
+    """As the head of a table says it."""
+    commit, dirty = code_version()
+    return f"code of {commit or 'an unknown commit'}{' with changes' if dirty else ''}"
+
+
 def command() -> str:
     """The command line, with the paths that only mean something on this machine shortened."""
     words = [sys.argv[0].removeprefix(f"{Path.cwd()}{os.sep}"), *sys.argv[1:]]

@@ -25,7 +25,8 @@ def load_images(
     embedded: Callable[..., ImageSet],
 ) -> ImageSet:
     """The real images under the data root, or embedded ones in their place; `train_examples` of them to train on."""
-    check_whole("train_examples", train_examples if train_examples is not None else 1)
+    if train_examples is not None:
+        check_whole("train_examples", train_examples)
     if context.data == "embedded":
         train = EMBEDDED_TRAIN if train_examples is None else train_examples
         return embedded(train=train, test=max(train // 5, 100))
@@ -112,8 +113,8 @@ class Classification(Task):
 
     def _epoch_data(self, epoch: int) -> tuple[Tensor, Tensor]:
         """All training images in the epoch's order, augmented, and their labels."""
-        # Drawn on the CPU, so that the numbers are the same on every device; and all of them before the first goes to
-        # the device, which waits for what that still has to do.
+        # Drawn on the CPU, so that the numbers are the same on every device; and all of them before any is sent to the
+        # device, since sending waits until the device has done what it was asked for before.
         count = len(self.train_labels)
         order = torch.randperm(count, generator=self.streams.generator("shuffle", epoch))
         if self.augmentation is None:
