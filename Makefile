@@ -7,7 +7,7 @@ DATA ?= mnist cifar10 wikitext2 multi30k
 # Further words for scripts/train.py, such as ARGS="machine=gpu machine.budget_seconds=540 hydra/launcher=joblib".
 ARGS ?=
 SMOKE_STORE := results/smoke/runs
-EXPERIMENTS := mnist table1 ablation imagenet precision
+EXPERIMENTS := mnist table1 ablation imagenet checks
 # Tests side by side, one process per core up to four.
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
@@ -52,7 +52,7 @@ table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, t
 ablation:  ## rerun Figures 1 and 2 and Table 2
 mnist:  ## rerun Figure 3
 imagenet:  ## rerun Figure 9
-precision:  ## CIFAR-10 in TF32 and in bf16 (not in the paper)
+checks:  ## CIFAR-10 in TF32 and in bf16, and from another start (not in the paper)
 
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
 	@for name in $(EXPERIMENTS); do $(PY) scripts/plan.py $$name; done

@@ -325,23 +325,29 @@ def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path, task: str, 
     assert_follows_the_cpu(tmp_path, task, optim, "machine.compile=true")
 
 
-RATES = {"nero": 0.01, "sgd": 0.1, "adam": 0.001, "lamb": 0.01, "madam_constrained": 0.01}
+RATES = {
+    "cifar10_vgg11": {"nero": 1e-4, "sgd": 1e-3, "adam": 1e-5, "lamb": 1e-4, "madam_constrained": 1e-4},
+    "cifar10_resnet18": {"nero": 5e-5, "sgd": 1e-5, "adam": 1e-6, "lamb": 1e-5, "madam_constrained": 5e-5},
+}
+"""So small that a rounding error stays one: at the paper's rates a change of the start by one part in ten million makes
+half of the way's length of difference to this ResNet-18, on one and the same machine."""
 
 
 def assert_follows_the_cpu(tmp_path: Path, task: str, optim: str, *words: str) -> None:
-    """Weights at the end, in units of how far they have come: a step that was left out or stale would show."""
+    """Weights at the end, in units of how far they have come: of 16 steps, one that is left out or stale would show."""
     still = ["task.network.dropout=0"] if task == "cifar10_vgg11" else []
     shared = [f"optim={optim}", "precision=fp32", "task.schedule.warmup=0", "task.network.width=8", *still]
-    moved = {}
-    for machine, lr in (("start", 1e-12), ("cpu", RATES[optim]), ("gpu", RATES[optim])):
+    rate = RATES[task][optim]
+    ends = {}
+    for machine, lr in (("start", 1e-12), ("cpu", rate), ("gpu", rate)):
         where = ["machine=gpu", *words] if machine == "gpu" else ["machine=cpu"]
         # Four epochs: the graph of the last, smaller batch is captured in the third.
         config, run = prepare(tmp_path / machine, task, *shared, *where, f"optim.lr={lr}", "task.epochs=4")
         assert train(config)["status"] == "done"
-        moved[machine] = torch.cat([weight.double().flatten().cpu() for weight in final_weights(run)])
-    way, difference = (moved["cpu"] - moved["start"]).norm(), (moved["gpu"] - moved["cpu"]).norm()
-    assert way > 0.002 * moved["start"].norm()
-    assert difference < 0.1 * way, f"{difference / way:.3g} of the way"
+        ends[machine] = torch.cat([weight.double().flatten().cpu() for weight in final_weights(run)])
+    way, difference = (ends["cpu"] - ends["start"]).norm(), (ends["gpu"] - ends["cpu"]).norm()
+    assert way > 1e-5 * ends["start"].norm(), "far beyond rounding"
+    assert difference < 0.04 * way, f"{difference / way:.3g} of the way"
 
 
 @pytest.mark.gpu

@@ -14,7 +14,7 @@ from conftest import ROOT
 
 TARGETS = {"setup", "data", "smoke", "test", "lint", "report", "figures", "notebooks", "bench", "clean"}
 MADE_BY_MAKE = {"results/smoke"}
-EXPERIMENTS = {"table1", "ablation", "mnist", "imagenet", "precision"}
+EXPERIMENTS = {"table1", "ablation", "mnist", "imagenet", "checks"}
 
 
 def project() -> dict:

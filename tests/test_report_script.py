@@ -58,8 +58,8 @@ TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")} | 
 ABLATION_FILES = {f"tables/ablation.{ending}" for ending in ("md", "csv", "tex")} | {
     f"figures/figure{number}.{ending}" for number in (1, 2) for ending in ("pdf", "svg", "png")
 }
-PRECISION_FILES = {f"tables/precision.{ending}" for ending in ("md", "csv", "tex")} | {
-    f"figures/precision.{ending}" for ending in ("pdf", "svg", "png")
+CHECKS_FILES = {f"tables/checks.{ending}" for ending in ("md", "csv", "tex")} | {
+    f"figures/checks.{ending}" for ending in ("pdf", "svg", "png")
 }
 
 
@@ -84,7 +84,7 @@ def test_missing_cells_exit_1_after_everything_is_written(
     report: Report, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report() == 1
-    assert written(out) == MNIST_FILES | TABLE1_FILES | ABLATION_FILES | PRECISION_FILES
+    assert written(out) == MNIST_FILES | TABLE1_FILES | ABLATION_FILES | CHECKS_FILES
     streams = capsys.readouterr()
     assert not streams.err
     said = streams.out

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fake_runs import BASE, cells_of, fill, fill_cell, loaded, plausible, states_of, write_classifier, write_run
 from nero.plans.plan import Cell, Experiment, survey
 from nero.report import constraints, paper
-from nero.report.cells import EmbeddedDataError, Standing, is_embedded
+from nero.report.cells import EmbeddedDataError, Standing, is_embedded, row_text
 from nero.report.table_formats import entry_text, to_csv, to_latex, to_markdown
 from nero.report.tables import Entry, Table, build_table, ranks
 from nero.report.units import ShownMetric
@@ -413,11 +413,13 @@ def test_a_table_of_tasks_to_come_says_no_arithmetic() -> None:
     assert [line["precision"] for line in csv_lines(table)] == [""]
 
 
-def test_either_arithmetic_stands_beside_table_1(store: Store) -> None:
-    experiment, states = states_of(store, "precision")
-    table = build_table(experiment, states, paper.precision())
-    assert [(row.task, dict(row.variant)["precision"]) for row in table.rows] == [
-        (task, precision) for task in ("cifar10_vgg11", "cifar10_resnet18") for precision in ("tf32", "bf16")
+def test_checks_stand_beside_table_1(store: Store) -> None:
+    experiment, states = states_of(store, "checks")
+    table = build_table(experiment, states, paper.checks())
+    assert [row_text((row.task, row.variant)) for row in table.rows] == [
+        "cifar10_vgg11, precision = tf32",
+        "cifar10_vgg11, precision = bf16",
+        "cifar10_resnet18, precision = bf16, fan_out = True",
     ]
     for row in table.rows:
         for optim, entry in row.entries.items():

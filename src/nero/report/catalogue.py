@@ -89,7 +89,7 @@ CATALOGUE: dict[str, Contents] = {
         {"figure1": _of_epochs(cifar_figures.figure1), "figure2": _of_epochs(cifar_figures.figure2)},
         listing=constraints.LISTING,
     ),
-    "precision": Contents(paper.precision, {"precision": _learning_curves}),
+    "checks": Contents(paper.checks, {"checks": _learning_curves}),
 }
 """By experiment. One that is not named here gets its table and its learning curves, with no numbers of the paper's."""
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from nero.plans.config import PRECISIONS, ROOT
-from nero.plans.plan import Cell
+from nero.plans.config import ROOT
+from nero.plans.plan import Cell, load_experiment
 from nero.report.cells import Variant, ordered
 from nero.report.units import ShownMetric, scale, shown_metric
 
@@ -102,14 +102,11 @@ def ablation(folder: Path = PAPER) -> Published:
     return Published("paper", results, {VGG11: shown_metric(ERROR)})
 
 
-def precision(folder: Path = PAPER) -> Published:
-    """Table 1 beside ours in whatever arithmetic; the paper's is plain float32."""
+def checks(folder: Path = PAPER) -> Published:
+    """Table 1 beside ours, whatever is varied."""
     printed = table1(folder)
-    results: dict[ResultKey, Result] = {
-        (task, (("precision", arithmetic),), optim): result
-        for (task, _, optim), result in printed.results.items()
-        for arithmetic in PRECISIONS
-    }
+    cells = load_experiment("checks").cells
+    results = {key(cell): printed.results[cell.task, (), cell.optim] for cell in cells}
     return Published(printed.source, results, printed.metrics)
 
 
