@@ -6,7 +6,8 @@
         --variant "precision=tf32" "precision=bf16 machine.compile=true" --out results/tables/bench_tasks.md
 
 Words with `=` are settings of every run, as scripts/train.py takes them; those in quotes after --variant are tried one
-after the other. The first two epochs, which compile, warm up and capture, are left out; the rest give median and range.
+after the other. The first two epochs, which compile, warm up and capture, are left out; the rest give median and range,
+and the first of them has yet to capture a last, smaller batch.
 """
 
 import argparse

@@ -135,6 +135,7 @@ def test_a_setting_is_what_the_runs_config_says() -> None:
     assert replace(to_come, overrides=("+optim.mean=true", "optim.norm=true")).setting("optim.mean") is False
     assert replace(to_come, overrides=("data=real", "data=embedded")).setting("data") == "embedded"
     assert to_come.setting("data") is None
+    assert replace(to_come, variant=(("+task.width", 8),)).setting("task.width") == 8
 
 
 def test_failed_and_running_runs_are_pending() -> None:

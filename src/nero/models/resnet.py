@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nero.models.initialisation import kaiming_by_fan_out_
+
 BLOCKS = (2, 2, 2, 2)
 """Residual blocks of each stage; the filters double from one stage to the next, and the image is halved."""
 
@@ -28,9 +30,7 @@ class ResNet18(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(channels, classes)
         if fan_out:
-            for module in self.modules():
-                if isinstance(module, nn.Conv2d):
-                    nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            kaiming_by_fan_out_(self)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu_(self.norm(self.stem(x)))

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nero.models.initialisation import kaiming_by_fan_out_
+
 STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8))
 """Filters of each 3 x 3 convolution, in multiples of the width; after each stage the image is halved."""
 
@@ -20,9 +22,7 @@ class VGG11(nn.Module):
     def __init__(self, classes: int = 10, width: int = 64, hidden: int = 4096, dropout: float = 0.5) -> None:
         super().__init__()
         self.features = nn.Sequential(*_features(width))
-        for module in self.features:
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        kaiming_by_fan_out_(self.features)
         self.classifier = nn.Sequential(
             nn.Linear(STAGES[-1][-1] * width, hidden),
             nn.ReLU(inplace=True),

@@ -77,9 +77,8 @@ class Cell:
         A cell that is to come has no config yet: of it, what the experiment itself sets is known.
         """
         if self.to_come:
-            words = (word.partition("=") for word in self.overrides)
-            said = {name.lstrip("+"): yaml.safe_load(value) for name, _, value in words}
-            return (said | dict(self.variant)).get(key)
+            words = (word.partition("=") for word in self.words)
+            return {name.lstrip("+"): yaml.safe_load(value) for name, _, value in words}.get(key)
         return OmegaConf.select(self._config.cfg, key)
 
     @property

@@ -6,16 +6,13 @@ search, or at the one that leads it so far.
 """
 
 import statistics
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from nero.plans.plan import Cell, CellState, Experiment
 from nero.report import cells, paper, style
-from nero.report.cells import CellResult
+from nero.report.cells import CellResult, Key
 from nero.report.units import ShownMetric, scale, shown_metric
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
