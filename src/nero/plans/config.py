@@ -18,6 +18,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG_DIR = ROOT / "configs"
 
+PRECISIONS = ("fp32", "tf32", "bf16")
+"""What arithmetic a run can ask for."""
+
 NOT_IDENTITY = ("machine", "tracking", "data_root", "store", "experiment")
 """Top-level keys that say where and how a run is carried out, not what it is: they are left out of its id."""
 
@@ -112,6 +115,6 @@ def _check(cfg: DictConfig) -> None:
         raise ConfigError(f"seed must be a whole number from 0, not {cfg.seed!r}")
     if not isinstance(cfg.task.epochs, int) or cfg.task.epochs < 1:
         raise ConfigError(f"task.epochs must be a whole number from 1, not {cfg.task.epochs!r}")
-    for key, allowed in (("data", ("real", "embedded")), ("precision", ("fp32", "tf32", "bf16"))):
+    for key, allowed in (("data", ("real", "embedded")), ("precision", PRECISIONS)):
         if cfg[key] not in allowed:
             raise ConfigError(f"{key} must be one of {', '.join(allowed)}, not {cfg[key]!r}")
