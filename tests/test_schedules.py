@@ -45,10 +45,10 @@ def test_cosine_is_torchs_after_the_warm_up() -> None:
         schedules.cosine(epochs=5, warmup=5)
 
 
-def test_linear_up_down_moves_once_per_epoch_and_peaks_at_fifty() -> None:
+def test_linear_up_down_moves_once_per_epoch_and_is_zero_in_the_last() -> None:
     schedule = schedules.linear_up_down(peak=50, epochs=100)
-    assert [schedule(x) for x in (0, 0.9, 25, 25.99, 50, 75, 99, 100)] == pytest.approx(
-        [0, 0, 0.5, 0.5, 1, 0.5, 0.02, 0]
+    assert [schedule(x) for x in (0, 0.9, 24, 24.99, 48, 49, 50, 74, 98, 99, 99.5)] == pytest.approx(
+        [0.02, 0.02, 0.5, 0.5, 0.98, 1, 0.98, 0.5, 0.02, 0, 0]
     )
 
 

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from nero.data.sources import MissingData
 from nero.engine import interrupt
+from nero.engine.clipping import CLIP_NORM, clip_before_step
 from nero.engine.loop import Ending, Loop, Settings
 from nero.engine.seeding import SeedStreams, seed_global
 from nero.plans.config import ROOT, ConfigError, RunConfig
@@ -129,10 +130,18 @@ def build_loop(
 
 def build_task(config: RunConfig, device: torch.device) -> Task:
     """The task with freshly initialised networks: the same ones on every device."""
-    streams = SeedStreams(config.seed)
-    context = Context(device, streams, config.cfg.data, Path(config.cfg.data_root).expanduser())
-    settings = {key: value for key, value in config.identity["task"].items() if key != "schedule"}
-    seed_global(streams.number("initialisation"))
+    return task_of(config.identity, context_of(config.identity, Path(config.cfg.data_root).expanduser(), device))
+
+
+def context_of(identity: Mapping[str, Any], data_root: Path, device: torch.device) -> Context:
+    """What a run's task is given beside its settings; `identity` is what its config.yaml says."""
+    return Context(device, SeedStreams(identity["seed"]), identity["data"], data_root)
+
+
+def task_of(identity: Mapping[str, Any], context: Context) -> Task:
+    """The task of a run's config.yaml, with networks as they were before training."""
+    settings = {key: value for key, value in identity["task"].items() if key != "schedule"}
+    seed_global(context.streams.number("initialisation"))
     # Built outside `instantiate`, which would wrap whatever the task raises, such as MissingData.
     make_task = _instantiate("task", settings, context, _partial_=True)
     try:
@@ -157,12 +166,17 @@ def _instantiate(key: str, settings: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:
-    """One optimiser per network, all with the same settings."""
-    make_optimizer = _instantiate("optim", cfg)
+    """One optimiser per network, all with the same settings; `clip_norm` is not the optimiser's but its gradients'."""
+    settings = {key: value for key, value in cfg.items() if key != CLIP_NORM}
+    make_optimizer = _instantiate("optim", settings)
     try:
-        return {name: make_optimizer(network.parameters()) for name, network in task.networks().items()}
+        optimizers = {name: make_optimizer(network.parameters()) for name, network in task.networks().items()}
+        if (norm := cfg.get(CLIP_NORM)) is not None:
+            for optimizer in optimizers.values():
+                clip_before_step(optimizer, norm)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"optim: {str(error).splitlines()[0]}") from error
+    return optimizers
 
 
 def choose_device(name: str) -> torch.device:

@@ -6,6 +6,7 @@ Under the data root:
     cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin       the official binary version
     wikitext-2/wiki.{train,valid,test}.tokens                   word level, 33,278 types
     multi30k/{train,val,test_2016_flickr}.{de,en}               WMT16 multimodal task 1, raw text
+    multi30k/tokens.json                                        its words, made from the raw text by tokenised.py
 """
 
 import os

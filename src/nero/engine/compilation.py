@@ -9,8 +9,14 @@ from torch.optim import Optimizer
 
 
 def compile_networks(networks: Mapping[str, nn.Module]) -> None:
+    """Whole, or in the parts that a network names by a method `compiled_parts`."""
     for network in networks.values():
-        network.compile(dynamic=False)  # batches have few shapes: each gets kernels of its own
+        parts = getattr(network, "compiled_parts", None)
+        if parts is None:
+            network.compile(dynamic=False)  # batches have few shapes: each gets kernels of its own
+            continue
+        for part in parts():
+            part.compile(dynamic=True)  # such a network is large, and kernels for each shape would take minutes
 
 
 def steps(optimizers: Mapping[str, Optimizer], compiled: bool) -> dict[str, Callable[[], Any]]:

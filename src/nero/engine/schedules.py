@@ -44,10 +44,14 @@ def cosine(epochs: float, warmup: float = 0.0) -> Schedule:
 
 
 def linear_up_down(peak: float, epochs: float) -> Schedule:
-    """Per epoch: linearly up to 1 at epoch `peak`, linearly down to 0 at epoch `epochs` (translation)."""
+    """Per epoch, counted from 1: linearly up to 1 in epoch `peak`, linearly down to 0 in epoch `epochs` (translation).
+
+    So the first epoch is trained at 1 / `peak` and the last one not at all: the authors' logged curves end with two
+    equal validation values.
+    """
 
     def factor(progress: float) -> float:
-        epoch = math.floor(progress)
+        epoch = math.floor(progress) + 1
         return epoch / peak if epoch < peak else max(0.0, (epochs - epoch) / (epochs - peak))
 
     return factor

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from nero.models.language_model import LanguageModel
 from nero.models.mlp import MLP, ReparameterisedMLP
 from nero.models.resnet import ResNet18
+from nero.models.translator import Translator
 from nero.models.vgg import VGG11
 
 Shape = tuple[int, ...]
@@ -49,21 +51,12 @@ def vgg11() -> list[Shape]:
 
 
 def wikitext2() -> list[Shape]:
-    types, width = 33_278, 200
-    attention = [*_linear(3 * width, width), *_linear(width, width)]
-    layer = [*attention, *_linear(width, width), *_linear(width, width)]
-    return [(types, width), *layer, *layer, *_linear(types, width)]
+    return _shapes_of(lambda: LanguageModel(vocabulary=33_278))
 
 
 def translation() -> list[Shape]:
-    # Multi30k's training text by the protocol: 9,517 words of either language seen three times or more, and four marks
-    # (padding, unknown, begin, end).
-    vocabulary, width, inner, layers = 9_521, 512, 2048, 6
-    attention = [(width, width)] * 4  # query, key, value, output: 8 heads of 64 side by side
-    feed_forward = [*_linear(inner, width), *_linear(width, inner)]
-    encoder = [*attention, *feed_forward] * layers
-    decoder = [*attention, *attention, *feed_forward] * layers
-    return [(vocabulary, width), *encoder, *decoder]
+    # Multi30k's training text by the protocol: 9,517 words of either language seen three times or more, and four marks.
+    return _shapes_of(lambda: Translator(vocabulary=9_521))
 
 
 def billion() -> list[Shape]:

@@ -17,8 +17,18 @@ Batch = tuple[Tensor, ...]
 """Tensors on the device. A step is captured once per combination of shapes, so there should be few."""
 
 
+NETWORK = "network"
+"""What a task with a single network calls it."""
+
+
 class BadSetting(ValueError):
     """A task was given a setting that it cannot have; the message is one line."""
+
+
+def check_whole(name: str, value: object) -> None:
+    """Raise unless it is a whole number from 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadSetting(f"{name} must be a whole number from 1, not {value!r}")
 
 
 @dataclass(frozen=True)

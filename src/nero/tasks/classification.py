@@ -11,11 +11,10 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from nero.data.augmentation import Augmentation
 from nero.data.images import ImageSet
-from nero.tasks.base import BadSetting, Batch, Context, Meters, Task
+from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
 
 EVALUATION_BATCH = 2500
 EMBEDDED_TRAIN = 10_000
-NETWORK = "network"
 
 
 def load_images(
@@ -34,12 +33,6 @@ def load_images(
     if train_examples is not None and train_examples > len(images.train_labels):
         raise BadSetting(f"train_examples must be at most {len(images.train_labels)}, not {train_examples}")
     return images.first(train_examples)
-
-
-def check_whole(name: str, value: object) -> None:
-    """Raise unless it is a whole number from 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadSetting(f"{name} must be a whole number from 1, not {value!r}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,81 @@
+"""The Wikitext-2 transformer (Figure 6): causal, two layers, and no layer norm, so that it has no gains."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nero.models.attention import attend, sinusoidal_positions, split_heads
+
+START = 0.1  # embedding and output weights start uniform within plus and minus this
+
+
+class LanguageModel(nn.Module):
+    """Features [batch, length, width] for tokens [batch, length]; the linear layer `output` makes logits of them.
+
+    vocabulary:  number of types
+    width:       of the features; a head has `width / heads`
+    inner:       width of the hidden layer of each feed-forward part
+    longest:     most positions that it can see
+
+    With the paper's settings 19 tensors: an embedding, two layers of eight, output weights and bias, not tied.
+    """
+
+    positions: Tensor
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int = 200,
+        heads: int = 2,
+        layers: int = 2,
+        inner: int = 200,
+        dropout: float = 0.2,
+        longest: int = 512,
+    ) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"a width of {width} is no multiple of {heads} heads")
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(Layer(width, heads, inner, dropout) for _ in range(layers))
+        self.output = nn.Linear(width, vocabulary)
+        self.dropout = dropout
+        self.register_buffer("positions", sinusoidal_positions(longest, width), persistent=False)
+        nn.init.uniform_(self.embedding.weight, -START, START)
+        nn.init.uniform_(self.output.weight, -START, START)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        batch, length = tokens.shape
+        width = self.embedding.embedding_dim
+        # Not F.embedding: on a GPU its backward pass takes longer than a layer; this one's is a plain sum into rows.
+        embedded = self.embedding.weight.index_select(0, tokens.flatten()).view(batch, length, width)
+        x = torch.add(self.positions[:length], embedded, alpha=math.sqrt(width))
+        x = F.dropout(x, self.dropout, self.training)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Layer(nn.Module):
+    """Causal self-attention and a feed-forward part, each added to what it was given. All as torch initialises it."""
+
+    def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.merge = nn.Linear(width, width)
+        self.inner = nn.Linear(width, inner)
+        self.outer = nn.Linear(inner, width)
+        nn.init.xavier_uniform_(self.query_key_value.weight)
+        nn.init.zeros_(self.query_key_value.bias)
+        nn.init.zeros_(self.merge.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rate = self.dropout if self.training else 0.0
+        query, key, value = split_heads(self.query_key_value(x), self.heads, 3)
+        mixed = attend(query, key, value, rate, causal=True)
+        x = x + F.dropout(self.merge(mixed), rate)
+        hidden = F.dropout(F.relu(self.inner(x)), rate)
+        return x + F.dropout(self.outer(hidden), rate)

@@ -1,0 +1,172 @@
+"""The translation transformer (Figure 7): encoder and decoder with layer norm after each part, and no gains."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nero.models.attention import arithmetic, attend, padding_mask, sinusoidal_positions, split_heads
+
+EPSILON = 1e-6  # of the layer norms
+
+
+class Translator(nn.Module):
+    """Features [batch, T, width] for source tokens [batch, S] and the target's tokens so far [batch, T].
+
+    vocabulary:       number of types, of both languages together
+    width:            of the features; a head has `width / heads`
+    inner:            width of the hidden layer of each feed-forward part
+    layers:           of the encoder, and of the decoder
+    scale_embedding:  whether embeddings are multiplied by the root of the width before positions are added
+    normalise_input:  whether a layer norm follows them
+    padding:          the token that fills up a sentence: no other sees it
+    longest:          most positions of a sentence
+
+    Embeddings of either language and the output are one matrix: logits are features @ output_weight.T. With the paper's
+    settings 121 tensors: that matrix, six layers of eight, six of twelve.
+    """
+
+    positions: Tensor
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int = 512,
+        heads: int = 8,
+        inner: int = 2048,
+        layers: int = 6,
+        dropout: float = 0.1,
+        scale_embedding: bool = True,
+        normalise_input: bool = True,
+        padding: int = 0,
+        longest: int = 512,
+    ) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"a width of {width} is no multiple of {heads} heads")
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.encoder = nn.ModuleList(EncoderLayer(width, heads, inner, dropout) for _ in range(layers))
+        self.decoder = nn.ModuleList(DecoderLayer(width, heads, inner, dropout) for _ in range(layers))
+        self.dropout, self.padding, self.normalise_input = dropout, padding, normalise_input
+        self.scale = math.sqrt(width) if scale_embedding else 1.0
+        self.register_buffer("positions", sinusoidal_positions(longest, width), persistent=False)
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.xavier_uniform_(parameter)
+
+    @property
+    def output_weight(self) -> Tensor:
+        return self.embedding.weight
+
+    def compiled_parts(self) -> Sequence[nn.Module]:
+        """What torch.compile is to see one by one: six like layers take as long to compile as one."""
+        return [*self.encoder, *self.decoder]
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        # One look-up for both: on the way back one matrix of the vocabulary's size is filled, not two.
+        lengths = [source.shape[1], target.shape[1]]
+        x, y = self._embed(torch.cat([source, target], dim=1)).split(lengths, dim=1)
+        mask = self.mask(source)
+        return self._decode(self._enter(y), self._encode(self._enter(x), mask), mask)
+
+    def mask(self, source: Tensor) -> Tensor:
+        """What hides a source's padding."""
+        return padding_mask(source == self.padding, arithmetic(self.embedding.weight))
+
+    def encode(self, source: Tensor) -> Tensor:
+        """The memory [batch, S, width] that a decoder looks at, beside `mask(source)`."""
+        return self._encode(self._enter(self._embed(source)), self.mask(source))
+
+    def decode(self, target: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        """Features of every position of the target so far."""
+        return self._decode(self._enter(self._embed(target)), memory, mask)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        # Not F.embedding, whose backward pass sorts; this one's is a plain sum into rows. Padding needs no rule of its
+        # own: nobody sees it, so that no gradient comes back to it.
+        return self.embedding.weight.index_select(0, tokens.flatten()).view(*tokens.shape, -1)
+
+    def _enter(self, embedded: Tensor) -> Tensor:
+        x = torch.add(self.positions[: embedded.shape[1]], embedded, alpha=self.scale)
+        x = F.dropout(x, self.dropout, self.training)
+        return normalise(x) if self.normalise_input else x
+
+    def _encode(self, x: Tensor, mask: Tensor) -> Tensor:
+        for layer in self.encoder:
+            x = layer(x, mask)
+        return x
+
+    def _decode(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        for layer in self.decoder:
+            x = layer(x, memory, mask)
+        return x
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and a feed-forward part; each part's result is added to what it was given, then normalised."""
+
+    def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads, dropout)
+        self.feed_forward = FeedForward(width, inner, dropout)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.feed_forward(self.attention.to_itself(x, mask))
+
+
+class DecoderLayer(nn.Module):
+    """As an encoder's, with attention to the source between the two parts."""
+
+    def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads, dropout)
+        self.to_source = Attention(width, heads, dropout)
+        self.feed_forward = FeedForward(width, inner, dropout)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        # The target's padding comes after all that counts: that no position looks ahead hides it.
+        return self.feed_forward(self.to_source.to_memory(self.attention.to_itself(x, causal=True), memory, mask))
+
+
+class Attention(nn.Module):
+    """Attention without biases, dropout on its weights and on what it adds, then layer norm."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query, self.key, self.value, self.merge = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def to_itself(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        weights = torch.cat([self.query.weight, self.key.weight, self.value.weight])  # one product instead of three
+        query, key, value = split_heads(F.linear(x, weights), self.heads, 3)
+        return self._add(x, attend(query, key, value, self._rate, mask, causal))
+
+    def to_memory(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        (query,) = split_heads(self.query(x), self.heads, 1)
+        key, value = split_heads(F.linear(memory, torch.cat([self.key.weight, self.value.weight])), self.heads, 2)
+        return self._add(x, attend(query, key, value, self._rate, mask))
+
+    @property
+    def _rate(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def _add(self, x: Tensor, mixed: Tensor) -> Tensor:
+        return normalise(x + F.dropout(self.merge(mixed), self._rate))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a ReLU between them, dropout on what they add, then layer norm."""
+
+    def __init__(self, width: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.inner, self.outer, self.dropout = nn.Linear(width, inner), nn.Linear(inner, width), dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        return normalise(x + F.dropout(self.outer(F.relu(self.inner(x))), self.dropout, self.training))
+
+
+def normalise(x: Tensor) -> Tensor:
+    """Layer norm without gain and bias."""
+    return F.layer_norm(x, x.shape[-1:], eps=EPSILON)

@@ -1,0 +1,165 @@
+"""Translation from German to English: the Multi30k transformer (Figure 7, Table 1)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nero.data.buckets import length_key, padded, padded_length, shuffled_buckets
+from nero.data.parallel_text import PAD, Pairs, ParallelText, load_multi30k, toy_pairs
+from nero.models.token_loss import TokenLoss, token_loss
+from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
+from nero.tasks.language_model import build_network
+from nero.tasks.perplexity import PERPLEXITY, language_metrics
+
+EVALUATION_BATCH = 512  # sentences
+EMBEDDED_TRAIN = 4000  # pairs
+EMBEDDED_SHARE = 10  # training pairs for each one to validate on
+
+
+class Translation(Task):
+    """Predict each next word of a translation, given the source and the words before.
+
+    A batch is `batch_size` pairs of like length, padded to one of few lengths, so that a step is captured for few
+    shapes; padding changes neither loss nor gradients. The loss is the sum over a batch's words. "train/perplexity" is
+    that of the training loss, smoothing included, over the epoch's batches as they came: with dropout, each before its
+    step.
+
+    network:         called with the number of types, it gives a module that makes features [batch, T, width] of a
+                     source [batch, S] and a target [batch, T], and has their `output_weight` [types, width]
+    minimum_count:   how often a word must occur in its language's training text to be in the vocabulary
+    smoothing:       label smoothing in training; validation has none
+    pool:            batches out of which pairs of like length are put together; 1 draws them at random
+    padded_lengths:  what sentences are padded to; beyond the last, multiples of 16
+    train_examples:  pairs to train on; None for all
+    """
+
+    metric = PERPLEXITY
+
+    def __init__(
+        self,
+        context: Context,
+        network: Callable[..., nn.Module],
+        epochs: int,
+        batch_size: int,
+        minimum_count: int,
+        smoothing: float,
+        pool: int,
+        padded_lengths: Sequence[int],
+        train_examples: int | None = None,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("minimum_count", minimum_count), ("pool", pool)):
+            check_whole(name, value)
+        for length in padded_lengths:
+            check_whole("padded_lengths", length)
+        if isinstance(smoothing, bool) or not isinstance(smoothing, int | float) or not 0 <= smoothing < 1:
+            raise BadSetting(f"smoothing must be from 0 to below 1, not {smoothing!r}")
+        text = load_text(context, minimum_count, train_examples)
+        self.device, self.streams = context.device, context.streams
+        self.epochs, self.batch_size, self.pool, self.smoothing = epochs, batch_size, pool, smoothing
+        self.padded_lengths = sorted(padded_lengths)
+        self.vocabulary = text.vocabulary
+        self.train = _Sentences(text.train, self.device)
+        self.valid = _Sentences(text.valid, self.device)
+        self.steps_per_epoch = sum(-(-size // batch_size) for size in _pools(len(text.train), pool * batch_size))
+        self.network = build_network(network, len(self.vocabulary)).to(self.device)
+        self.meters = Meters(self.device, sums=("loss", "count"))
+        self._ready: dict[int, list[Batch]] = {}  # by epoch: batches made ahead
+
+    def networks(self) -> dict[str, nn.Module]:
+        return {NETWORK: self.network}
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        batches = self._ready.pop(epoch) if epoch in self._ready else self._epoch_batches(epoch)
+        yield from batches[start:]
+        # The host has asked for all of the epoch, and a GPU is still at work on it: sorting the next costs no time.
+        self._ready.clear()
+        if epoch + 1 < self.epochs:
+            self._ready[epoch + 1] = self._epoch_batches(epoch + 1)
+
+    def _epoch_batches(self, epoch: int) -> list[Batch]:
+        generator = self.streams.generator("shuffle", epoch)
+        return self._gather(self.train, shuffled_buckets(generator, self.train.keys, self.batch_size, self.pool))
+
+    def _gather(self, sentences: "_Sentences", groups: Sequence[Sequence[int]]) -> list[Batch]:
+        """Source and target of each group, as many rows as the largest group has, padded to one length for both."""
+        rows = max(map(len, groups))
+        filled = [[*group, *[sentences.blank] * (rows - len(group))] for group in groups]
+        sources, targets = sentences.rows(torch.tensor(filled))
+        batches: list[Batch] = []
+        for group, source, target in zip(groups, sources, targets, strict=True):
+            # The target's last word is predicted and never looked at.
+            longest = max(max(sentences.source_lengths[i], sentences.target_lengths[i] - 1) for i in group)
+            length = padded_length(longest, self.padded_lengths)
+            batches.append((_to_length(source, length), _to_length(target, length + 1)))
+        return batches
+
+    def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+        source, target = batch
+        loss = self._loss(source, target, self.smoothing).loss
+        self.meters.add_("loss", loss)
+        self.meters.add_("count", (target[:, 1:] != PAD).sum())
+        yield NETWORK, loss
+
+    def evaluate(self) -> dict[str, float]:
+        sums = self.meters.read()
+        return language_metrics(sums["loss"] / max(sums["count"], 1.0), self.validation_loss())
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Nats per word of the validation pairs, ends of sentences counted, with the network as it now stands."""
+        self.network.eval()
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        order = sorted(range(len(self.valid.keys)), key=self.valid.keys.__getitem__)
+        groups = [order[i : i + EVALUATION_BATCH] for i in range(0, len(order), EVALUATION_BATCH)]
+        for source, target in self._gather(self.valid, groups):
+            total += self._loss(source, target).surprise
+        self.network.train()
+        return float(total) / sum(length - 1 for length in self.valid.target_lengths)
+
+    def _loss(self, source: Tensor, target: Tensor, smoothing: float = 0.0) -> TokenLoss:
+        features = self.network(source, target[:, :-1])
+        weight: Any = self.network.output_weight
+        return token_loss(features, weight, None, target[:, 1:], smoothing, ignored=PAD)
+
+
+class _Sentences:
+    """Pairs on the device, padded to the longest, and a last row that is all padding."""
+
+    def __init__(self, pairs: Pairs, device: torch.device) -> None:
+        self.blank = len(pairs)
+        self.source_lengths, self.target_lengths = [*map(len, pairs.source)], [*map(len, pairs.target)]
+        self.keys = [*map(length_key, self.source_lengths, self.target_lengths)]
+        self._source, self._target = (
+            padded(side, rows=len(side) + 1, length=max(map(len, side))).to(device)
+            for side in (pairs.source, pairs.target)
+        )
+
+    def rows(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Source and target of these rows."""
+        numbers = numbers.to(self._source.device)
+        return self._source[numbers], self._target[numbers]
+
+
+def _to_length(tokens: Tensor, length: int) -> Tensor:
+    """Cut, or filled up with padding: what is cut is padding too."""
+    missing = length - tokens.shape[1]
+    return torch.nn.functional.pad(tokens, (0, missing), value=PAD) if missing > 0 else tokens[:, :length].contiguous()
+
+
+def _pools(count: int, size: int) -> list[int]:
+    return [min(size, count - start) for start in range(0, count, size)]
+
+
+def load_text(context: Context, minimum_count: int, train_examples: int | None) -> ParallelText:
+    """Multi30k under the data root, or pairs of the embedded grammar in its place."""
+    if train_examples is not None:
+        check_whole("train_examples", train_examples)
+    if context.data == "embedded":
+        train = EMBEDDED_TRAIN if train_examples is None else train_examples
+        return toy_pairs(train, max(train // EMBEDDED_SHARE, 10), minimum_count)
+    text = load_multi30k(context.data_root, minimum_count, train_examples)
+    if train_examples is not None and train_examples > len(text.train):
+        raise BadSetting(f"train_examples must be at most {len(text.train)}, not {train_examples}")
+    return text
