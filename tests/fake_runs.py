@@ -10,6 +10,7 @@ from nero.runs.store import RunDirectory, Store
 
 ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
 ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
+PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
 STEPS = 4  # per epoch
 
 Final = Callable[[Cell, float, int], float | None]
@@ -46,11 +47,11 @@ def write_run(
     seed: int,
     final: float | None,
     *,
-    curve: Sequence[float] | None = None,
+    curve: Sequence[float | None] | None = None,
     status: str | None = None,
     data: str = "real",
     metric: dict[str, str] = ACCURACY,
-    also: Mapping[str, Sequence[float]] | None = None,
+    also: Mapping[str, Sequence[float | None]] | None = None,
 ) -> RunDirectory:
     """One run. `curve` has a value per epoch, by default three that end at `final`; its traces are flat in each.
 
@@ -103,6 +104,24 @@ def write_classifier(
     values = list(curve) if curve is not None else [0.9] if final is None else [0.9, 2 * final, final]
     training = {"train/error": [value / 5 for value in values]}
     return write_run(store, cell, lr, seed, final, curve=values, metric=ERROR, also=training, **others)
+
+
+def write_language_model(
+    store: Store,
+    cell: Cell,
+    lr: float,
+    seed: int,
+    final: float | None,
+    curve: Sequence[float | None] | None = None,
+    **others: Any,
+) -> RunDirectory:
+    """A run on text: `curve` is its validation perplexity, and its training perplexity is twice that.
+
+    None in it is an epoch whose perplexity was not finite.
+    """
+    values = list(curve) if curve is not None else [1000.0] if final is None else [8 * final, 2 * final, final]
+    training = {"train/perplexity": [None if value is None else 2 * value for value in values]}
+    return write_run(store, cell, lr, seed, final, curve=values, metric=PERPLEXITY, also=training, **others)
 
 
 def fill_cell(store: Store, cell: Cell, final: Final, data: str = "real") -> None:

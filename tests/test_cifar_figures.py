@@ -9,17 +9,17 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fake_runs import cells_of, in_words, loaded, states_of, write_classifier
 from nero.plans.config import PRECISIONS
 from nero.plans.plan import Cell, survey
-from nero.report import cifar_figures, paper, style
+from nero.report import cifar_figures, paper, rows_of_panels, style
 from nero.report.cells import EmbeddedDataError
 from nero.report.frame import load_curves
 from nero.runs.store import Store
+from read_figures import band_at, bands, colours, face, labels, lines, marks
 
 CELLS = {in_words(cell): cell for cell in loaded("ablation").cells}
 NERO = ["nero 0 0", "nero 1 0", "nero 0 1", "nero 1 1"]
@@ -80,42 +80,6 @@ def filled(store: Store, name: str) -> Figure:
     return figure
 
 
-def lines(axes: Axes) -> dict[str, np.ndarray]:
-    """Our lines by the first word of their label."""
-    return {str(line.get_label()).split(",")[0]: line.get_xydata() for line in axes.lines if _ours(line)}
-
-
-def labels(axes: Axes) -> list[str]:
-    return [str(line.get_label()) for line in axes.lines if _ours(line)]
-
-
-def colours(axes: Axes) -> dict[str, str]:
-    return {str(line.get_label()).split(",")[0]: line.get_color() for line in axes.lines if _ours(line)}
-
-
-def _ours(line) -> bool:
-    return line.get_linestyle() == "-"
-
-
-def bands(axes: Axes) -> list[np.ndarray]:
-    return [c.get_paths()[0].vertices for c in axes.collections if isinstance(c, FillBetweenPolyCollection)]
-
-
-def marks(axes: Axes) -> dict[str, tuple[float, float, float, float]]:
-    """The paper's marks by name: epoch, mean, and both ends of the bar."""
-    found = {}
-    for bar in axes.containers:
-        point, _, (stem,) = bar
-        [(x, y)] = point.get_xydata()
-        (_, low), (_, high) = stem.get_segments()[0]
-        found[str(bar.get_label()).split(",")[0]] = (x, y, low, high)
-    return found
-
-
-def face(axes: Axes) -> str:
-    return axes.get_title(loc="left").replace("\n", " ")
-
-
 def expected(final: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, least and greatest validation error in per cent of `seeds_at`, epoch by epoch."""
     seeds = 100 * np.array([[0.9, 2 * (final + s), final + s] for s in SEEDS])
@@ -146,8 +110,7 @@ def test_bands_are_ranges_over_the_seeds(store: Store) -> None:
     assert len(others) == 3
     _, low, high = expected(FINALS["nero 0 0"])
     for epoch in (1, 2, 3):
-        values = first[first[:, 0] == epoch, 1]
-        assert (values.min(), values.max()) == (pytest.approx(low[epoch - 1]), pytest.approx(high[epoch - 1]))
+        assert band_at(first, epoch) == (pytest.approx(low[epoch - 1]), pytest.approx(high[epoch - 1]))
 
 
 def test_figure_2_shows_the_same_three_without_and_with_constraints(store: Store) -> None:
@@ -262,7 +225,7 @@ def test_marks_hide_no_curve_and_no_other_mark(store: Store, name: str) -> None:
         epochs = [x for x, *_ in marks(axes).values()]
         assert min(epochs) > paper.CIFAR10_EPOCHS
         assert max(epochs) < axes.get_xlim()[1]
-        assert np.diff(sorted(epochs)).min() >= cifar_figures.APART
+        assert np.diff(sorted(epochs)).min() >= rows_of_panels.APART * paper.CIFAR10_EPOCHS
         assert max(axes.get_xticks()) == paper.CIFAR10_EPOCHS, "there is no epoch in the paper's strip"
 
 

@@ -9,7 +9,6 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.figure import Figure
 
 from fake_runs import BASE, STEPS, cells_of, fill, fill_cell, plausible, states_of, write_run
@@ -17,6 +16,7 @@ from nero.report import figures, paper, style
 from nero.report.cells import EmbeddedDataError
 from nero.report.frame import load_curves, load_traces
 from nero.runs.store import Store
+from read_figures import AUTHORS, VARIANT, band_at, bands, face, labels, lines
 
 AUTHORS_LEFT, AUTHORS_RIGHT = 2, 4
 
@@ -31,40 +31,22 @@ def figure3(store: Store) -> Figure:
     return figures.figure3(states, load_curves(store), load_traces(store))
 
 
-def solid(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Our lines by the first word of their label."""
-    lines = [line for line in axes.lines if line.get_linestyle() == "-"]
-    return {str(line.get_label()).split(",")[0]: (line.get_xdata(), line.get_ydata()) for line in lines}
-
-
-def labels(axes: Axes) -> list[str]:
-    return [str(line.get_label()) for line in axes.lines if line.get_linestyle() == "-"]
+def dotted(axes: Axes) -> list[str]:
+    return labels(axes, VARIANT)
 
 
 def dashed(axes: Axes) -> list[np.ndarray]:
-    return [line.get_ydata() for line in axes.lines if line.get_linestyle() == "--"]
-
-
-def dotted(axes: Axes) -> list[str]:
-    return [str(line.get_label()) for line in axes.lines if line.get_linestyle() == ":"]
-
-
-def bands(axes: Axes) -> int:
-    return sum(isinstance(artist, FillBetweenPolyCollection) for artist in axes.collections)
-
-
-def face(axes: Axes) -> str:
-    return axes.get_title(loc="left").replace("\n", " ")
+    return [points[:, 1] for points in lines(axes, AUTHORS).values()]
 
 
 def test_figure_3_draws_every_cell_and_the_authors(store: Store) -> None:
     fill(store, "mnist", plausible)
     left, right = figure3(store).axes
-    assert set(solid(left)) == {"σ = 1", "σ = 100"}
-    assert set(solid(right)) == {"Nero", "SGD", "Adam", "LAMB"}
+    assert set(lines(left)) == {"σ = 1", "σ = 100"}
+    assert set(lines(right)) == {"Nero", "SGD", "Adam", "LAMB"}
     assert (len(dashed(left)), len(dashed(right))) == (AUTHORS_LEFT, AUTHORS_RIGHT)
     assert not dotted(right)
-    assert (bands(left), bands(right)) == (2, 4)
+    assert (len(bands(left)), len(bands(right))) == (2, 4)
     assert "missing" not in face(left) + face(right)
 
 
@@ -72,7 +54,7 @@ def test_nero_at_the_authors_rate_is_dotted_where_our_search_chose_another(store
     fill(store, "mnist", lambda cell, lr, seed: plausible(cell, lr, seed) + (0.15 if lr == 0.0001 else 0))
     _, right = figure3(store).axes
     assert dotted(right) == ["Nero, η = 0.001, n = 3"]
-    assert bands(right) == 5
+    assert len(bands(right)) == 5
     assert "missing" not in face(right)
 
 
@@ -80,12 +62,10 @@ def test_lines_are_means_and_bands_are_ranges_over_the_seeds(store: Store) -> No
     fill(store, "mnist", plausible)
     _, right = figure3(store).axes
     finals = 100 * np.array([BASE["nero"] + 0.01 * seed**2 for seed in (0, 1, 2)])
-    epochs, values = solid(right)["Nero"]
+    epochs, values = lines(right)["Nero"].T
     np.testing.assert_array_equal(epochs, [1, 2, 3])
     np.testing.assert_allclose(values, np.outer([1 / 3, 1 / 2, 1], finals).mean(axis=1))
-    band = next(artist for artist in right.collections if isinstance(artist, FillBetweenPolyCollection))
-    last = [y for x, y in band.get_paths()[0].vertices if x == 3]
-    assert (min(last), max(last)) == (pytest.approx(finals.min()), pytest.approx(finals.max()))
+    assert band_at(bands(right)[0], 3) == (pytest.approx(finals.min()), pytest.approx(finals.max()))
 
 
 def test_the_left_panel_shows_iterations_in_blocks(store: Store) -> None:
@@ -94,7 +74,7 @@ def test_the_left_panel_shows_iterations_in_blocks(store: Store) -> None:
     for seed in cell.seeds:
         write_run(store, cell, 0.01, seed, 0.5, curve=[0.1 * epoch for epoch in range(1, epochs + 1)])
     left, _ = figure3(store).axes
-    at, values = solid(left)["σ = 100"]
+    at, values = lines(left)["σ = 100"].T
     iterations = np.repeat([0.1 * epoch for epoch in range(1, epochs + 1)], STEPS)
     np.testing.assert_array_equal(at, [10, 20])
     np.testing.assert_allclose(values, 100 * iterations.reshape(2, 10).mean(axis=1))
@@ -110,8 +90,8 @@ def test_the_authors_curves_end_where_their_logs_end(store: Store) -> None:
 
 def test_an_empty_store_is_said_and_nothing_of_ours_is_drawn(store: Store) -> None:
     left, right = figure3(store).axes
-    assert not solid(left)
-    assert not solid(right)
+    assert not lines(left)
+    assert not lines(right)
     assert "missing: σ = 1, σ = 100 (seeds 0, 1, 2)" in face(left)
     assert "missing: Nero, SGD, Adam, LAMB (search 0 of 4); Nero at lr = 0.001 (seeds 0, 1, 2)" in face(right)
 
@@ -134,7 +114,7 @@ def test_every_seed_at_the_rate_that_leads_an_unfinished_search_is_drawn(store: 
     write_run(store, nero, 0.1, 0, 0.2)
     _, right = figure3(store).axes
     assert labels(right) == ["Nero, η = 0.01, n = 3"]
-    np.testing.assert_allclose(solid(right)["Nero"][1], 100 * 0.7 * np.array([1 / 3, 1 / 2, 1]))
+    np.testing.assert_allclose(lines(right)["Nero"][:, 1], 100 * 0.7 * np.array([1 / 3, 1 / 2, 1]))
     assert "missing: Nero (search 2 of 4); " in face(right)
     assert "SGD, Adam, LAMB (search 0 of 4)" in face(right)
 
@@ -153,8 +133,8 @@ def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
     assert "missing" not in face(right)
     assert "diverged: SGD (every learning rate)" in face(right)
     assert "LAMB (seed 1)" in face(right)
-    assert "SGD" not in solid(right)
-    assert solid(right)["LAMB"][0].tolist() == [1], "the seed that diverged has one epoch"
+    assert "SGD" not in lines(right)
+    assert lines(right)["LAMB"][:, 0].tolist() == [1], "the seed that diverged has one epoch"
 
 
 def test_a_lost_log_is_said(store: Store) -> None:
@@ -179,8 +159,8 @@ def test_learning_curves_of_any_experiment(store: Store) -> None:
     by_task = {face(axes): axes for axes in figure.axes}
     mnist = {"mnist_mlp100", "mnist_reparam, sigma = 1", "mnist_reparam, sigma = 100"}
     assert set(by_task) == mnist | {"cifar10_vgg11", "cifar10_resnet18"}
-    assert set(solid(by_task["mnist_mlp100"])) == {"Nero", "SGD", "Adam", "LAMB"}
-    assert set(solid(by_task["cifar10_resnet18"])) == {"Nero", "SGD"}
+    assert set(lines(by_task["mnist_mlp100"])) == {"Nero", "SGD", "Adam", "LAMB"}
+    assert set(lines(by_task["cifar10_resnet18"])) == {"Nero", "SGD"}
     assert not any(dashed(axes) for axes in figure.axes)
 
 

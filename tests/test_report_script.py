@@ -53,7 +53,8 @@ MNIST_FILES = {f"tables/mnist.{ending}" for ending in ("md", "csv", "tex")} | {
     "tables/figure3.md",
 }
 TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")} | {
-    f"figures/figure5.{ending}" for ending in ("pdf", "svg", "png")
+    *(f"figures/figure{number}.{ending}" for number in (5, 6, 7) for ending in ("pdf", "svg", "png")),
+    "tables/figure7.md",
 }
 ABLATION_FILES = {f"tables/ablation.{ending}" for ending in ("md", "csv", "tex")} | {
     f"figures/figure{number}.{ending}" for number in (1, 2) for ending in ("pdf", "svg", "png")
@@ -185,6 +186,6 @@ def test_the_notebook_runs_from_any_folder(store: Store, monkeypatch: pytest.Mon
     client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "src")}})
     client.execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    assert sum("image/png" in data for data in shown) == 4
+    assert sum("image/png" in data for data in shown) == 6
     texts = [data.get("text/markdown", "") for data in shown]
-    assert all(any(words in text for text in texts) for words in ("Figure 3", "Table 1", "Table 2"))
+    assert all(any(words in text for text in texts) for words in ("Figure 3", "Table 1", "Table 2", "Figure 7"))

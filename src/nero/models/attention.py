@@ -1,6 +1,7 @@
 """What transformers have in common: attention over heads, and sinusoidal positions."""
 
 import math
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +10,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 SHORT = 64
 """Keys up to which torch's plain products are faster on a GPU than its fused kernels, which are made for long texts."""
-
-BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]
 
 
 def split_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
@@ -32,8 +31,8 @@ def attend(
     mask:    what is added to the scores, broadcast to [batch, heads, queries, keys]
     causal:  no position looks at a later one. Told, not given as a mask, which would be looked at on the host.
     """
-    backends = [SDPBackend.MATH] if key.shape[2] <= SHORT else BACKENDS
-    with sdpa_kernel(backends):
+    # Elsewhere torch chooses among all that it has.
+    with sdpa_kernel(SDPBackend.MATH) if key.is_cuda and key.shape[2] <= SHORT else nullcontext():
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
     return mixed.transpose(1, 2).flatten(2)
 

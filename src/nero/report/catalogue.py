@@ -4,16 +4,28 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from nero.plans.config import ROOT
 from nero.plans.plan import CellState, Experiment, Summary, load_experiment, survey
-from nero.report import cells, cifar_figures, constraints, figure3_numbers, figures, frame, paper
+from nero.report import (
+    cells,
+    cifar_figures,
+    constraints,
+    figure3_numbers,
+    figure7_numbers,
+    figures,
+    frame,
+    language_figures,
+    paper,
+)
 from nero.report.tables import Listing, Table, build_table
 from nero.runs.store import Status, Store
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -76,14 +88,22 @@ def _figure3_numbers(evidence: Evidence) -> str:
     return figure3_numbers.to_markdown(evidence.states, evidence.curves, evidence.traces)
 
 
-def _of_epochs(draw: Callable[[Sequence[CellState], pd.DataFrame], Figure]) -> Callable[[Evidence], Figure]:
-    """A figure that needs the cells and their curves by epoch."""
-    return lambda evidence: draw(evidence.states, evidence.curves)
+def _of_epochs(make: Callable[[Sequence[CellState], pd.DataFrame], Made]) -> Callable[[Evidence], Made]:
+    """What needs the cells and their curves by epoch."""
+    return lambda evidence: make(evidence.states, evidence.curves)
 
 
 CATALOGUE: dict[str, Contents] = {
     "mnist": Contents(paper.mnist, {"figure3": _figure3}, {"figure3": _figure3_numbers}),
-    "table1": Contents(paper.table1, {"figure5": _of_epochs(cifar_figures.figure5)}),
+    "table1": Contents(
+        paper.table1,
+        {
+            "figure5": _of_epochs(cifar_figures.figure5),
+            "figure6": _of_epochs(language_figures.figure6),
+            "figure7": _of_epochs(language_figures.figure7),
+        },
+        {"figure7": _of_epochs(figure7_numbers.to_markdown)},
+    ),
     "ablation": Contents(
         paper.ablation,
         {"figure1": _of_epochs(cifar_figures.figure1), "figure2": _of_epochs(cifar_figures.figure2)},

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from nero.plans.plan import Cell, CellState, Summary
+from nero.report.units import rate
 from nero.runs.store import Status
 
 Variant = tuple[tuple[str, Any], ...]
@@ -126,6 +127,20 @@ def divergence(state: CellState) -> str | None:
     if not state.at_leading:
         return "every learning rate" if state.diverged else None
     return seeds_text(seed for seed, run in state.at_leading.items() if run is not None and has_diverged(run))
+
+
+def absence_text(state: CellState) -> str:
+    """Why there is nothing to show of a cell."""
+    said = divergence(state)
+    return f"{said} diverged" if said else "missing"
+
+
+def leading_text(state: CellState) -> str:
+    """The leading learning rate and what the cell lacks, or why no rate leads."""
+    if state.leading_lr is None:
+        return absence_text(state)
+    lacking = gap(state)
+    return rate(state.leading_lr) + (f" (incomplete: {lacking})" if lacking else "")
 
 
 def seeds_text(seeds: Iterable[int]) -> str | None:

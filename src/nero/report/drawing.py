@@ -1,7 +1,8 @@
 """What figures have in common: curves of a cell as a line and a band, and notes on what cannot be drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -68,10 +69,15 @@ def draw(
     linestyle: str = style.OURS,
     planned: int = 0,
 ) -> Line2D | None:
-    """Mean over seeds as a line and their range as a band, as far as every seed goes; `planned` seeds are expected."""
+    """Mean over seeds as a line and their range as a band, as far as every seed goes; `planned` seeds are expected.
+
+    Where a seed's value is not finite there is a gap.
+    """
     seeds = by_seed(frame, x, factor)
     if seeds.empty:
         return None
+    logged = np.unique(frame[x])
+    seeds = seeds.reindex(logged[(logged >= seeds.index[0]) & (logged <= seeds.index[-1])])
     count = seeds.shape[1]
     at, ours = seeds.index.to_numpy(), linestyle != style.THEIRS
     shade = colour if ours else style.darker(colour)
@@ -81,6 +87,18 @@ def draw(
         low, high = seeds.min(axis=1).to_numpy(), seeds.max(axis=1).to_numpy()
         axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
     return line
+
+
+def draw_authors(
+    axes: Axes, authors: pd.DataFrame, factor: float, palette: Mapping[str, str]
+) -> dict[str, Line2D | None]:
+    """A dashed line per optimiser, at the learning rate that the authors chose."""
+    lines = {}
+    for optim in style.in_order(authors.optim):
+        theirs = authors[authors.optim == optim]
+        label = f"{style.name(optim)}, authors{rate_text(theirs.lr.iloc[0])}"
+        lines[optim] = draw(axes, theirs, "epoch", factor, palette[optim], label, style.THEIRS)
+    return lines
 
 
 def rate_text(lr: float | None) -> str:

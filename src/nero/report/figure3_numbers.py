@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from nero.plans.plan import CellState
-from nero.report import cells, curves, paper, style
+from nero.report import cells, curves, paper
+from nero.report.search_numbers import search_lines, shown
 from nero.report.table_formats import markdown_line
 from nero.report.units import number, rate, scale
 
@@ -25,7 +26,9 @@ def to_markdown(states: Sequence[CellState], by_epoch: pd.DataFrame, by_iteratio
     right = [state for state in states if state.cell.task == paper.DEEP]
     lines = ["# Figure 3 in numbers", "", markdown_line(CURVES), markdown_line(["---"] * len(CURVES))]
     lines += [markdown_line(words) for words in [*_left(left, by_iteration), *_right(right, by_epoch)]]
-    return "\n".join([*lines, "", NOTES, "", *_search([state for state in right if len(state.search) > 1]), ""])
+    searched = [state for state in right if len(state.search) > 1]
+    search = search_lines(searched, "training accuracy", KEY, _authors_search)
+    return "\n".join([*lines, "", NOTES, "", *search, ""])
 
 
 def _left(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:
@@ -50,14 +53,12 @@ def _line(name: str, state: CellState, ours: pd.DataFrame, their_lr: float, thei
     mine, other = (curves.by_seed(frame, x, scale(KEY)) for frame in (ours, theirs))
     gaps = (mine.mean(axis=1) - other.mean(axis=1)).dropna()
     if state.leading_lr is None or gaps.empty:
-        said = cells.divergence(state)
-        return [name, f"{said} diverged" if said else "missing", rate(their_lr), *[""] * (len(CURVES) - 3)]
-    lacking = cells.gap(state)
+        return [name, cells.absence_text(state), rate(their_lr), *[""] * (len(CURVES) - 3)]
     sizes = gaps.abs().to_numpy()
     largest = int(sizes.argmax())
     return [
         name,
-        rate(state.leading_lr) + (f" (incomplete: {lacking})" if lacking else ""),
+        cells.leading_text(state),
         rate(their_lr),
         str(mine.shape[1]),
         str(other.shape[1]),
@@ -69,22 +70,5 @@ def _line(name: str, state: CellState, ours: pd.DataFrame, their_lr: float, thei
     ]
 
 
-def _search(states: Sequence[CellState]) -> Iterator[str]:
-    [seed] = {state.cell.search_seed for state in states}
-    theirs = paper.deep_search(seed)
-    lrs = sorted({lr for state in states for lr in state.search})
-    yield f"Final training accuracy of the search, seed {seed}, ours / the authors':"
-    yield ""
-    yield markdown_line(["", *(f"η = {rate(lr)}" for lr in lrs)])
-    yield markdown_line(["---"] * (len(lrs) + 1))
-    for state in states:
-        ends = []
-        for lr in lrs:
-            run, other = state.search.get(lr), theirs.get((state.cell.optim, lr))
-            mine = "missing" if run is None else "diverged" if cells.has_diverged(run) else _shown(run["final"])
-            ends.append(f"{mine} / {_shown(other) if other is not None else 'not logged'}")
-        yield markdown_line([style.name(state.cell.optim), *ends])
-
-
-def _shown(value: float) -> str:
-    return number(scale(KEY) * value)
+def _authors_search(seed: int) -> dict[tuple[str, float], str]:
+    return {run: shown(KEY, final) for run, final in paper.deep_search(seed).items()}

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from nero.plans.plan import CellState
 from nero.report import cells, paper, style
 from nero.report.curves import BLOCK, block_means
-from nero.report.drawing import Notes, draw, draw_optimisers, of_cell, rate_text
+from nero.report.drawing import Notes, draw, draw_authors, draw_optimisers, of_cell
 from nero.report.units import scale, shown_metric
 
 PER_CENT = (0, 102)
@@ -50,14 +50,9 @@ def _reparameterised(axes: Axes, states: Sequence[CellState], traces: pd.DataFra
 
 def _very_deep(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame) -> None:
     key = paper.ACCURACY["key"]
-    authors = paper.deep_curves()
     notes = Notes()
     draw_optimisers(axes, states, curves, key, notes)
-    palette = style.colours(state.cell.optim for state in states)
-    for optim in style.in_order(authors.optim):
-        theirs = authors[authors.optim == optim]
-        label = f"{style.name(optim)}, authors{rate_text(theirs.lr.iloc[0])}"
-        draw(axes, theirs, "epoch", scale(key), palette[optim], label, style.THEIRS)
+    draw_authors(axes, paper.deep_curves(), scale(key), style.colours(state.cell.optim for state in states))
     axes.set(xlabel="epoch", ylabel=shown_metric(paper.ACCURACY).label, ylim=PER_CENT)
     style.head(axes, "100 layers", notes.lines())
     style.legend_below(axes)

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -21,12 +22,15 @@ PAPER = ROOT / "results" / "paper"
 VGG11, RESNET18 = "cifar10_vgg11", "cifar10_resnet18"
 """Our tasks of Figures 1, 2 and 5."""
 
+WIKITEXT2, MULTI30K = "wikitext2_transformer", "multi30k_transformer"
+"""Our tasks of Figures 6 and 7."""
+
 TABLE1_TASKS = {
     ("cgan", "BigGAN-like"): "cifar10_cgan",
     ("classification", "VGG11"): VGG11,
     ("classification", "ResNet-18"): RESNET18,
-    ("language model", "Transformer"): "wikitext2_transformer",
-    ("translation", "Transformer"): "multi30k_transformer",
+    ("language model", "Transformer"): WIKITEXT2,
+    ("translation", "Transformer"): MULTI30K,
     ("ppo", "vanilla CNN"): "pong_ppo",
 }
 """(task, model) of the paper's rows -> our task."""
@@ -52,6 +56,12 @@ ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
 CIFAR10_EPOCHS = 200
 """For how long it trained them."""
 
+PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
+"""What the paper reports of the language model and of the translator."""
+
+WIKITEXT2_EPOCHS, MULTI30K_EPOCHS = 20, 100
+"""For how long it trained them."""
+
 ResultKey = tuple[str, Variant, str]
 """(task, variant in order of its settings' names, optimiser)."""
 
@@ -68,6 +78,13 @@ class Result:
     std: float  # population standard deviation over the seeds
     lr: float
     n: int | None = None  # None where the source does not say
+
+
+class LastLogged(NamedTuple):
+    """Where a log ends: before the training's last epoch, if the run was cut off."""
+
+    epoch: int
+    value: float
 
 
 @dataclass(frozen=True)
@@ -137,15 +154,8 @@ def mnist(folder: Path = PAPER) -> Published:
 
 
 def deep_curves(folder: Path = PAPER) -> pd.DataFrame:
-    """Figure 3 (right): accuracy per epoch, each optimiser at the learning rate that the authors chose.
-
-    That is the one they repeated with further seeds. The highest final value would not tell: several tie.
-    """
-    logged = _deep_log(folder)
-    seeds = logged.groupby(["optim", "lr"]).seed.nunique()
-    chosen = pd.MultiIndex.from_tuples(seeds.groupby(level="optim").idxmax(), names=["optim", "lr"])
-    kept = logged[pd.MultiIndex.from_frame(logged[["optim", "lr"]]).isin(chosen)]
-    return kept[["optim", "lr", "seed", "epoch", "value"]].reset_index(drop=True)
+    """Figure 3 (right): accuracy per epoch, each optimiser at the learning rate that the authors chose."""
+    return _at_chosen_rates(_deep_log(folder))[["optim", "lr", "seed", "epoch", "value"]]
 
 
 def deep_search(seed: int, folder: Path = PAPER) -> dict[tuple[str, float], float]:
@@ -157,6 +167,36 @@ def deep_search(seed: int, folder: Path = PAPER) -> dict[tuple[str, float], floa
 
 def _deep_log(folder: Path) -> pd.DataFrame:
     return pd.read_csv(folder / "mnist_100_layer.csv").rename(columns={"optimizer": "optim", "train_accuracy": "value"})
+
+
+def translation_curves(folder: Path = PAPER) -> pd.DataFrame:
+    """Figure 7: both perplexities per epoch, by the keys of our logs, at the learning rates that the authors chose."""
+    return _at_chosen_rates(_translation_log(folder))[["optim", "lr", "seed", "key", "epoch", "value"]]
+
+
+def translation_search(seed: int, folder: Path = PAPER) -> dict[tuple[str, float], LastLogged]:
+    """Figure 7 (right): where the validation perplexity of one seed ended at every learning rate."""
+    logged = _translation_log(folder)
+    searched = logged[(logged.seed == seed) & (logged.key == PERPLEXITY["key"])]
+    last = searched.loc[searched.groupby(["optim", "lr"]).epoch.idxmax()]
+    ends = [LastLogged(*end) for end in zip(last.epoch, last.value, strict=True)]
+    return dict(zip(zip(last.optim, last.lr, strict=True), ends, strict=True))
+
+
+def _translation_log(folder: Path) -> pd.DataFrame:
+    logged = pd.read_csv(folder / "multi30k_perplexity.csv").rename(columns={"optimizer": "optim"})
+    # The authors count epochs from zero.
+    return logged.assign(epoch=logged.epoch + 1, key=logged.metric + "/perplexity")
+
+
+def _at_chosen_rates(logged: pd.DataFrame) -> pd.DataFrame:
+    """What was logged of each optimiser at the learning rate that the authors repeated with further seeds.
+
+    The best final value would not tell which that is: several tie.
+    """
+    seeds = logged.groupby(["optim", "lr"]).seed.nunique()
+    chosen = pd.MultiIndex.from_tuples(seeds.groupby(level="optim").idxmax(), names=["optim", "lr"])
+    return logged[pd.MultiIndex.from_frame(logged[["optim", "lr"]]).isin(chosen)].reset_index(drop=True)
 
 
 def reparam_curves(folder: Path = PAPER) -> pd.DataFrame:

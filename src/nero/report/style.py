@@ -116,11 +116,18 @@ def head(axes: Axes, title: str, notes: Iterable[str]) -> None:
 
 
 def legend_below(axes: Axes, columns: int = 2, handles: Sequence[Any] | None = None) -> None:
-    """Outside the panel, where it hides no curve; of all that has a label, or of `handles`."""
-    shown = axes.get_legend_handles_labels()[0] if handles is None else list(handles)
+    """Outside the panel, where it hides no curve; of all that has a label, or of `handles`.
+
+    Several handles in a tuple are drawn over each other; the last has the words.
+    """
+    shown: list[Any] = axes.get_legend_handles_labels()[0] if handles is None else list(handles)
     if shown:
         # A distance in font sizes, not in panel heights: it clears the axis label whatever the panel's size.
-        axes.legend(handles=shown, loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=4.5, ncols=columns)
+        place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5}
+        stacks = [type(handle) is tuple for handle in shown]  # a container is a tuple too, but has its words itself
+        labels = [(top[-1] if stack else top).get_label() for top, stack in zip(shown, stacks, strict=True)]
+        # Wide enough for the dashes of a line that something lies on.
+        axes.legend(handles=shown, labels=labels, ncols=columns, handlelength=3.2 if any(stacks) else None, **place)
 
 
 def settle(figure: Figure) -> Figure:

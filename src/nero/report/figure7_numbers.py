@@ -1,0 +1,62 @@
+"""Figure 7 in numbers: validation perplexity along our curves and the authors', and where every learning rate ended."""
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from nero.plans.plan import CellState
+from nero.report import cells, curves, paper
+from nero.report.rows_of_panels import Curve, of_task
+from nero.report.search_numbers import search_lines, shown
+from nero.report.table_formats import markdown_line
+from nero.report.units import rate
+
+KEY = paper.PERPLEXITY["key"]
+EPOCHS = (10, 25, 50, 75, 100)
+HEADS = ["optimiser", "η", "authors' η", "n", "authors' n", *(f"epoch {epoch}" for epoch in EPOCHS)]
+NOTES = (
+    "Validation perplexity, ours / the authors', each the mean over n seeds at the learning rate that was best for it. "
+    "An epoch at which a seed's was not finite has no mean."
+)
+
+
+def to_markdown(states: Sequence[CellState], by_epoch: pd.DataFrame) -> str:
+    """The right half of the figure, epoch by epoch, and the search behind it."""
+    compared = of_task(paper.MULTI30K, states)
+    cells.require_real(curve.state for curve in compared)
+    lines = ["# Figure 7 in numbers", "", markdown_line(HEADS), markdown_line(["---"] * len(HEADS))]
+    lines += [markdown_line(words) for words in _curves(compared, by_epoch)]
+    search = search_lines([curve.state for curve in compared], "validation perplexity", KEY, _authors_search)
+    return "\n".join([*lines, "", NOTES, "", *search, ""])
+
+
+def _curves(compared: Sequence[Curve], by_epoch: pd.DataFrame) -> Iterator[list[str]]:
+    authors = paper.translation_curves()
+    authors = authors[authors.key == KEY]
+    for curve in compared:
+        state = curve.state
+        ours, theirs = curves.at_leading(state, by_epoch, KEY), authors[authors.optim == curve.cell.optim]
+        ended = "diverged" if cells.divergence(state) else "missing"
+        yield [
+            curve.name,
+            cells.leading_text(state),
+            ", ".join(rate(lr) for lr in theirs.lr.unique()),
+            str(ours.seed.nunique()),
+            str(theirs.seed.nunique()),
+            *(f"{_mean(ours, epoch, ended)} / {_mean(theirs, epoch, 'not logged')}" for epoch in EPOCHS),
+        ]
+
+
+def _mean(frame: pd.DataFrame, epoch: int, ended: str) -> str:
+    """Over the seeds at an epoch, or `ended` where some do not go as far."""
+    values = frame[frame.epoch == epoch].value
+    if values.empty or len(values) < frame.seed.nunique():
+        return ended
+    return shown(KEY, values.mean()) if values.notna().all() else "not finite"
+
+
+def _authors_search(seed: int) -> dict[tuple[str, float], str]:
+    return {
+        run: shown(KEY, last.value) if last.epoch == paper.MULTI30K_EPOCHS else f"cut off at epoch {last.epoch}"
+        for run, last in paper.translation_search(seed).items()
+    }

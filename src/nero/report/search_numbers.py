@@ -1,0 +1,33 @@
+"""Where every learning rate of a search ended, ours beside the authors', as Markdown."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from nero.plans.plan import CellState
+from nero.report import cells, style
+from nero.report.table_formats import markdown_line
+from nero.report.units import number, rate, scale
+
+
+def search_lines(
+    states: Sequence[CellState], quantity: str, key: str, authors: Callable[[int], Mapping[tuple[str, float], str]]
+) -> Iterator[str]:
+    """A line per cell, a column per rate; `authors` has for a seed what to say of theirs, by (optimiser, rate)."""
+    [seed] = {state.cell.search_seed for state in states}
+    theirs = authors(seed)
+    lrs = sorted({lr for state in states for lr in state.search})
+    yield f"Final {quantity} of the search, seed {seed}, ours / the authors':"
+    yield ""
+    yield markdown_line(["", *(f"η = {rate(lr)}" for lr in lrs)])
+    yield markdown_line(["---"] * (len(lrs) + 1))
+    for state in states:
+        ends = []
+        for lr in lrs:
+            run, other = state.search.get(lr), theirs.get((state.cell.optim, lr), "not logged")
+            mine = "missing" if run is None else "diverged" if cells.has_diverged(run) else shown(key, run["final"])
+            ends.append(f"{mine} / {other}")
+        yield markdown_line([style.name(state.cell.optim), *ends])
+
+
+def shown(key: str, value: float) -> str:
+    """A logged value of `key` as tables show it."""
+    return number(scale(key) * value)
