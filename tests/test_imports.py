@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "nero.report": {"nero.plans", "nero.runs"},
     "hydra_plugins.nero_plan": {"nero.plans", "nero.runs"},
     "nero.train": {"nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
-    "nero.decoding": {"nero.train", "nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks"},
+    "nero.decoding": {"nero.train", "nero.data", "nero.engine", "nero.models", "nero.plans", "nero.runs", "nero.tasks"},
 }
 WITHOUT_TORCH = ("nero.plans", "nero.runs", "nero.report", "hydra_plugins.nero_plan")
 

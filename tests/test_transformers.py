@@ -134,7 +134,7 @@ def torchs_translator(network: Translator, source: Tensor, target: Tensor) -> Te
     settings = {"dropout": 0.0, "batch_first": True, "layer_norm_eps": EPSILON}
 
     def enter(ids: Tensor) -> Tensor:
-        x = math.sqrt(width) * F.embedding(ids, network.embedding.weight) + network.positions[: ids.shape[1]]
+        x = F.embedding(ids, network.embedding.weight) + network.positions[: ids.shape[1]]
         return F.layer_norm(x, (width,), eps=EPSILON)
 
     def fill(theirs: nn.MultiheadAttention, ours: nn.Module) -> None:
@@ -180,13 +180,13 @@ def test_encoding_once_and_decoding_gives_the_same() -> None:
     torch.testing.assert_close(found, network(source, target))
 
 
-@pytest.mark.parametrize("switch", ["scale_embedding", "normalise_input"])
-def test_the_entrance_can_be_switched(switch: str) -> None:
-    network = translator(**{switch: False})
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_entrance_can_be_changed(scale: bool, normalise: bool) -> None:
+    network = translator(scale_embedding=scale, normalise_input=normalise)
     source = tokens(2, 4)
-    width = 16
-    x = (1.0 if switch == "scale_embedding" else 4.0) * network.embedding.weight[source] + network.positions[:4]
-    wanted = x if switch == "normalise_input" else F.layer_norm(x, (width,), eps=EPSILON)
+    x = (4.0 if scale else 1.0) * network.embedding.weight[source] + network.positions[:4]
+    wanted = F.layer_norm(x, (16,), eps=EPSILON) if normalise else x
     torch.testing.assert_close(network._enter(network._embed(source)), wanted)
 
 

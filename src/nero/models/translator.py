@@ -38,7 +38,7 @@ class Translator(nn.Module):
         inner: int = 2048,
         layers: int = 6,
         dropout: float = 0.1,
-        scale_embedding: bool = True,
+        scale_embedding: bool = False,
         normalise_input: bool = True,
         padding: int = 0,
         longest: int = 512,
