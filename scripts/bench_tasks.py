@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Seconds per epoch of whole runs on this machine: training, augmentation and evaluation, as a run does them.
+"""Seconds per epoch of whole runs on this machine: training with all that its data need, and evaluation, as a run does.
 
     python scripts/bench_tasks.py                the 100-layer MLP with the paper's four optimisers
     python scripts/bench_tasks.py --task cifar10_vgg11 cifar10_resnet18 --optim nero sgd machine=gpu \\
@@ -25,6 +25,7 @@ from nero.runs.atomic import write_atomic
 from nero.runs.provenance import code_in_words, versions
 
 UNTIMED = 2
+INTERRUPTED = "interrupted"
 HEAD = ["task", "optimiser", "settings", "s per epoch", "range", "epochs"]
 
 
@@ -48,15 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.epochs <= UNTIMED:
         parser.error(f"--epochs must be at least {UNTIMED + 1}: the first {UNTIMED} are not timed")
     try:
-        _report(options, words)
+        return 0 if _report(options, words) else 1
     except (ConfigError, MissingData) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
-def _report(options: argparse.Namespace, words: list[str]) -> None:
-    """Print the table line by line; what there is of it is written whatever happens."""
+def _report(options: argparse.Namespace, words: list[str]) -> bool:
+    """Print the table line by line; the file has every line as soon as it is there. False if it was asked to stop."""
     from nero.train import choose_device, device_name
 
     device = device_name(choose_device(compose([f"task={options.task[0]}", *words]).cfg.machine.device))
@@ -64,18 +64,19 @@ def _report(options: argparse.Namespace, words: list[str]) -> None:
     lines = [
         "# Seconds per epoch",
         "",
-        f"{', '.join([device, code_in_words(), *packages])}; training, augmentation and evaluation.",
+        f"{', '.join([device, code_in_words(), *packages])}; training, all that its data need, and evaluation.",
         "",
     ]
     lines += [markdown_line(HEAD), markdown_line(["---"] * 3 + ["---:"] * 3)]
     print("\n".join(lines), flush=True)
-    try:
-        for row in _rows(options, words):
-            lines.append(markdown_line(row))
-            print(lines[-1], flush=True)
-    finally:
+    for row in _rows(options, words):
+        lines.append(markdown_line(row))
+        print(lines[-1], flush=True)
         if options.out:
             write_atomic(options.out, "\n".join([*lines, ""]).encode())
+        if INTERRUPTED in row:  # a run ends so when it is asked to: that was meant for all of them
+            return False
+    return True
 
 
 def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:

@@ -52,6 +52,15 @@ def test_a_run_that_diverges_has_its_status_for_a_time(capsys: pytest.CaptureFix
     assert "| diverged |  | 0 |" in capsys.readouterr().out
 
 
+def test_who_is_asked_to_stop_stops_and_keeps_what_there_is(tmp_path: Path) -> None:
+    out = tmp_path / "table.md"
+    words = ["--optim", "sgd", "nero", *SMALL, "task.depth=2", "--epochs", "3", "--out", str(out)]
+    assert script_module("bench_tasks").main([*words, "--variant", "", "machine.budget_seconds=0", "task.depth=9"]) == 1
+    lines = [line.split(" | ") for line in out.read_text().splitlines() if line.startswith("| mnist_mlp100")]
+    assert [line[5] for line in lines] == ["1 |", "1 |", "0 |"]
+    assert lines[2][3] == "interrupted"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
