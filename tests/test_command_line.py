@@ -59,18 +59,18 @@ def test_a_plain_multirun_lands_in_the_store_survives_a_failure_and_skips_what_i
 def test_an_experiment_runs_until_nothing_is_pending(script: Script, tmp_path: Path, launcher: list[str]) -> None:
     words = ["--multirun", "experiment=smoke", *TINY, *launcher]
     planned = script("plan.py", "smoke", *TINY)
-    assert planned.stdout.count("pending  ") == 14
-    assert "14 pending; 4 repeats to follow" in planned.stdout
+    assert planned.stdout.count("pending  ") == 18
+    assert "18 pending; 4 repeats to follow" in planned.stdout
     first = script("train.py", *words)
     assert first.returncode == 0, first.stderr
     summaries = Store(tmp_path / "runs").summaries()
-    assert len(summaries) == 18
+    assert len(summaries) == 22
     assert {s["status"] for s in summaries.values()} == {"done"}
     assert sum(s["seed"] == 1 for s in summaries.values()) == 4
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json*")}
     second = script("train.py", *words)
     assert second.returncode == 0
-    assert "18 runs done; 0 pending" in second.stderr
+    assert "22 runs done; 0 pending" in second.stderr
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json*")} == stamps
 
 

@@ -163,7 +163,7 @@ def test_every_precision_trains(tmp_path: Path, precision: str) -> None:
 def test_the_grammar_is_learnt(tmp_path: Path) -> None:
     words = ["task.train_examples=1500", "task.batch_size=32", "task.epochs=6", "task.minimum_count=1", "optim=adam"]
     words += ["task.network.width=64", "task.network.heads=4", "task.network.inner=64", "task.network.layers=1"]
-    words += ["task.schedule.peak=3", "task.schedule.epochs=6", "optim.lr=0.003"]
+    words += ["task.schedule.peak=3", "task.schedule.epochs=6", "optim.lr=0.003", "task.network.scale_embedding=true"]
     config, _ = prepare(tmp_path, TASK, *words)
     assert train(config)["final"] < 12
 
