@@ -11,7 +11,17 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fake_runs import BASE, STEPS, cells_of, fill, fill_cell, plausible, states_of, write_run
+from fake_runs import (
+    BASE,
+    STEPS,
+    cells_of,
+    fill,
+    fill_cell,
+    plausible,
+    states_of,
+    write_language_model,
+    write_run,
+)
 from nero.report import figures, paper, style
 from nero.report.cells import EmbeddedDataError
 from nero.report.frame import load_curves, load_traces
@@ -163,6 +173,15 @@ def test_learning_curves_of_any_experiment(store: Store) -> None:
     assert set(lines(by_task["mnist_mlp100"])) == {"Nero", "SGD", "Adam", "LAMB"}
     assert set(lines(by_task["cifar10_resnet18"])) == {"Nero", "SGD"}
     assert not any(dashed(axes) for axes in figure.axes)
+
+
+def test_learning_curves_of_perplexities_are_on_a_log_scale(store: Store) -> None:
+    cell = cells_of("checks")["multi30k_transformer nero bf16 True"]
+    write_language_model(store, cell, 0.001, 0, 8.0)
+    experiment, states = states_of(store, "checks")
+    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    scales = {face(axes).split(",")[0]: axes.get_yscale() for axes in figure.axes}
+    assert scales == {"cifar10_vgg11": "linear", "cifar10_resnet18": "linear", "multi30k_transformer": "log"}
 
 
 def test_learning_curves_of_an_empty_store(store: Store) -> None:

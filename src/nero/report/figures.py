@@ -11,7 +11,7 @@ from nero.plans.plan import CellState
 from nero.report import cells, paper, style
 from nero.report.curves import BLOCK, block_means
 from nero.report.drawing import Notes, draw, draw_authors, draw_optimisers, of_cell
-from nero.report.units import scale, shown_metric
+from nero.report.units import is_ratio, scale, shown_metric
 
 PER_CENT = (0, 102)
 
@@ -72,7 +72,11 @@ def learning_curves(title: str, states: Sequence[CellState], curves: pd.DataFram
     for panel, (row, row_states) in zip(axes, rows.items(), strict=False):
         notes = Notes()
         metrics = [run["metric"] for state in row_states for run in state.logged.values()]
-        draw_optimisers(panel, row_states, curves, metrics[0]["key"] if metrics else "", notes)
+        key = metrics[0]["key"] if metrics else ""
+        draw_optimisers(panel, row_states, curves, key, notes)
+        if is_ratio(key):
+            panel.set_yscale("log")
+            panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         panel.set(xlabel="epoch", ylabel=shown_metric(metrics[0]).label if metrics else "")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         style.head(panel, cells.row_text(row), notes.lines())

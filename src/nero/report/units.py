@@ -26,6 +26,11 @@ def in_percent(key: str) -> bool:
     return key.endswith(("error", "accuracy"))
 
 
+def is_ratio(key: str) -> bool:
+    """Whether values of `key` are told apart by how many times one is the other: on a log scale."""
+    return key.endswith("perplexity")
+
+
 def scale(key: str) -> float:
     """What a logged value of `key` is multiplied by to be shown."""
     return 100.0 if in_percent(key) else 1.0
