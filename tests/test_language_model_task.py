@@ -15,8 +15,8 @@ from nero.engine.seeding import SeedStreams, seed_global
 from nero.plans.config import ConfigError
 from nero.tasks import language_model
 from nero.tasks.base import Context
+from nero.tasks.language import perplexity
 from nero.tasks.language_model import LanguageModelling
-from nero.tasks.perplexity import perplexity
 from nero.train import build_task, train
 
 CPU = torch.device("cpu")

@@ -2,8 +2,8 @@
 
 from nero.data.corpus import blocks, streams
 from nero.decoding.trained import Trained
+from nero.tasks.language import perplexity
 from nero.tasks.language_model import LanguageModelling, load_corpus
-from nero.tasks.perplexity import perplexity
 
 
 def perplexities(trained: Trained[LanguageModelling]) -> dict[str, float]:

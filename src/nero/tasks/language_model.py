@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from nero.data.corpus import Corpus, blocks, grammar_corpus, load_wikitext2, streams
 from nero.models.token_loss import TokenLoss, token_loss
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
-from nero.tasks.perplexity import PERPLEXITY, language_metrics
+from nero.tasks.language import PERPLEXITY, build_network, embedded_sizes, language_metrics
 
 EVALUATION_TOKENS = 7000  # at once: some thousands keep a GPU busy, and their logits take a gigabyte
-EMBEDDED_TRAIN = 4000  # sentences
-EMBEDDED_SHARE = 10  # training sentences for each one to validate on
 
 
 class LanguageModelling(Task):
@@ -96,17 +94,8 @@ def load_corpus(context: Context, train_examples: int | None) -> Corpus:
     if train_examples is not None:
         check_whole("train_examples", train_examples)
     if context.data == "embedded":
-        train = EMBEDDED_TRAIN if train_examples is None else train_examples
-        return grammar_corpus(train, max(train // EMBEDDED_SHARE, 10))
+        return grammar_corpus(*embedded_sizes(train_examples))
     return load_wikitext2(context.data_root, train_examples)
-
-
-def build_network(network: Callable[..., nn.Module], vocabulary: int) -> nn.Module:
-    """The network for so many types; what it says of a setting becomes one line."""
-    try:
-        return network(vocabulary)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise BadSetting(f"network: {str(error).splitlines()[0]}") from error
 
 
 def _cut(

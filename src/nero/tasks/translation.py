@@ -10,12 +10,9 @@ from nero.data.buckets import length_key, padded, padded_length, shuffled_bucket
 from nero.data.parallel_text import PAD, Pairs, ParallelText, load_multi30k, toy_pairs
 from nero.models.token_loss import TokenLoss, token_loss
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
-from nero.tasks.language_model import build_network
-from nero.tasks.perplexity import PERPLEXITY, language_metrics
+from nero.tasks.language import PERPLEXITY, build_network, embedded_sizes, language_metrics
 
 EVALUATION_BATCH = 512  # sentences
-EMBEDDED_TRAIN = 4000  # pairs
-EMBEDDED_SHARE = 10  # training pairs for each one to validate on
 
 
 class Translation(Task):
@@ -157,8 +154,7 @@ def load_text(context: Context, minimum_count: int, train_examples: int | None) 
     if train_examples is not None:
         check_whole("train_examples", train_examples)
     if context.data == "embedded":
-        train = EMBEDDED_TRAIN if train_examples is None else train_examples
-        return toy_pairs(train, max(train // EMBEDDED_SHARE, 10), minimum_count)
+        return toy_pairs(*embedded_sizes(train_examples), minimum_count)
     text = load_multi30k(context.data_root, minimum_count, train_examples)
     if train_examples is not None and train_examples > len(text.train):
         raise BadSetting(f"train_examples must be at most {len(text.train)}, not {train_examples}")
