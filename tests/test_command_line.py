@@ -76,11 +76,12 @@ def test_an_experiment_runs_until_nothing_is_pending(script: Script, tmp_path: P
 
 @pytest.mark.slow
 def test_a_sweeps_budget_stops_it_cleanly_and_the_next_call_goes_on(script: Script, tmp_path: Path) -> None:
-    stopped = script(
-        "train.py", "--multirun", "experiment=smoke", *TINY, "task.epochs=100000", "machine.budget_seconds=6"
-    )
-    assert stopped.returncode == 0, stopped.stderr
-    assert "interrupted" in stopped.stderr
-    assert "the same command goes on from here" in stopped.stderr
-    statuses = {s["status"] for s in Store(tmp_path / "runs").summaries().values()}
+    words = ["--multirun", "experiment=smoke", *TINY, "task.epochs=100000"]
+    for budget in (6, 20, 60):  # a busy machine may need the first for its imports alone
+        stopped = script("train.py", *words, f"machine.budget_seconds={budget}")
+        assert stopped.returncode == 0, stopped.stderr
+        assert "interrupted" in stopped.stderr
+        assert "the same command goes on from here" in stopped.stderr
+        if statuses := {s["status"] for s in Store(tmp_path / "runs").summaries().values()}:
+            break
     assert statuses == {"running"}
