@@ -1,6 +1,5 @@
 """The CIFAR-10 task on embedded images: what a batch is, what is measured, and that a run survives being cut."""
 
-import io
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -13,33 +12,31 @@ from torch._dynamo.testing import CompileCounter
 from torchvision.transforms import Compose, Normalize
 from torchvision.transforms.functional import convert_image_dtype
 
+import whole_runs
 from nero.data.augmentation import Augmentation
 from nero.data.images import load_cifar10
 from nero.data.sources import MissingData, default_root, is_complete
 from nero.data.synthetic import shapes
-from nero.engine.loop import Loop
 from nero.engine.seeding import SeedStreams, seed_global
-from nero.plans.config import ConfigError, RunConfig, compose
-from nero.runs.store import RunDirectory, Store
+from nero.plans.config import RunConfig
+from nero.runs.store import RunDirectory
 from nero.tasks.base import BadSetting, Context
 from nero.tasks.cifar10 import CIFAR10, MEAN, STD
 from nero.tasks.classification import EVALUATION_BATCH, load_images
 from nero.train import build_task, train
-from toy import without_times
+from whole_runs import assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line
 
 CPU = torch.device("cpu")
 TRAIN, BATCH = 50, 16  # three whole batches and one of two
 SMALL = (
-    "data=embedded",
     f"task.train_examples={TRAIN}",
     f"task.batch_size={BATCH}",
     "task.epochs=3",
     "task.network.width=2",
-    "machine=cpu",
 )
 WORDS = {
-    "cifar10_vgg11": (*SMALL, "task=cifar10_vgg11", "task.network.hidden=8"),
-    "cifar10_resnet18": (*SMALL, "task=cifar10_resnet18"),
+    "cifar10_vgg11": (*SMALL, "task.network.hidden=8"),
+    "cifar10_resnet18": SMALL,
 }
 EVERY_TASK = pytest.mark.parametrize("task", WORDS)
 
@@ -62,8 +59,7 @@ def make_task(augmentation: Augmentation | None = None, seed: int = 0, data: str
 
 
 def prepare(tmp_path: Path, task: str, *words: str) -> tuple[RunConfig, RunDirectory]:
-    config = compose([*WORDS[task], f"store={tmp_path}", *words])
-    return config, Store(tmp_path).run(task, config.run_id)
+    return whole_runs.prepare(tmp_path, task, *WORDS[task], *words)
 
 
 def joined(batches: Iterator[tuple[Tensor, ...]]) -> tuple[Tensor, Tensor]:
@@ -176,36 +172,9 @@ def test_a_run_logs_errors_and_its_final_validation_error(tmp_path: Path, task: 
     assert records[0]["lr"] == pytest.approx(0.01 * 3 / 20)
 
 
-@pytest.mark.parametrize("step", [6, 8])  # within the second epoch, and at its end, when the third's data are made
 @EVERY_TASK
-def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path, task: str, step: int) -> None:
-    config, whole = prepare(tmp_path / "whole", task)
-    train(config)
-
-    class Cut(Exception):
-        pass
-
-    save = Loop.checkpoint
-
-    def save_and_fail(self: Loop) -> None:
-        save(self)
-        if self.position.total_steps == step:
-            raise Cut
-
-    config, run = prepare(tmp_path / "cut", task, "machine.checkpoint_seconds=0")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "checkpoint", save_and_fail)
-        assert train(config)["status"] == "failed"
-    assert train(config)["status"] == "done"
-    assert without_times(run.read_metrics()) == without_times(whole.read_metrics())
-    for ours, theirs in zip(final_weights(run), final_weights(whole), strict=True):
-        assert torch.equal(ours, theirs)
-
-
-def final_weights(run: RunDirectory) -> list[Tensor]:
-    data = run.load_checkpoint()
-    assert data is not None
-    return list(torch.load(io.BytesIO(data), weights_only=True)["networks"]["network"].values())
+def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path, task: str) -> None:
+    assert_cut_runs_go_on(tmp_path, task, *WORDS[task])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
@@ -232,11 +201,7 @@ def test_every_precision_trains(tmp_path: Path, task: str, precision: str) -> No
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:
-    config, run = prepare(tmp_path, "cifar10_resnet18", word)
-    with pytest.raises(ConfigError, match=message) as error:
-        train(config)
-    assert "\n" not in str(error.value)
-    assert run.read_summary() is None
+    assert_one_line(tmp_path, "cifar10_resnet18", [*WORDS["cifar10_resnet18"], word], message)
 
 
 def test_a_bug_in_somebodys_network_keeps_its_traceback(tmp_path: Path) -> None:
@@ -313,7 +278,7 @@ def test_a_compiled_run_is_the_plain_one(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb", "madam_constrained"])
 @EVERY_TASK
 def test_a_captured_run_follows_the_cpu(tmp_path: Path, task: str, optim: str) -> None:
-    assert_follows_the_cpu(tmp_path, task, optim)
+    assert_captured_follows(tmp_path, task, optim)
 
 
 @pytest.mark.gpu
@@ -322,7 +287,7 @@ def test_a_captured_run_follows_the_cpu(tmp_path: Path, task: str, optim: str) -
     ("task", "optim"), [("cifar10_resnet18", "nero"), ("cifar10_vgg11", "adam"), ("cifar10_vgg11", "lamb")]
 )
 def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path, task: str, optim: str) -> None:
-    assert_follows_the_cpu(tmp_path, task, optim, "machine.compile=true")
+    assert_captured_follows(tmp_path, task, optim, "machine.compile=true")
 
 
 RATES = {
@@ -333,21 +298,10 @@ RATES = {
 half of the way's length of difference to this ResNet-18, on one and the same machine."""
 
 
-def assert_follows_the_cpu(tmp_path: Path, task: str, optim: str, *words: str) -> None:
-    """Weights at the end, in units of how far they have come: of 16 steps, one that is left out or stale would show."""
+def assert_captured_follows(tmp_path: Path, task: str, optim: str, *gpu: str) -> None:
     still = ["task.network.dropout=0"] if task == "cifar10_vgg11" else []
-    shared = [f"optim={optim}", "precision=fp32", "task.schedule.warmup=0", "task.network.width=8", *still]
-    rate = RATES[task][optim]
-    ends = {}
-    for machine, lr in (("start", 1e-12), ("cpu", rate), ("gpu", rate)):
-        where = ["machine=gpu", *words] if machine == "gpu" else ["machine=cpu"]
-        # Four epochs: the graph of the last, smaller batch is captured in the third.
-        config, run = prepare(tmp_path / machine, task, *shared, *where, f"optim.lr={lr}", "task.epochs=4")
-        assert train(config)["status"] == "done"
-        ends[machine] = torch.cat([weight.double().flatten().cpu() for weight in final_weights(run)])
-    way, difference = (ends["cpu"] - ends["start"]).norm(), (ends["gpu"] - ends["cpu"]).norm()
-    assert way > 1e-5 * ends["start"].norm(), "far beyond rounding"
-    assert difference < 0.04 * way, f"{difference / way:.3g} of the way"
+    words = [*WORDS[task], f"optim={optim}", "task.schedule.warmup=0", "task.network.width=8", *still]
+    assert_follows_the_cpu(tmp_path, task, RATES[task][optim], words, gpu)
 
 
 @pytest.mark.gpu

@@ -39,7 +39,7 @@ def test_gradients_are_scaled_to_a_joint_norm_before_a_step(norm: float) -> None
         torch.testing.assert_close([*ours.parameters()], [*theirs.parameters()], rtol=0, atol=0)
 
 
-def test_steps_of_sgd_are_no_longer_than_rate_times_norm(tmp_path) -> None:
+def test_steps_of_sgd_are_no_longer_than_rate_times_norm() -> None:
     torch.manual_seed(0)
     network = nn.Linear(30, 20)
     before = [param.detach().clone() for param in network.parameters()]

@@ -10,9 +10,8 @@ from torch import nn
 
 from conftest import script_module
 from nero.data.corpus import grammar_corpus
-from nero.plans.config import compose
-from nero.runs.store import RunDirectory, Store
-from nero.train import train
+from nero.runs.store import RunDirectory
+from whole_runs import trained
 
 TINY = (
     "task=wikitext2_transformer",
@@ -31,10 +30,7 @@ Generate = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    store = tmp_path_factory.mktemp("store")
-    config = compose([*TINY, f"store={store}"])
-    assert train(config)["status"] == "done"
-    return Store(store).run(config.task_name, config.run_id)
+    return trained(tmp_path_factory.mktemp("store"), TINY)
 
 
 @pytest.fixture

@@ -8,20 +8,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from language_runs import assert_cut_runs_go_on, assert_follows_the_cpu, prepare
 from nero.data.corpus import grammar_corpus
 from nero.data.sources import MissingData, default_root, is_complete
 from nero.engine.seeding import SeedStreams, seed_global
-from nero.plans.config import ConfigError
 from nero.tasks import language_model
 from nero.tasks.base import Context
 from nero.tasks.language import perplexity
 from nero.tasks.language_model import LanguageModelling
 from nero.train import build_task, train
+from whole_runs import LANGUAGE_RATES, assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line, prepare
 
 CPU = torch.device("cpu")
 TASK = "wikitext2_transformer"
 SMALL = ("task.train_examples=60", "task.batch_size=5", "task.block=11", "task.epochs=3", "task.network.width=8")
+
+STILL = (*SMALL, "task.network.dropout=0")
 
 
 class Bigram(nn.Module):
@@ -105,7 +106,7 @@ def test_perplexities_are_of_all_words_alike(monkeypatch: pytest.MonkeyPatch) ->
     assert metrics["val/perplexity"] == pytest.approx(math.exp(metrics["val/loss"]), rel=1e-6)
     assert task.network.training
     monkeypatch.setattr(language_model, "EVALUATION_TOKENS", 30)
-    assert task.validation_loss() == pytest.approx(metrics["val/loss"], rel=1e-6)
+    assert task.loss_over(task.valid) == pytest.approx(metrics["val/loss"], rel=1e-6)
 
 
 def test_validation_looks_no_further_back_than_a_block(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_validation_looks_no_further_back_than_a_block(tmp_path: Path) -> None:
             inputs = streams[:, start : min(start + 11, length - 1)]
             targets = streams[:, start + 1 : start + 1 + inputs.shape[1]]
             total += mean_loss(task, inputs, targets) * targets.numel()
-    assert task.validation_loss() == pytest.approx(total / (10 * (length - 1)), rel=1e-5)
+    assert task.loss_over(task.valid) == pytest.approx(total / (10 * (length - 1)), rel=1e-5)
 
 
 def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
@@ -185,11 +186,7 @@ def test_the_grammar_is_learnt(tmp_path: Path) -> None:
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:
-    config, run = prepare(tmp_path, TASK, *SMALL, word)
-    with pytest.raises(ConfigError, match=message) as error:
-        train(config)
-    assert "\n" not in str(error.value)
-    assert run.read_summary() is None
+    assert_one_line(tmp_path, TASK, [*SMALL, word], message)
 
 
 def test_missing_text_is_said_with_the_command_that_gets_it(tmp_path: Path) -> None:
@@ -211,17 +208,18 @@ def test_an_epoch_of_wikitext2_has_2984_steps(tmp_path: Path) -> None:
     )
     parameters = list(task.network.parameters())
     assert (len(parameters), len(task.vocabulary)) == (19, 33_278)
-    assert sum(targets.numel() for _, targets in task.validation) == 10 * (217_646 // 10 - 1)
+    assert sum(targets.numel() for _, targets in task.valid) == 10 * (217_646 // 10 - 1)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb"])
 def test_a_captured_run_follows_the_cpu(tmp_path: Path, optim: str) -> None:
-    assert_follows_the_cpu(tmp_path, TASK, optim, *SMALL)
+    assert_follows_the_cpu(tmp_path, TASK, LANGUAGE_RATES[optim], [*STILL, f"optim={optim}"])
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("optim", ["nero", "sgd"])
 def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path, optim: str) -> None:
-    assert_follows_the_cpu(tmp_path, TASK, optim, *SMALL, compiled=True)
+    words = [*STILL, f"optim={optim}"]
+    assert_follows_the_cpu(tmp_path, TASK, LANGUAGE_RATES[optim], words, gpu=["machine.compile=true"])

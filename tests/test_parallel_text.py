@@ -13,6 +13,7 @@ from nero.data.parallel_text import (
     MARKS,
     PAD,
     UNKNOWN,
+    Lines,
     Pairs,
     ParallelText,
     load_multi30k,
@@ -82,15 +83,17 @@ def test_pairs_belong_together() -> None:
     assert len(pairs.first(0)) == 0
     with pytest.raises(ValueError, match="3 sentences but 2 translations"):
         Pairs(pairs.source, pairs.target[:2])
-    with pytest.raises(ValueError, match="3 test pairs but 0 references"):
-        ParallelText(Vocabulary(MARKS), pairs, pairs, pairs, [])
+    lines = Lines(["a", "b", "c"], ["d", "e", "f"])
+    with pytest.raises(ValueError, match="3 pairs but 3 and 0 lines"):
+        ParallelText(Vocabulary(MARKS), pairs, pairs, pairs, lines, Lines(lines.source, []))
 
 
 def test_the_embedded_pairs_are_three_slices_of_one_list() -> None:
     text = toy_pairs(60, 20)
     drawn = translation_pairs(0, 100)
     assert (len(text.train), len(text.valid), len(text.test)) == (60, 20, 20)
-    assert text.test_references == [english for _, english in drawn[80:]]
+    assert text.test_lines.target == [english for _, english in drawn[80:]]
+    assert text.valid_lines.source == [german for german, _ in drawn[60:80]]
     assert text == toy_pairs(60, 20)
     for part, pairs in ((text.train, drawn[:60]), (text.valid, drawn[60:80]), (text.test, drawn[80:])):
         for side, sentences in enumerate((part.source, part.target)):
@@ -126,7 +129,7 @@ def test_multi30k_is_read_from_its_six_files(monkeypatch: pytest.MonkeyPatch, tm
     assert text.vocabulary.words[4:] == (".", ",", "ein", "a")
     assert (len(text.train), len(text.valid), len(text.test)) == (3, 1, 2)
     assert text.vocabulary.decode(text.train.source[0]) == ["<s>", "ein", "<unk>", "<unk>", "<unk>", ".", "</s>"]
-    assert text.test_references == ["A T-shirt.", "The U.S. street."]
+    assert text.test_lines.target == ["A T-shirt.", "The U.S. street."]
 
 
 def test_fewer_training_pairs_leave_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -154,8 +157,8 @@ def test_real_multi30k() -> None:
     text = load_multi30k(real_root())
     assert len(text.vocabulary) == 9_521
     assert (len(text.train), len(text.valid), len(text.test)) == (29_000, 1_014, 1_000)
-    assert text.test_references == raw_lines(default_root(), "test_2016_flickr", "en")
-    assert text.test_references[0] == "A man in an orange hat starring at something."
+    assert text.test_lines.target == raw_lines(default_root(), "test_2016_flickr", "en")
+    assert text.test_lines.target[0] == "A man in an orange hat starring at something."
     everything = [*text.train.source, *text.train.target, *text.valid.source, *text.valid.target]
     assert all((ids[0], ids[-1]) == (BEGIN, END) for ids in everything)
     assert all(min(ids) > PAD and max(ids) < 9_521 for ids in everything)

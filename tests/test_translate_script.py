@@ -12,9 +12,8 @@ import yaml
 from conftest import script_module
 from nero.data.parallel_text import toy_pairs
 from nero.data.synthetic import translation_pairs
-from nero.plans.config import compose
-from nero.runs.store import RunDirectory, Store
-from nero.train import train
+from nero.runs.store import RunDirectory
+from whole_runs import trained
 
 TINY = (
     "task=multi30k_transformer",
@@ -37,10 +36,7 @@ main = script_module("translate").main
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    store = tmp_path_factory.mktemp("store")
-    config = compose([*TINY, f"store={store}"])
-    assert train(config)["status"] == "done"
-    return Store(store).run(config.task_name, config.run_id)
+    return trained(tmp_path_factory.mktemp("store"), TINY)
 
 
 @pytest.fixture
@@ -66,7 +62,7 @@ def test_the_test_part_is_translated_and_measured(
     out = tmp_path / "folder" / "ours.en"
     assert main([str(run.path), "--out", str(out), "--device", "cpu", "--examples", "2"]) == 0
     said = capsys.readouterr()
-    ours, references = out.read_text().splitlines(), toy_pairs(200, 20).test_references
+    ours, references = out.read_text().splitlines(), toy_pairs(200, 20).test_lines.target
     assert len(ours) == len(references) == 20
     german = [pair[0] for pair in translation_pairs(0, 240)[220:]]
     shown = [f"source:    {german[i]}\nreference: {references[i]}\nours:      {ours[i]}\n" for i in range(2)]

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from hydra.utils import instantiate
 from torch import Tensor
 
-from language_runs import assert_cut_runs_go_on, assert_follows_the_cpu, prepare
 from nero.data.parallel_text import PAD, toy_pairs
 from nero.data.sources import MissingData, default_root, is_complete
 from nero.plans.config import ConfigError
 from nero.tasks import translation
 from nero.tasks.translation import Translation
 from nero.train import build_task, train
+from whole_runs import LANGUAGE_RATES, assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line, prepare
 
 CPU = torch.device("cpu")
 TASK = "multi30k_transformer"
@@ -129,7 +129,9 @@ def test_validation_has_no_smoothing_and_no_dropout(tmp_path: Path, monkeypatch:
     assert metrics["val/perplexity"] == pytest.approx(math.exp(wanted), rel=1e-4)
     assert task.network.training
     monkeypatch.setattr(translation, "EVALUATION_BATCH", 3)
-    assert task.validation_loss() == pytest.approx(wanted, rel=1e-5)
+    again = make_task(tmp_path, "task.network.dropout=0.5")
+    assert len(again.validation) == 4 > len(task.validation)
+    assert again.validation_loss() == pytest.approx(wanted, rel=1e-5)
 
 
 def test_a_run_logs_its_final_perplexity_and_its_rate(tmp_path: Path) -> None:
@@ -183,11 +185,7 @@ def test_the_grammar_is_learnt(tmp_path: Path) -> None:
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:
-    config, run = prepare(tmp_path, TASK, *SMALL, word)
-    with pytest.raises(ConfigError, match=message) as error:
-        train(config)
-    assert "\n" not in str(error.value)
-    assert run.read_summary() is None
+    assert_one_line(tmp_path, TASK, [*SMALL, word], message)
 
 
 def test_missing_text_is_said_with_the_command_that_gets_it(tmp_path: Path) -> None:
@@ -213,15 +211,17 @@ def test_an_epoch_of_multi30k_has_227_steps_in_six_shapes(tmp_path: Path) -> Non
         )
 
 
+STILL = (*SMALL, "task.network.dropout=0", "task.schedule.peak=1", "task.schedule.epochs=5")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb"])
 def test_a_captured_run_follows_the_cpu(tmp_path: Path, optim: str) -> None:
-    assert_follows_the_cpu(tmp_path, TASK, optim, *SMALL, "task.schedule.peak=1", "task.schedule.epochs=5")
+    assert_follows_the_cpu(tmp_path, TASK, LANGUAGE_RATES[optim], [*STILL, f"optim={optim}"])
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path) -> None:
-    assert_follows_the_cpu(
-        tmp_path, TASK, "nero", *SMALL, "task.schedule.peak=1", "task.schedule.epochs=5", compiled=True
-    )
+    words = [*STILL, "optim=nero"]
+    assert_follows_the_cpu(tmp_path, TASK, LANGUAGE_RATES["nero"], words, gpu=["machine.compile=true"])

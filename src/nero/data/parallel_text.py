@@ -7,9 +7,10 @@ training text, and one vocabulary for both.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from nero.data.synthetic import translation_pairs
-from nero.data.tokenised import raw_lines, tokenised_multi30k
+from nero.data.tokenised import LANGUAGES, PAIRS, raw_lines, tokenised_multi30k
 from nero.data.vocabulary import Vocabulary, frequent
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
@@ -35,19 +36,28 @@ class Pairs:
         return Pairs(self.source[:pairs], self.target[:pairs])
 
 
+class Lines(NamedTuple):
+    """Sentences and their translations as they were written, to read and to measure BLEU with."""
+
+    source: list[str]
+    target: list[str]
+
+
 @dataclass(frozen=True)
 class ParallelText:
-    """A translation data set; test_references are the test part's target sentences as text, to measure BLEU with."""
+    """A translation data set."""
 
     vocabulary: Vocabulary
     train: Pairs
     valid: Pairs
     test: Pairs
-    test_references: list[str]
+    valid_lines: Lines
+    test_lines: Lines
 
     def __post_init__(self) -> None:
-        if len(self.test) != len(self.test_references):
-            raise ValueError(f"{len(self.test)} test pairs but {len(self.test_references)} references")
+        for pairs, lines in ((self.valid, self.valid_lines), (self.test, self.test_lines)):
+            if {len(side) for side in lines} != {len(pairs)}:
+                raise ValueError(f"{len(pairs)} pairs but {' and '.join(str(len(side)) for side in lines)} lines")
 
 
 def merged_vocabulary(source: Iterable[Iterable[str]], target: Iterable[Iterable[str]], minimum: int) -> Vocabulary:
@@ -64,11 +74,11 @@ def load_multi30k(root: Path | str, minimum: int = 3, train_pairs: int | None = 
     """
     parts = tokenised_multi30k(root)
     vocabulary = merged_vocabulary(parts["train"]["de"], parts["train"]["en"], minimum)
-    train, valid, test = (
-        _pairs(vocabulary, parts[part]["de"][:kept], parts[part]["en"][:kept])
-        for part, kept in (("train", train_pairs), ("val", None), ("test_2016_flickr", None))
+    train, valid, test = (_pairs(vocabulary, *(parts[part][language] for language in LANGUAGES)) for part in PAIRS)
+    valid_lines, test_lines = (
+        Lines(*(raw_lines(root, part, language) for language in LANGUAGES)) for part in ("val", "test_2016_flickr")
     )
-    return ParallelText(vocabulary, train, valid, test, raw_lines(root, "test_2016_flickr", "en"))
+    return ParallelText(vocabulary, train.first(train_pairs), valid, test, valid_lines, test_lines)
 
 
 def toy_pairs(train: int, valid: int, minimum: int = 1) -> ParallelText:
@@ -78,7 +88,8 @@ def toy_pairs(train: int, valid: int, minimum: int = 1) -> ParallelText:
     vocabulary = merged_vocabulary(source[:train], target[:train], minimum)
     cuts = (slice(train), slice(train, train + valid), slice(train + valid, None))
     training, validation, test = (_pairs(vocabulary, source[cut], target[cut]) for cut in cuts)
-    return ParallelText(vocabulary, training, validation, test, [english for _, english in drawn[train + valid :]])
+    valid_lines, test_lines = (Lines(*([pair[side] for pair in drawn[cut]] for side in (0, 1))) for cut in cuts[1:])
+    return ParallelText(vocabulary, training, validation, test, valid_lines, test_lines)
 
 
 def _pairs(vocabulary: Vocabulary, source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]) -> Pairs:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from nero.data.sources import MissingData, require
@@ -44,6 +45,14 @@ def tokenised_multi30k(root: Path | str) -> Parts:
     return parts
 
 
+def tokeniser(language: str) -> Callable[[str], list[str]]:
+    """What makes lower-case words of a line; ImportError without spaCy."""
+    import spacy
+
+    split = spacy.blank(language).tokenizer
+    return lambda line: [token.text.lower() for token in split(line)]
+
+
 def raw_lines(root: Path | str, part: str, language: str) -> list[str]:
     """The lines of one raw file of Multi30k. Only \\n ends a line, not the other signs that str.splitlines goes by."""
     text = (Path(root) / "multi30k" / f"{part}.{language}").read_bytes().decode()
@@ -63,17 +72,15 @@ def _tokenise(raw: dict[str, dict[str, list[str]]], folder: Path) -> tuple[Parts
     """Sentences, and the version of spaCy that made them."""
     try:
         import spacy
+
+        tokenisers = {language: tokeniser(language) for language in LANGUAGES}
     except ImportError as error:
         raise MissingData(
             f"multi30k: {folder / 'tokens.json'} is missing or does not fit the raw text, and spaCy, which makes it, is"
             " not installed; get it with: pip install 'nero[text]', or copy that file from a machine that has it"
         ) from error
-    tokenisers = {language: spacy.blank(language).tokenizer for language in LANGUAGES}
     parts = {
-        part: {
-            language: [[token.text.lower() for token in tokenisers[language](line)] for line in lines]
-            for language, lines in texts.items()
-        }
+        part: {language: [*map(tokenisers[language], lines)] for language, lines in texts.items()}
         for part, texts in raw.items()
     }
     return parts, spacy.__version__

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nero.data.synthetic import translation_pairs
-from nero.data.tokenised import raw_lines
+from nero.data.tokenised import tokeniser
 from nero.decoding.trained import Unusable
 from nero.tasks.base import Context
 from nero.tasks.translation import load_text
@@ -31,14 +30,9 @@ class Part:
 def load_part(context: Context, settings: Mapping[str, Any], part: str) -> Part:
     """`test` or `val` of the text that a task with these settings has."""
     text = load_text(context, settings["minimum_count"], settings.get("train_examples"))
-    pairs, name = (text.test if part == "test" else text.valid), PARTS[part]
-    if context.data == "real":
-        sources, references = (raw_lines(context.data_root, name, language) for language in ("de", "en"))
-        return Part(name, pairs.source, sources, references)
-    # Embedded pairs are one list, of which training has the first, then come validation and test.
-    first = len(text.train) + (len(text.valid) if part == "test" else 0)
-    drawn = translation_pairs(0, first + len(pairs))[first:]
-    return Part(f"embedded {part}", pairs.source, [german for german, _ in drawn], [english for _, english in drawn])
+    pairs, lines = (text.test, text.test_lines) if part == "test" else (text.valid, text.valid_lines)
+    name = PARTS[part] if context.data == "real" else f"embedded {part}"
+    return Part(name, pairs.source, lines.source, lines.target)
 
 
 def split_words(lines: Sequence[str], data: str) -> list[list[str]]:
@@ -46,10 +40,9 @@ def split_words(lines: Sequence[str], data: str) -> list[list[str]]:
     if data == "embedded":
         return [line.split() for line in lines]
     try:
-        import spacy
+        tokenise = tokeniser("de")
     except ImportError as error:
         raise Unusable(
             "sentences of your own are split by spaCy, which is not installed; get it with: pip install 'nero[text]'"
         ) from error
-    tokenise = spacy.blank("de").tokenizer
-    return [[token.text.lower() for token in tokenise(line)] for line in lines]
+    return [tokenise(line) for line in lines]

@@ -53,9 +53,3 @@ def padding_mask(is_padding: Tensor, dtype: torch.dtype) -> Tensor:
     hidden[:, 0] = False
     scores = torch.zeros(is_padding.shape, dtype=dtype, device=is_padding.device)
     return scores.masked_fill(hidden, -math.inf)[:, None, None, :]
-
-
-def arithmetic(weight: Tensor) -> torch.dtype:
-    """What matrix products with this weight are in: autocast's dtype where it is on."""
-    kind = weight.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from nero.models.arithmetic import product_dtype
+
 # alpha and scale by which ELU is the scaled ReLU. F.elu does not offer the scale: one kernel each way instead of two,
 # of which a network of 100 small layers feels every one.
 _ALPHA, _SCALE = 0.0, math.sqrt(2.0)
@@ -40,8 +42,7 @@ class _SquareLayers(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
         depth = len(parameters) // 2
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        dtype = product_dtype(x)
         weights, biases = _cast(parameters[:depth], dtype), _cast(parameters[depth:], dtype)
         kernels = _use_kernels(x, dtype) and all(map(Tensor.is_contiguous, (*weights, *biases)))
         outputs = x.new_empty(depth + 1, *x.shape, dtype=dtype)  # x, then what each layer gives

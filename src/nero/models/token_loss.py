@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nero.models.arithmetic import product_dtype
+
 NO_TARGET = -1
 """The target of a token that does not count."""
 
@@ -63,7 +65,7 @@ class _TokenLoss(torch.autograd.Function):
         gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         device = rows.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        dtype = product_dtype(weight)
         vocabulary = len(weight)
         columns = -(-vocabulary // ALIGNMENT) * ALIGNMENT if _use_kernels(rows, dtype) else vocabulary
         x, w = rows.to(dtype), _with_rows(weight, columns, dtype)

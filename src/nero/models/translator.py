@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.attention import arithmetic, attend, padding_mask, sinusoidal_positions, split_heads
+from nero.models.arithmetic import product_dtype
+from nero.models.attention import attend, padding_mask, sinusoidal_positions, split_heads
 
 EPSILON = 1e-6  # of the layer norms
 
@@ -73,7 +74,7 @@ class Translator(nn.Module):
 
     def mask(self, source: Tensor) -> Tensor:
         """What hides a source's padding."""
-        return padding_mask(source == self.padding, arithmetic(self.embedding.weight))
+        return padding_mask(source == self.padding, product_dtype(self.embedding.weight))
 
     def encode(self, source: Tensor) -> Tensor:
         """The memory [batch, S, width] that a decoder looks at, beside `mask(source)`."""

@@ -11,6 +11,7 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from nero.data.augmentation import Augmentation
 from nero.data.images import ImageSet
+from nero.tasks.ahead import MadeAhead
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
 
 EVALUATION_BATCH = 2500
@@ -87,7 +88,7 @@ class Classification(Task):
         self.mean = (255 * torch.tensor(mean, device=device)).reshape(shape)
         self.std = (255 * torch.tensor(std, device=device)).reshape(shape)
         self.augmentation = augmentation
-        self._ready: dict[int, tuple[Tensor, Tensor]] = {}  # by epoch: data made ahead
+        self._ready = MadeAhead(self._epoch_data, epochs)
         traces = {"train/accuracy": self.steps_per_epoch} if trace_accuracy else {}
         self.meters = Meters(device, sums=("loss", "correct", "count"), traces=traces)
         self.trace_accuracy = trace_accuracy
@@ -96,13 +97,9 @@ class Classification(Task):
         return {NETWORK: self.network}
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        images, labels = self._ready.pop(epoch) if epoch in self._ready else self._epoch_data(epoch)
+        images, labels = self._ready.take(epoch)
         yield from list(zip(images.split(self.batch_size), labels.split(self.batch_size), strict=True))[start:]
-        # By now the host has asked for all of the epoch and a GPU is still at work on it: what the host draws for the
-        # next one costs no time.
-        self._ready.clear()
-        if epoch + 1 < self.epochs:
-            self._ready[epoch + 1] = self._epoch_data(epoch + 1)
+        self._ready.prepare_after(epoch)
 
     def _epoch_data(self, epoch: int) -> tuple[Tensor, Tensor]:
         """All training images in the epoch's order, augmented, and their labels."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nero.data.corpus import Corpus, blocks, grammar_corpus, load_wikitext2, streams
+from nero.data.corpus import Block, Corpus, blocks, grammar_corpus, load_wikitext2, streams
 from nero.models.token_loss import TokenLoss, token_loss
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
 from nero.tasks.language import PERPLEXITY, build_network, embedded_sizes, language_metrics
@@ -24,7 +24,7 @@ class LanguageModelling(Task):
 
     network:           called with the number of types, it gives a module that makes features [batch, length, width] of
                        tokens [batch, length], and has the linear layer `output` on top of them
-    evaluation_batch:  streams of the validation text
+    evaluation_batch:  streams of the validation text, and of the test text, which no run looks at
     train_examples:    lines to train on; None for all
     """
 
@@ -46,9 +46,9 @@ class LanguageModelling(Task):
         self.epochs, self.vocabulary = epochs, corpus.vocabulary
         cut = partial(_cut, block=block, device=context.device)
         (self.inputs, self.targets), self.rest = cut("batch_size", corpus.train, batch_size)
-        (inputs, targets), rest = cut("evaluation_batch", corpus.valid, evaluation_batch)
-        # Blocks know nothing of each other, so that those of all streams can be taken together.
-        self.validation = [(inputs.flatten(0, 1), targets.flatten(0, 1)), *([rest] if rest else [])]
+        self.valid, self.test = (
+            _together(cut("evaluation_batch", text, evaluation_batch)) for text in (corpus.valid, corpus.test)
+        )
         self.steps_per_epoch = len(self.inputs) + (self.rest is not None)
         self.network = build_network(network, len(self.vocabulary)).to(context.device)
         self.meters = Meters(context.device, sums=("loss", "count"))
@@ -70,23 +70,29 @@ class LanguageModelling(Task):
 
     def evaluate(self) -> dict[str, float]:
         sums = self.meters.read()
-        return language_metrics(sums["loss"] / max(sums["count"], 1.0), self.validation_loss())
+        return language_metrics(sums["loss"] / max(sums["count"], 1.0), self.loss_over(self.valid))
 
     @torch.no_grad()
-    def validation_loss(self) -> float:
-        """Nats per word of the validation text, with the network as it now stands."""
+    def loss_over(self, text: list[Block]) -> float:
+        """Nats per word of a text, `valid` or `test`, with the network as it now stands."""
         self.network.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
-        for inputs, targets in self.validation:
+        for inputs, targets in text:
             rows = max(EVALUATION_TOKENS // inputs.shape[1], 1)
             for tokens, wanted in zip(inputs.split(rows), targets.split(rows), strict=True):
                 total += self._loss(tokens, wanted).surprise
         self.network.train()
-        return float(total) / sum(targets.numel() for _, targets in self.validation)
+        return float(total) / sum(targets.numel() for _, targets in text)
 
     def _loss(self, tokens: Tensor, targets: Tensor) -> TokenLoss:
         output: Any = self.network.output
         return token_loss(self.network(tokens), output.weight, output.bias, targets)
+
+
+def _together(cut: tuple[Block, Block | None]) -> list[Block]:
+    """Blocks of all streams side by side: none knows of any other, so that they can be taken in any number."""
+    (inputs, targets), rest = cut
+    return [(inputs.flatten(0, 1), targets.flatten(0, 1)), *([rest] if rest else [])]
 
 
 def load_corpus(context: Context, train_examples: int | None) -> Corpus:
@@ -98,11 +104,8 @@ def load_corpus(context: Context, train_examples: int | None) -> Corpus:
     return load_wikitext2(context.data_root, train_examples)
 
 
-def _cut(
-    name: str, tokens: Tensor, count: int, block: int, device: torch.device
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+def _cut(name: str, tokens: Tensor, count: int, block: int, device: torch.device) -> tuple[Block, Block | None]:
     try:
-        whole, rest = blocks(streams(tokens.to(device), count), block)
+        return blocks(streams(tokens.to(device), count), block)
     except ValueError as error:
         raise BadSetting(f"{name}: {error}") from error
-    return whole, rest

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nero.data.buckets import length_key, padded, padded_length, shuffled_buckets
+from nero.data.buckets import bucketed, length_key, padded, padded_length, shuffled_buckets
 from nero.data.parallel_text import PAD, Pairs, ParallelText, load_multi30k, toy_pairs
 from nero.models.token_loss import TokenLoss, token_loss
+from nero.tasks.ahead import MadeAhead
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
 from nero.tasks.language import PERPLEXITY, build_network, embedded_sizes, language_metrics
 
@@ -58,22 +59,19 @@ class Translation(Task):
         self.padded_lengths = sorted(padded_lengths)
         self.vocabulary = text.vocabulary
         self.train = _Sentences(text.train, self.device)
-        self.valid = _Sentences(text.valid, self.device)
-        self.steps_per_epoch = sum(-(-size // batch_size) for size in _pools(len(text.train), pool * batch_size))
+        self.validation = self._gather(_Sentences(text.valid, self.device), _by_length(text.valid))
+        self.validation_words = sum(len(target) - 1 for target in text.valid.target)
+        self.steps_per_epoch = -(-len(text.train) // batch_size)
         self.network = build_network(network, len(self.vocabulary)).to(self.device)
         self.meters = Meters(self.device, sums=("loss", "count"))
-        self._ready: dict[int, list[Batch]] = {}  # by epoch: batches made ahead
+        self._ready = MadeAhead(self._epoch_batches, epochs)
 
     def networks(self) -> dict[str, nn.Module]:
         return {NETWORK: self.network}
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        batches = self._ready.pop(epoch) if epoch in self._ready else self._epoch_batches(epoch)
-        yield from batches[start:]
-        # The host has asked for all of the epoch, and a GPU is still at work on it: sorting the next costs no time.
-        self._ready.clear()
-        if epoch + 1 < self.epochs:
-            self._ready[epoch + 1] = self._epoch_batches(epoch + 1)
+        yield from self._ready.take(epoch)[start:]
+        self._ready.prepare_after(epoch)
 
     def _epoch_batches(self, epoch: int) -> list[Batch]:
         generator = self.streams.generator("shuffle", epoch)
@@ -108,12 +106,10 @@ class Translation(Task):
         """Nats per word of the validation pairs, ends of sentences counted, with the network as it now stands."""
         self.network.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        order = sorted(range(len(self.valid.keys)), key=self.valid.keys.__getitem__)
-        groups = [order[i : i + EVALUATION_BATCH] for i in range(0, len(order), EVALUATION_BATCH)]
-        for source, target in self._gather(self.valid, groups):
+        for source, target in self.validation:
             total += self._loss(source, target).surprise
         self.network.train()
-        return float(total) / sum(length - 1 for length in self.valid.target_lengths)
+        return float(total) / self.validation_words
 
     def _loss(self, source: Tensor, target: Tensor, smoothing: float = 0.0) -> TokenLoss:
         features = self.network(source, target[:, :-1])
@@ -139,14 +135,16 @@ class _Sentences:
         return self._source[numbers], self._target[numbers]
 
 
+def _by_length(pairs: Pairs) -> list[list[int]]:
+    """All pairs in groups of like length, for evaluation."""
+    keys = [*map(length_key, map(len, pairs.source), map(len, pairs.target))]
+    return bucketed(range(len(pairs)), keys, EVALUATION_BATCH)
+
+
 def _to_length(tokens: Tensor, length: int) -> Tensor:
     """Cut, or filled up with padding: what is cut is padding too."""
     missing = length - tokens.shape[1]
     return torch.nn.functional.pad(tokens, (0, missing), value=PAD) if missing > 0 else tokens[:, :length].contiguous()
-
-
-def _pools(count: int, size: int) -> list[int]:
-    return [min(size, count - start) for start in range(0, count, size)]
 
 
 def load_text(context: Context, minimum_count: int, train_examples: int | None) -> ParallelText:

@@ -1,6 +1,7 @@
-"""What the tests of both language tasks do with whole runs."""
+"""What tests of tasks do with whole runs."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,13 @@ import torch
 from torch import Tensor
 
 from nero.engine.loop import Loop
-from nero.plans.config import RunConfig, compose
+from nero.plans.config import ConfigError, RunConfig, compose
 from nero.runs.store import RunDirectory, Store
 from nero.train import train
 from toy import without_times
+
+LANGUAGE_RATES = {"nero": 1e-3, "sgd": 1e-3, "adam": 1e-4, "lamb": 1e-3}
+"""At which a language task's run on a GPU can be compared with one on a CPU."""
 
 
 def prepare(tmp_path: Path, task: str, *words: str) -> tuple[RunConfig, RunDirectory]:
@@ -54,22 +58,38 @@ def assert_cut_runs_go_on(tmp_path: Path, task: str, *words: str) -> None:
             assert torch.equal(ours, theirs)
 
 
-RATES = {"nero": 1e-3, "sgd": 1e-3, "adam": 1e-4, "lamb": 1e-3}
-"""So small that a rounding error stays one."""
-
-
-def assert_follows_the_cpu(tmp_path: Path, task: str, optim: str, *words: str, compiled: bool = False) -> None:
+def assert_follows_the_cpu(
+    tmp_path: Path, task: str, rate: float, words: Sequence[str], gpu: Sequence[str] = ()
+) -> None:
     """Weights at the end, in units of how far they have come: a step that is left out or stale would show.
 
+    rate:  so small that a rounding error stays one
+    gpu:   words for the GPU alone
     Four epochs: the graph of a shape that an epoch has once is captured in the third.
     """
-    shared = [*words, f"optim={optim}", "precision=fp32", "task.network.dropout=0", "task.epochs=4"]
     ends = {}
-    for machine, lr in (("start", 1e-12), ("cpu", RATES[optim]), ("gpu", RATES[optim])):
-        where = ["machine=gpu", f"machine.compile={str(compiled).lower()}"] if machine == "gpu" else ["machine=cpu"]
-        config, run = prepare(tmp_path / machine, task, *shared, *where, f"optim.lr={lr}")
+    for machine, lr in (("start", 1e-12), ("cpu", rate), ("gpu", rate)):
+        where = ["machine=gpu", *gpu] if machine == "gpu" else []
+        settings = ["precision=fp32", f"optim.lr={lr}", "task.epochs=4"]
+        config, run = prepare(tmp_path / machine, task, *words, *settings, *where)
         assert train(config)["status"] == "done"
         ends[machine] = torch.cat([weight.double().flatten().cpu() for weight in final_weights(run)])
     way, difference = (ends["cpu"] - ends["start"]).norm(), (ends["gpu"] - ends["cpu"]).norm()
     assert way > 1e-5 * ends["start"].norm(), "far beyond rounding"
     assert difference < 0.04 * way, f"{difference / way:.3g} of the way"
+
+
+def assert_one_line(tmp_path: Path, task: str, words: Sequence[str], message: str) -> None:
+    """A setting that cannot be is said in one line, and nothing is logged."""
+    config, run = prepare(tmp_path, task, *words)
+    with pytest.raises(ConfigError, match=message) as error:
+        train(config)
+    assert "\n" not in str(error.value)
+    assert run.read_summary() is None
+
+
+def trained(store: Path, words: Sequence[str]) -> RunDirectory:
+    """A run that is done and kept its checkpoint."""
+    config = compose([*words, f"store={store}"])
+    assert train(config)["status"] == "done"
+    return Store(store).run(config.task_name, config.run_id)
