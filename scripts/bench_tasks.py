@@ -7,7 +7,8 @@
 
 Words with `=` are settings of every run, as scripts/train.py takes them; those in quotes after --variant are tried one
 after the other. The first two epochs, which compile, warm up and capture, are left out; the rest give median and range,
-and the first of them has yet to capture a last, smaller batch.
+and the first of them has yet to capture a last, smaller batch. A file that is there already keeps its other lines, if
+they were measured on the same device with the same packages.
 """
 
 import argparse
@@ -22,11 +23,12 @@ from nero.data.sources import MissingData
 from nero.plans.config import ConfigError, compose
 from nero.report.table_formats import markdown_line
 from nero.runs.atomic import write_atomic
-from nero.runs.provenance import code_in_words, versions
+from nero.runs.provenance import code_version, versions
 
 UNTIMED = 2
 INTERRUPTED = "interrupted"
-HEAD = ["task", "optimiser", "settings", "s per epoch", "range", "epochs"]
+HEAD = ["task", "optimiser", "settings", "s per epoch", "range", "epochs", "code"]
+KEY = 3  # the first columns, which say what was measured
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--optim", nargs="+", default=["nero", "sgd", "adam", "lamb"])
     parser.add_argument("--variant", nargs="+", default=[""], metavar="WORDS", help="settings to compare, in quotes")
     parser.add_argument("--epochs", type=int, default=6, help=f"the first {UNTIMED} are not timed (default: 6)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the table too")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write the lines into")
     options, words = parser.parse_known_args(arguments)
     if unknown := [word for word in words if "=" not in word or word.startswith("--")]:
         parser.error(f"unknown argument {unknown[0]}")
@@ -50,9 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--epochs must be at least {UNTIMED + 1}: the first {UNTIMED} are not timed")
     try:
         return 0 if _report(options, words) else 1
-    except (ConfigError, MissingData) as error:
+    except (ConfigError, MissingData, OtherTable) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+class OtherTable(Exception):
+    """The file to write into holds something else."""
 
 
 def _report(options: argparse.Namespace, words: list[str]) -> bool:
@@ -61,34 +67,54 @@ def _report(options: argparse.Namespace, words: list[str]) -> bool:
 
     device = device_name(choose_device(compose([f"task={options.task[0]}", *words]).cfg.machine.device))
     packages = [f"{package} {version}" for package, version in versions(("torch", "triton")).items()]
-    lines = [
+    head = [
         "# Seconds per epoch",
         "",
-        f"{', '.join([device, code_in_words(), *packages])}; training, all that its data need, and evaluation.",
+        f"{', '.join([device, *packages])}; training, all that its data need, and evaluation.",
         "",
+        markdown_line(HEAD),
+        markdown_line(["---"] * KEY + ["---:"] * 3 + ["---"]),
     ]
-    lines += [markdown_line(HEAD), markdown_line(["---"] * 3 + ["---:"] * 3)]
-    print("\n".join(lines), flush=True)
+    lines = _earlier_lines(options.out, head) if options.out else {}
+    print("\n".join(head), flush=True)
     for row in _rows(options, words):
-        lines.append(markdown_line(row))
-        print(lines[-1], flush=True)
+        line = markdown_line(row)
+        print(line, flush=True)
         if options.out:
-            write_atomic(options.out, "\n".join([*lines, ""]).encode())
+            # A time that was measured once is not lost to a run that was cut short.
+            lines[_key(line)] = lines.get(_key(line), line) if INTERRUPTED in row else line
+            write_atomic(options.out, "\n".join([*head, *lines.values(), ""]).encode())
         if INTERRUPTED in row:  # a run ends so when it is asked to: that was meant for all of them
             return False
     return True
 
 
+def _earlier_lines(path: Path, head: list[str]) -> dict[tuple[str, ...], str]:
+    """The lines of a table under the same head, by what they measured; none if there is no such file."""
+    if not path.exists():
+        return {}
+    lines = path.read_text().splitlines()
+    if lines[: len(head)] != head:
+        raise OtherTable(f"{path} is no such table, or one of another device or other packages: {lines[2:3]}")
+    return {_key(line): line for line in lines[len(head) :]}
+
+
+def _key(line: str) -> tuple[str, ...]:
+    return tuple(line.split(" | ")[:KEY])
+
+
 def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
+    commit, dirty = code_version()
+    code = f"{(commit or 'unknown')[:10]}{' with changes' if dirty else ''}"
     for task, variant, optim in itertools.product(options.task, options.variant, options.optim):
         settings = [*words, *variant.split()]
         status, seconds = _seconds([f"task={task}", f"optim={optim}", *settings, f"task.epochs={options.epochs}"])
         shown = ", ".join(word for word in settings if not word.startswith("machine=")) or "-"
         if status != "done":
-            yield [task, optim, shown, status, "", "0"]
+            yield [task, optim, shown, status, "", "0", code]
             continue
         spread = f"{min(seconds):.3f} - {max(seconds):.3f}"
-        yield [task, optim, shown, f"{statistics.median(seconds):.3f}", spread, str(len(seconds))]
+        yield [task, optim, shown, f"{statistics.median(seconds):.3f}", spread, str(len(seconds)), code]
 
 
 def _seconds(words: list[str]) -> tuple[str, list[float]]:

@@ -34,7 +34,7 @@ def test_every_task_variant_and_optimiser_has_a_line(tmp_path: Path, capsys: pyt
     for line in lines:
         low, high = map(float, line[4].split(" - "))
         assert 0 < low <= float(line[3]) <= high
-        assert line[5] == "2 |"
+        assert line[5] == "2"
     assert out.read_text().strip() in capsys.readouterr().out
 
 
@@ -42,14 +42,14 @@ def test_a_run_that_fails_has_its_status_and_its_message(capsys: pytest.CaptureF
     words = ["--optim", "sgd", *SMALL, "task.depth=two", "--epochs", "3"]
     assert script_module("bench_tasks").main(words) == 0
     said = capsys.readouterr()
-    assert "| failed |  | 0 |" in said.out
+    assert "| failed |  | 0 | " in said.out
     assert "TypeError" in said.err
 
 
 def test_a_run_that_diverges_has_its_status_for_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--optim", "sgd", *SMALL, "task.depth=2", "optim.lr=1e30", "--epochs", "3"]
     assert script_module("bench_tasks").main(words) == 0
-    assert "| diverged |  | 0 |" in capsys.readouterr().out
+    assert "| diverged |  | 0 | " in capsys.readouterr().out
 
 
 def test_who_is_asked_to_stop_stops_and_keeps_what_there_is(tmp_path: Path) -> None:
@@ -57,8 +57,43 @@ def test_who_is_asked_to_stop_stops_and_keeps_what_there_is(tmp_path: Path) -> N
     words = ["--optim", "sgd", "nero", *SMALL, "task.depth=2", "--epochs", "3", "--out", str(out)]
     assert script_module("bench_tasks").main([*words, "--variant", "", "machine.budget_seconds=0", "task.depth=9"]) == 1
     lines = [line.split(" | ") for line in out.read_text().splitlines() if line.startswith("| mnist_mlp100")]
-    assert [line[5] for line in lines] == ["1 |", "1 |", "0 |"]
+    assert [line[5] for line in lines] == ["1", "1", "0"]
     assert lines[2][3] == "interrupted"
+
+
+def test_a_table_keeps_what_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "table.md"
+    words = [*SMALL, "task.depth=2", "--epochs", "3", "--out", str(out)]
+
+    def lines(commit: str, *more: str) -> list[list[str]]:
+        monkeypatch.setenv("NERO_COMMIT", commit)
+        script_module("bench_tasks").main([*words, *more])
+        table = [line for line in out.read_text().splitlines() if line.startswith("| mnist_mlp100")]
+        return [line.strip("| ").split(" | ") for line in table]
+
+    first = lines("a" * 40, "--optim", "nero", "sgd")
+    second = lines("b" * 40 + "-dirty", "--optim", "sgd", "adam")
+    assert [(line[1], line[6]) for line in second] == [
+        ("nero", "a" * 10),
+        ("sgd", "b" * 10 + " with changes"),
+        ("adam", "b" * 10 + " with changes"),
+    ]
+    assert first[0] == second[0]
+
+    stopped = ["machine.budget_seconds=0", "--optim", "sgd"]
+    third = lines("c" * 40, *stopped)
+    assert third[:3] == second  # another setting, and so another line
+    fourth = lines("d" * 40, *stopped)
+    assert fourth == third  # the line that was there stays
+
+
+def test_a_table_of_another_machine_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "table.md"
+    out.write_text("# Seconds per epoch\n\nAn abacus; training.\n")
+    words = ["--optim", "sgd", *SMALL, "--epochs", "3", "--out", str(out)]
+    assert script_module("bench_tasks").main(words) == 2
+    assert "An abacus" in capsys.readouterr().err
+    assert "An abacus" in out.read_text()
 
 
 @pytest.mark.parametrize(
