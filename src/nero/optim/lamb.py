@@ -161,9 +161,9 @@ class LAMB(CapturableOptimizer):
         adam_steps = torch._foreach_div(exp_avgs, divisors)
         weight_norms = torch.stack(torch._foreach_norm(weights))
         step_norms = torch.stack(torch._foreach_norm(adam_steps))
-        rates = -scalar(group["lr"]) * trust_ratio(weight_norms, step_norms, group["clamp_value"])
-        # A launch for each tensor: torch has none for lists of factors on the device that would take both in one go.
-        for weight, adam_step, rate in zip(weights, adam_steps, rates.unbind(), strict=True):
-            weight.addcmul_(adam_step, rate)
+        rates = scalar(group["lr"]) * trust_ratio(weight_norms, step_norms, group["clamp_value"])
+        # A launch for each tensor: torch multiplies lists by numbers on the host or by tensors alike.
+        torch._foreach_mul_(adam_steps, list(rates.unbind()))
+        torch._foreach_sub_(weights, adam_steps)
         if params[0].dtype != dtype:  # else the weights are the parameters themselves
             torch._foreach_copy_(params, weights)
