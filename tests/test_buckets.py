@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nero.data.buckets import bucketed, length_key, padded, padded_length, shuffled_buckets
-from nero.data.parallel_text import BEGIN, END, MARKS, PAD, toy_pairs
+from nero.data.parallel_text import BEGIN, END, MARKS, PAD, ParallelText, toy_pairs
 
 LENGTHS = st.integers(0, 2**16 - 1)
 
@@ -57,9 +57,9 @@ def test_batches_are_torchtexts(keys: list[int], batch_size: int, seed: int, dat
     assert bucketed(order, lambda n: keys[n], batch_size) == expected
 
 
-def test_batches_are_those_of_torchtexts_iterator() -> None:
+def torchtexts_iterator(text: ParallelText, **settings: object) -> Any:
+    """A BucketIterator over the pairs of a text, with its batches made."""
     data = pytest.importorskip("torchtext.data")
-    text = toy_pairs(500, 1)
 
     class Pair:
         def __init__(self, number: int) -> None:
@@ -70,15 +70,30 @@ def test_batches_are_those_of_torchtexts_iterator() -> None:
         def sort_key(pair: Any) -> int:
             return data.interleave_keys(len(pair.src), len(pair.trg))
 
-    iterator = data.BucketIterator(
-        Dataset([Pair(number) for number in range(500)], []), batch_size=4, shuffle=False, sort=False,
-        sort_within_batch=True,
-    )  # fmt: skip
+    pairs = Dataset([Pair(number) for number in range(len(text.train))], [])
+    iterator = data.BucketIterator(pairs, batch_size=4, **settings)
     iterator.create_batches()
+    return iterator
+
+
+def pair_keys(text: ParallelText) -> list[int]:
+    return [length_key(len(s), len(t)) for s, t in zip(text.train.source, text.train.target, strict=True)]
+
+
+def test_batches_are_those_of_torchtexts_iterator() -> None:
+    text = toy_pairs(500, 1)
+    iterator = torchtexts_iterator(text, shuffle=False, sort=False, sort_within_batch=True)
     expected = [[pair.number for pair in batch] for batch in iterator.batches]
-    keys = [length_key(len(s), len(t)) for s, t in zip(text.train.source, text.train.target, strict=True)]
-    assert bucketed(range(500), keys, 4) == expected
+    assert bucketed(range(500), pair_keys(text), 4) == expected
     assert len(expected) == 125
+
+
+def test_torchtexts_iterator_by_itself_draws_training_batches_at_random() -> None:
+    """So did the authors', then: pools of one batch. Only `sort_within_batch` makes it look at lengths."""
+    text = toy_pairs(500, 1)
+    iterator = torchtexts_iterator(text, train=True, shuffle=False)
+    expected = [sorted(pair.number for pair in batch) for batch in iterator.batches]
+    assert [sorted(batch) for batch in bucketed(range(500), pair_keys(text), 4, pool=1)] == expected
 
 
 @given(keys=st.lists(st.integers(0, 9), max_size=80), batch_size=st.integers(1, 7), pool=st.integers(1, 4))

@@ -6,12 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounter
+from torch._dynamo.utils import counters
 
 from nero.data.parallel_text import PAD
 from nero.engine.compilation import compile_networks
 from nero.models import attention
 from nero.models.language_model import LanguageModel
+from nero.models.packing import places_of, take
 from nero.models.token_loss import token_loss
 from nero.models.translator import EPSILON, Translator
 
@@ -215,6 +216,30 @@ def test_padding_changes_neither_loss_nor_gradients(rows: int, source_length: in
     torch.testing.assert_close([sum(values) for values in zip(*alone, strict=True)], wanted)
 
 
+def packed_loss_and_gradients(network: Translator, source: Tensor, target: Tensor, slots: int) -> list[Tensor]:
+    """The same, computed on words alone."""
+    places = [
+        places_of((side != PAD).sum(1)[None], torch.tensor([side.shape[1]]), slots)[0]
+        for side in (source, target[:, 1:])
+    ]
+    features = network(source, target[:, :-1], *places)
+    assert features.shape[0] == len(places[1])
+    wanted = take(target[:, 1:], places[1], PAD)
+    loss = token_loss(features, network.output_weight, None, wanted, 0.1, ignored=PAD).loss
+    return [loss, *torch.autograd.grad(loss, list(network.parameters()))]
+
+
+@pytest.mark.parametrize("slots", [18, 19, 40])
+@pytest.mark.parametrize("rows", [3, 5])
+def test_words_without_their_padding_give_the_same(rows: int, slots: int) -> None:
+    network = translator()
+    source, target = torch.full((rows, 7), PAD), torch.full((rows, 8), PAD)
+    source[:3], target[:3, :6] = tokens(3, 7), tokens(3, 6, seed=1)
+    source[1, 4:], target[1, 5:], target[2, 3:] = PAD, PAD, PAD
+    found = packed_loss_and_gradients(network, source, target, slots)
+    torch.testing.assert_close(found, loss_and_gradients(network, source, target))
+
+
 def test_dropout_is_for_training_alone() -> None:
     for network, inputs in (
         (language_model(dropout=0.5), (tokens(2, 5),)),
@@ -233,16 +258,33 @@ def test_the_mask_is_in_the_arithmetic_of_the_products(dtype: torch.dtype) -> No
         network(tokens(2, 3), tokens(2, 4))
 
 
-def test_like_layers_are_compiled_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+def compile_without_code(network: Translator, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Compile a network's parts up to the code for a device. What is returned counts "unique_graphs"."""
     torch.compiler.reset()
-    network, plain = translator(layers=3), translator(layers=3)
-    counter = CompileCounter()
+    counters.clear()
     for part in network.compiled_parts():
         monkeypatch.setattr(
-            part, "compile", lambda part=part, **words: nn.Module.compile(part, backend=counter, **words)
+            part, "compile", lambda part=part, **words: nn.Module.compile(part, backend="aot_eager", **words)
         )
     compile_networks({"network": network})
+    return counters["stats"]
+
+
+def test_like_layers_are_compiled_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, plain = translator(layers=3), translator(layers=3)
+    counts = compile_without_code(network, monkeypatch)
     for length in (5, 8, 11):
         source, target = tokens(4, length), tokens(4, length, seed=1)
         torch.testing.assert_close(network(source, target), plain(source, target))
-    assert counter.frame_count == 2, "an encoder layer and a decoder layer"
+    assert counts["unique_graphs"] == 2, "an encoder layer and a decoder layer"
+
+
+def test_like_layers_are_compiled_once_for_words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, plain = translator(layers=3), translator(layers=3)
+    counts = compile_without_code(network, monkeypatch)
+    for rows, length, slots in ((4, 6, 32), (4, 9, 48), (5, 9, 64)):
+        source, target = tokens(rows, length), tokens(rows, length + 1, seed=1)
+        source[1, 3:], target[2, 4:] = PAD, PAD
+        found = packed_loss_and_gradients(network, source, target, slots)
+        torch.testing.assert_close(found, packed_loss_and_gradients(plain, source, target, slots))
+    assert counts["unique_graphs"] == 2, "an encoder layer and a decoder layer"

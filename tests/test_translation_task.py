@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nero.data.parallel_text import PAD, toy_pairs
 from nero.data.sources import MissingData, default_root, is_complete
+from nero.models.packing import NONE
 from nero.plans.config import ConfigError
 from nero.tasks import translation
 from nero.tasks.translation import Translation
@@ -51,8 +52,13 @@ def test_an_epoch_has_every_pair_once_in_few_shapes(tmp_path: Path) -> None:
     batches = list(task.batches(0))
     assert len(batches) == task.steps_per_epoch == 5
     found: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
-    for source, target in batches:
+    for source, target, source_places, target_places in batches:
         length = source.shape[1]
+        looked_at = [(source_places, source), (target_places, target[:, 1:])]
+        for places, side in looked_at:
+            assert places[places != NONE].tolist() == (side.flatten() != PAD).nonzero().flatten().tolist()
+            assert len(places) % (4 * BATCH) == 0
+        assert len(source_places) == len(target_places)
         assert length in (8, 16, 24) or length % 16 == 0
         assert (source.shape, target.shape) == ((BATCH, length), (BATCH, length + 1))
         assert all(row[: row.count(PAD) * -1 or None].count(PAD) == 0 for row in source.tolist()), "padding comes last"
@@ -66,9 +72,10 @@ def test_pairs_of_a_batch_are_of_like_length_unless_pools_are_single_batches(tmp
     def padding(*words: str) -> float:
         task = make_task(tmp_path, "task.train_examples=640", *words)
         batches = [*task.batches(0)]
-        return sum((source == PAD).sum().item() for source, _ in batches) / sum(s.numel() for s, _ in batches)
+        sources = [source for source, *_ in batches]
+        return sum((source == PAD).sum().item() for source in sources) / sum(map(Tensor.numel, sources))
 
-    assert padding() < 0.6 * padding("task.pool=1")
+    assert padding("task.pool=100") < 0.6 * padding("task.pool=1")
 
 
 def test_epochs_differ_in_order_and_a_seed_gives_them_again(tmp_path: Path) -> None:
@@ -80,9 +87,7 @@ def test_epochs_differ_in_order_and_a_seed_gives_them_again(tmp_path: Path) -> N
     rest = [*make_task(tmp_path).batches(1, start=3)]
     assert all(torch.equal(a, b) for x, y in zip(rest, again[3:], strict=True) for a, b in zip(x, y, strict=True))
     other = [*make_task(tmp_path, "seed=1").batches(0)]
-    assert [source.shape for source, _ in other] != [source.shape for source, _ in first] or not torch.equal(
-        other[0][0], first[0][0]
-    )
+    assert not all(a[0].shape == b[0].shape and torch.equal(a[0], b[0]) for a, b in zip(first, other, strict=True))
     list(task.batches(2))
     assert not task._ready, "nothing follows the last epoch"
 
@@ -104,7 +109,7 @@ def test_losses_are_sums_over_words_with_smoothing(tmp_path: Path) -> None:
     total = words = 0.0
     for batch in task.batches(0):
         [(name, loss)] = task.losses(batch)
-        wanted, count = plain_sums(task, *batch, smoothing=0.1)
+        wanted, count = plain_sums(task, *batch[:2], smoothing=0.1)
         assert name == "network"
         assert loss.item() == pytest.approx(wanted, rel=1e-5)
         total, words = total + wanted, words + count
@@ -195,16 +200,18 @@ def test_missing_text_is_said_with_the_command_that_gets_it(tmp_path: Path) -> N
 
 
 @pytest.mark.data
-def test_an_epoch_of_multi30k_has_227_steps_in_six_shapes(tmp_path: Path) -> None:
+def test_an_epoch_of_multi30k_has_227_steps_in_few_shapes(tmp_path: Path) -> None:
     if not is_complete("multi30k", default_root()):
         pytest.skip(f"no multi30k in {default_root()}")
     config, _ = prepare(tmp_path, TASK, "data=real", f"data_root={default_root()}", "task.network.layers=1")
     task = build_task(config, CPU)
     batches = [*task.batches(0)]
     assert (len(batches), task.steps_per_epoch, len(task.vocabulary)) == (227, 227, 9_521)
-    assert {source.shape[1] for source, _ in batches} <= {12, 16, 20, 24, 32, 48}
-    assert {len(source) for source, _ in batches} == {128}
-    assert sum(len(sentences(source)) for source, _ in batches) == 29_000
+    assert {source.shape[1] for source, *_ in batches} <= {12, 16, 20, 24, 32, 48}
+    assert {len(source) for source, *_ in batches} == {128}
+    assert sum(len(sentences(source)) for source, *_ in batches) == 29_000
+    assert len({tuple(part.shape for part in batch) for batch in batches}) <= 8
+    assert Counter(len(places) for *_, places in batches).most_common(1) == [(2048, 226)]
     with pytest.raises(ConfigError, match="train_examples must be at most 29000, not 30000"):
         build_task(
             prepare(tmp_path, TASK, "data=real", f"data_root={default_root()}", "task.train_examples=30000")[0], CPU

@@ -1,7 +1,8 @@
 """Batches of sentences of like length, padded to few shapes: less padding to compute on, and few steps to capture.
 
-The order is made as in torchtext's BucketIterator: shuffled, then sorted by length within pools of a hundred batches,
-then the batches of each pool shuffled.
+The order is made as in torchtext's BucketIterator with `sort_within_batch`: shuffled, then sorted by length within
+pools of a hundred batches, then the batches of each pool shuffled. Without it, as the authors' curves show theirs was,
+that iterator draws batches at random: a pool is then one batch.
 """
 
 from collections.abc import Callable, Sequence

@@ -9,12 +9,16 @@ from torch import Tensor, nn
 
 from nero.models.arithmetic import product_dtype
 from nero.models.attention import attend, padding_mask, sinusoidal_positions, split_heads
+from nero.models.packing import Packing, packing, take
 
 EPSILON = 1e-6  # of the layer norms
 
 
 class Translator(nn.Module):
     """Features [batch, T, width] for source tokens [batch, S] and the target's tokens so far [batch, T].
+
+    Given the places of those tokens that count, as `nero.models.packing` has them, no padding is computed on, and the
+    features are those of the target's places alone: [slots, width].
 
     vocabulary:       number of types, of both languages together
     width:            of the features; a head has `width / heads`
@@ -65,12 +69,23 @@ class Translator(nn.Module):
         """What torch.compile is to see one by one: six like layers take as long to compile as one."""
         return [*self.encoder, *self.decoder]
 
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_places: Tensor | None = None,
+        target_places: Tensor | None = None,
+    ) -> Tensor:
+        if source_places is None or target_places is None:
+            return self.decode(target, self.encode(source), self.mask(source))
         # One look-up for both: on the way back one matrix of the vocabulary's size is filled, not two.
-        lengths = [source.shape[1], target.shape[1]]
-        x, y = self._embed(torch.cat([source, target], dim=1)).split(lengths, dim=1)
+        sides = [(source, source_places), (target, target_places)]
+        embedded = self._embed(torch.cat([take(tokens, places, self.padding) for tokens, places in sides]))
+        x, y = embedded.split([len(source_places), len(target_places)])
+        x, y = self._enter(x, source_places % source.shape[1]), self._enter(y, target_places % target.shape[1])
+        of_source, of_target = (packing(places, *tokens.shape) for tokens, places in sides)
         mask = self.mask(source)
-        return self._decode(self._enter(y), self._encode(self._enter(x), mask), mask)
+        return self._decode(y, self._encode(x, mask, of_source), mask, of_target, of_source)
 
     def mask(self, source: Tensor) -> Tensor:
         """What hides a source's padding."""
@@ -89,19 +104,28 @@ class Translator(nn.Module):
         # own: nobody sees it, so that no gradient comes back to it.
         return self.embedding.weight.index_select(0, tokens.flatten()).view(*tokens.shape, -1)
 
-    def _enter(self, embedded: Tensor) -> Tensor:
-        x = torch.add(self.positions[: embedded.shape[1]], embedded, alpha=self.scale)
+    def _enter(self, embedded: Tensor, where: Tensor | None = None) -> Tensor:
+        """Add positions: those given, or one after the other along the last dim but one."""
+        positions = self.positions[: embedded.shape[1]] if where is None else self.positions.index_select(0, where)
+        x = torch.add(positions, embedded, alpha=self.scale)
         x = F.dropout(x, self.dropout, self.training)
         return normalise(x) if self.normalise_input else x
 
-    def _encode(self, x: Tensor, mask: Tensor) -> Tensor:
+    def _encode(self, x: Tensor, mask: Tensor, of_source: Packing | None = None) -> Tensor:
         for layer in self.encoder:
-            x = layer(x, mask)
+            x = layer(x, mask, of_source)
         return x
 
-    def _decode(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+    def _decode(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor,
+        of_target: Packing | None = None,
+        of_source: Packing | None = None,
+    ) -> Tensor:
         for layer in self.decoder:
-            x = layer(x, memory, mask)
+            x = layer(x, memory, mask, of_target, of_source)
         return x
 
 
@@ -113,8 +137,8 @@ class EncoderLayer(nn.Module):
         self.attention = Attention(width, heads, dropout)
         self.feed_forward = FeedForward(width, inner, dropout)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.feed_forward(self.attention.to_itself(x, mask))
+    def forward(self, x: Tensor, mask: Tensor, packed: Packing | None = None) -> Tensor:
+        return self.feed_forward(self.attention.to_itself(x, packed, mask))
 
 
 class DecoderLayer(nn.Module):
@@ -126,9 +150,17 @@ class DecoderLayer(nn.Module):
         self.to_source = Attention(width, heads, dropout)
         self.feed_forward = FeedForward(width, inner, dropout)
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor,
+        of_target: Packing | None = None,
+        of_source: Packing | None = None,
+    ) -> Tensor:
         # The target's padding comes after all that counts: that no position looks ahead hides it.
-        return self.feed_forward(self.to_source.to_memory(self.attention.to_itself(x, causal=True), memory, mask))
+        x = self.attention.to_itself(x, of_target, causal=True)
+        return self.feed_forward(self.to_source.to_memory(x, of_target, memory, of_source, mask))
 
 
 class Attention(nn.Module):
@@ -139,21 +171,26 @@ class Attention(nn.Module):
         self.heads, self.dropout = heads, dropout
         self.query, self.key, self.value, self.merge = (nn.Linear(width, width, bias=False) for _ in range(4))
 
-    def to_itself(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    def to_itself(self, x: Tensor, packed: Packing | None, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         weights = torch.cat([self.query.weight, self.key.weight, self.value.weight])  # one product instead of three
-        query, key, value = split_heads(F.linear(x, weights), self.heads, 3)
-        return self._add(x, attend(query, key, value, self._rate, mask, causal))
+        query, key, value = split_heads(_in_rows(F.linear(x, weights), packed), self.heads, 3)
+        return self._add(x, attend(query, key, value, self._rate, mask, causal), packed)
 
-    def to_memory(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        (query,) = split_heads(self.query(x), self.heads, 1)
-        key, value = split_heads(F.linear(memory, torch.cat([self.key.weight, self.value.weight])), self.heads, 2)
-        return self._add(x, attend(query, key, value, self._rate, mask))
+    def to_memory(
+        self, x: Tensor, packed: Packing | None, memory: Tensor, of_memory: Packing | None, mask: Tensor
+    ) -> Tensor:
+        (query,) = split_heads(_in_rows(self.query(x), packed), self.heads, 1)
+        looked_at = F.linear(memory, torch.cat([self.key.weight, self.value.weight]))
+        key, value = split_heads(_in_rows(looked_at, of_memory), self.heads, 2)
+        return self._add(x, attend(query, key, value, self._rate, mask), packed)
 
     @property
     def _rate(self) -> float:
         return self.dropout if self.training else 0.0
 
-    def _add(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def _add(self, x: Tensor, mixed: Tensor, packed: Packing | None) -> Tensor:
+        if packed is not None:
+            mixed = packed.pack(mixed)
         return normalise(x + F.dropout(self.merge(mixed), self._rate))
 
 
@@ -166,6 +203,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return normalise(x + F.dropout(self.outer(F.relu(self.inner(x))), self.dropout, self.training))
+
+
+def _in_rows(x: Tensor, packed: Packing | None) -> Tensor:
+    """[batch, length, width], as attention needs it."""
+    return x if packed is None else packed.unpack(x)
 
 
 def normalise(x: Tensor) -> Tensor:

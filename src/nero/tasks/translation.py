@@ -3,29 +3,33 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nero.data.buckets import bucketed, length_key, padded, padded_length, shuffled_buckets
 from nero.data.parallel_text import PAD, Pairs, ParallelText, load_multi30k, toy_pairs
+from nero.models.packing import NONE, places_of, take
 from nero.models.token_loss import TokenLoss, token_loss
 from nero.tasks.ahead import MadeAhead
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
 from nero.tasks.language import PERPLEXITY, build_network, embedded_sizes, language_metrics
 
 EVALUATION_BATCH = 512  # sentences
+WORDS_A_ROW = 4  # a batch's slots are a multiple of so many words for each of its rows
 
 
 class Translation(Task):
     """Predict each next word of a translation, given the source and the words before.
 
-    A batch is `batch_size` pairs of like length, padded to one of few lengths, so that a step is captured for few
-    shapes; padding changes neither loss nor gradients. The loss is the sum over a batch's words. "train/perplexity" is
-    that of the training loss, smoothing included, over the epoch's batches as they came: with dropout, each before its
-    step.
+    A batch is `batch_size` pairs, padded to one of few lengths, and the places of its words in few numbers of slots, so
+    that a step is captured for few shapes; padding changes neither loss nor gradients. The loss is the sum over a
+    batch's words. "train/perplexity" is that of the training loss, smoothing included, over the epoch's batches as they
+    came: with dropout, each before its step.
 
-    network:         called with the number of types, it gives a module that makes features [batch, T, width] of a
-                     source [batch, S] and a target [batch, T], and has their `output_weight` [types, width]
+    network:         called with the number of types, it gives a module that makes features [slots, width] of a source
+                     and a target [batch, length] and the places of their words, as `nero.models.packing` has them, and
+                     has the `output_weight` [types, width] of the features
     minimum_count:   how often a word must occur in its language's training text to be in the vocabulary
     smoothing:       label smoothing in training; validation has none
     pool:            batches out of which pairs of like length are put together; 1 draws them at random
@@ -78,23 +82,30 @@ class Translation(Task):
         return self._gather(self.train, shuffled_buckets(generator, self.train.keys, self.batch_size, self.pool))
 
     def _gather(self, sentences: "_Sentences", groups: Sequence[Sequence[int]]) -> list[Batch]:
-        """Source and target of each group, as many rows as the largest group has, padded to one length for both."""
+        """Source and target of each group, with the places of what is looked at in the one and the other.
+
+        Every batch has as many rows as the largest group, and one length for both sides.
+        """
         rows = max(map(len, groups))
-        filled = [[*group, *[sentences.blank] * (rows - len(group))] for group in groups]
-        sources, targets = sentences.rows(torch.tensor(filled))
-        batches: list[Batch] = []
-        for group, source, target in zip(groups, sources, targets, strict=True):
-            # The target's last word is predicted and never looked at.
-            longest = max(max(sentences.source_lengths[i], sentences.target_lengths[i] - 1) for i in group)
-            length = padded_length(longest, self.padded_lengths)
-            batches.append((_to_length(source, length), _to_length(target, length + 1)))
-        return batches
+        numbers = np.array([[*group, *[sentences.blank] * (rows - len(group))] for group in groups])
+        sources, targets = sentences.rows(torch.from_numpy(numbers))
+        counts = [side[numbers] for side in sentences.counts]
+        lengths = [padded_length(longest, self.padded_lengths) for longest in np.maximum(*counts).max(1).tolist()]
+        step = WORDS_A_ROW * rows
+        # One number for both sides: fewer shapes, and a compiler that sees two alike takes them to be so always.
+        slots = [-(-words // step) * step for words in np.maximum(*(side.sum(1) for side in counts)).tolist()]
+        on_device = torch.tensor(lengths).to(self.device)
+        places = [places_of(torch.from_numpy(side).to(self.device), on_device, max(slots)) for side in counts]
+        parts = zip(sources, targets, lengths, *places, slots, strict=True)
+        return [
+            (_to_length(source, length), _to_length(target, length + 1), in_source[:number], in_target[:number])
+            for source, target, length, in_source, in_target, number in parts
+        ]
 
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
-        source, target = batch
-        loss = self._loss(source, target, self.smoothing).loss
+        loss = self._loss(batch, self.smoothing).loss
         self.meters.add_("loss", loss)
-        self.meters.add_("count", (target[:, 1:] != PAD).sum())
+        self.meters.add_("count", (batch[-1] != NONE).sum())
         yield NETWORK, loss
 
     def evaluate(self) -> dict[str, float]:
@@ -106,24 +117,29 @@ class Translation(Task):
         """Nats per word of the validation pairs, ends of sentences counted, with the network as it now stands."""
         self.network.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for source, target in self.validation:
-            total += self._loss(source, target).surprise
+        for batch in self.validation:
+            total += self._loss(batch).surprise
         self.network.train()
         return float(total) / self.validation_words
 
-    def _loss(self, source: Tensor, target: Tensor, smoothing: float = 0.0) -> TokenLoss:
-        features = self.network(source, target[:, :-1])
+    def _loss(self, batch: Batch, smoothing: float = 0.0) -> TokenLoss:
+        source, target, source_places, target_places = batch
+        features = self.network(source, target[:, :-1], source_places, target_places)
         weight: Any = self.network.output_weight
-        return token_loss(features, weight, None, target[:, 1:], smoothing, ignored=PAD)
+        return token_loss(features, weight, None, take(target[:, 1:], target_places, PAD), smoothing, ignored=PAD)
 
 
 class _Sentences:
-    """Pairs on the device, padded to the longest, and a last row that is all padding."""
+    """Pairs on the device, padded to the longest, and a last row that is all padding.
+
+    counts:  for the source and for the target, how many of a pair's words are looked at: all but a target's last
+    """
 
     def __init__(self, pairs: Pairs, device: torch.device) -> None:
         self.blank = len(pairs)
-        self.source_lengths, self.target_lengths = [*map(len, pairs.source)], [*map(len, pairs.target)]
-        self.keys = [*map(length_key, self.source_lengths, self.target_lengths)]
+        source_lengths, target_lengths = [*map(len, pairs.source)], [*map(len, pairs.target)]
+        self.keys = [*map(length_key, source_lengths, target_lengths)]
+        self.counts = np.array([*source_lengths, 0]), np.array([*target_lengths, 1]) - 1
         self._source, self._target = (
             padded(side, rows=len(side) + 1, length=max(map(len, side))).to(device)
             for side in (pairs.source, pairs.target)
