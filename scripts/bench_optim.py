@@ -79,6 +79,7 @@ ROWS = (
     Row(FUSED_NERO, Nero, {"fused": True}),
     Row(("Nero", "foreach"), Nero, {"foreach": True, "fused": False}),
     Row(("Nero", "per tensor"), Nero, {"foreach": False, "fused": False}),
+    Row(("LAMB", "fused"), LAMB, {"fused": True}),
     Row(("LAMB", "foreach"), LAMB, {"foreach": True}),
     Row(("LAMB", "per tensor"), LAMB, {"foreach": False}),
     Row(("Madam", "foreach"), Madam, {"foreach": True}),

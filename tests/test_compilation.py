@@ -6,7 +6,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from nero.engine.capture import allow_capture
 from nero.engine.compilation import is_fused, steps
-from nero.optim import LAMB, Nero
+from nero.optim import LAMB, Nero, constrained
 
 
 def parameters(device: str = "cpu") -> list[torch.Tensor]:
@@ -23,6 +23,16 @@ def test_an_optimiser_is_fused_if_told_to_be_or_if_it_says_so() -> None:
     assert not is_fused(Nero(parameters()))  # on a CPU
     assert is_fused(SGD(parameters(), fused=True))
     assert is_fused(Own(parameters()))
+
+
+def test_what_follows_a_step_is_compiled_with_it() -> None:
+    assert not is_fused(constrained(parameters(), SGD, lr=0.1, fused=True))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_lamb_is_fused_if_told_to_be(fused: bool) -> None:
+    pytest.importorskip("triton")
+    assert is_fused(LAMB(parameters(), fused=fused)) == fused
 
 
 def test_one_group_that_is_not_fused_is_enough_to_compile() -> None:

@@ -40,6 +40,7 @@ OTHERWISE: dict[Kind, dict[str, Any]] = {
         "debias": True,
         "maximize": True,
         "foreach": True,
+        "fused": False,
         "capturable": False,
     },
     Madam: {

@@ -30,7 +30,10 @@ def steps(optimizers: Mapping[str, Optimizer], compiled: bool) -> dict[str, Call
 def is_fused(optimizer: Optimizer) -> bool:
     """Whether a step is one kernel as it is, which a compiler could only make slower.
 
-    An optimiser of torch's is if it has been told to be; any other says so by an attribute `is_fused`.
+    An optimiser of torch's is if it has been told to be; any other says so by an attribute `is_fused`. None is that has
+    something to do after its step, such as to project.
     """
+    if optimizer._optimizer_step_post_hooks:
+        return False
     said = getattr(optimizer, "is_fused", None)
     return all(group.get("fused") for group in optimizer.param_groups) if said is None else bool(said)

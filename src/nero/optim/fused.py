@@ -215,21 +215,15 @@ class TensorList:
             return self.grads, []
         addresses, copies = list(found.addresses), []
         for i, (param, grad) in enumerate(zip(self._own(self.params), found.tensors, strict=True)):
-            if grad is not None and not _lies_like(grad, param):
+            if grad is not None and not lies_like(grad, param):
                 copies.append(torch.empty_like(param).copy_(grad))
                 addresses[i] = copies[-1].data_ptr()
         if capturing:
-            return self._table_in_a_graph(addresses), copies
+            return table_in_a_graph(addresses, self.device), copies
         # Out of memory that is not pinned, an asynchronous copy returns once its source has been read.
         self.grads.copy_(torch.tensor(addresses), non_blocking=True)
         self.known = None if copies else (found.addresses, found.strides)
         return self.grads, copies
-
-    def _table_in_a_graph(self, addresses: list[int]) -> Tensor:
-        """A table that belongs to the graph being captured, filled by kernels: it has no memory of the host to copy."""
-        table = torch.zeros_like(self.grads)
-        torch._foreach_add_(list(table.unbind()), addresses)
-        return table
 
 
 class Launch:
@@ -268,7 +262,14 @@ class Launch:
             self.compiled[key] = kernel[self.grid]  # None from the interpreter
 
 
-def _lies_like(grad: Tensor, param: Tensor) -> bool:
+def table_in_a_graph(addresses: list[int], device: torch.device) -> Tensor:
+    """A table that belongs to the graph being captured, filled by kernels: it has no memory of the host to copy."""
+    table = torch.zeros(len(addresses), dtype=torch.int64, device=device)
+    torch._foreach_add_(list(table.unbind()), addresses)
+    return table
+
+
+def lies_like(grad: Tensor, param: Tensor) -> bool:
     """Whether the entries of a gradient lie in memory as those of its parameter do, and as well aligned."""
     if grad.dtype != param.dtype or (param.data_ptr() % 16 == 0 and grad.data_ptr() % 16 != 0):
         return False

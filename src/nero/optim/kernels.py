@@ -31,7 +31,7 @@ has_kind = triton.constexpr_function(tiling.has_kind)
 
 
 @triton.jit
-def _correction(step, log_beta):
+def correction(step, log_beta):
     """1 - beta^step, by its series where the difference would lose digits: 1 - 0.999 keeps four in float32."""
     x = step * log_beta
     series = 1 + x / 5 * (1 + x / 6 * (1 + x / 7 * (1 + x / 8)))
@@ -231,7 +231,7 @@ def nero_kernel(
         step_count = tl.load(record + STEP).to(tl.pointer_type(tl.float32))
         step = tl.load(step_count) + 1
         eta = tl.load(lr).to(tl.float32) if LR_IN_TENSOR else lr
-        pace = eta * scale * tl.sqrt_rn(_correction(step, log_beta))
+        pace = eta * scale * tl.sqrt_rn(correction(step, log_beta))
 
         for kind_of in tl.static_range(0, LONG):
             if has_kind(KINDS, kind_of):

@@ -19,6 +19,8 @@ from nero.optim.base import (
     scalar,
 )
 from nero.optim.batches import batches, use_batches
+from nero.optim.fused import unavailable
+from nero.optim.fused_lamb import FusedTensors
 from nero.optim.shards import check_unsharded
 
 
@@ -56,6 +58,8 @@ class LAMB(CapturableOptimizer):
     debias:      whether to correct m and v for having started at zero; the paper ran without
     maximize:    climb instead of descend
     foreach:     whether to update all tensors together; by default on accelerators only
+    fused:       whether to update all tensors by three Triton kernels, in float32, bfloat16 or float16; what they do
+                 not take (float64, tensors with gaps) goes the foreach way. By default not
     capturable:  False forbids the capture of a step in a CUDA graph; it changes nothing else
 
     State of each parameter: `step` (0-dim); float32 or wider `exp_avg_sq` (v), and `exp_avg` (m) unless β₁ = 0.
@@ -74,8 +78,10 @@ class LAMB(CapturableOptimizer):
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        fused: bool | None = None,
         capturable: bool = True,
     ) -> None:
+        self._fused_tensors = FusedTensors()
         defaults = {
             "lr": lr,
             # A list in YAML is a tuple here, so that a checkpoint holds plain values whatever the betas came as.
@@ -85,9 +91,15 @@ class LAMB(CapturableOptimizer):
             "debias": debias,
             "maximize": maximize,
             "foreach": foreach,
+            "fused": fused,
             "capturable": capturable,
         }
         super().__init__(params, defaults)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether kernels take the steps, outside of torch's compiler."""
+        return all(_use_kernels(group) for group in self.param_groups)
 
     def check_settings(self, group: dict[str, Any]) -> None:
         check_lr(group["lr"])
@@ -97,10 +109,14 @@ class LAMB(CapturableOptimizer):
             check_beta(f"betas[{i}]", beta)
         # eps above zero, so that an entry that has never seen a gradient is not 0/0.
         check_positive(group, "eps", "clamp_value")
+        if group["foreach"] and group["fused"]:
+            raise ValueError("foreach and fused cannot both be true")
 
     def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
         super().check_parameter(param, group)
         check_unsharded(param, "LAMB's steps are relative to the norm of a whole tensor; a sharded one is refused")
+        if group["fused"] and (reason := unavailable(param.device)):
+            raise ValueError(f"fused=True: {reason}")
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         names = ["exp_avg", "exp_avg_sq"] if group["betas"][0] > 0 else ["exp_avg_sq"]
@@ -112,6 +128,8 @@ class LAMB(CapturableOptimizer):
         return super().prepare(number, group)
 
     def update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
+        if _use_kernels(group):
+            slots = self._fused_tensors.update_(slots, group)
         for batch in batches(slots, group["foreach"], tensor=attrgetter("param")):
             together = use_batches(group["foreach"], batch[0].param.device)
             (self._update_together_ if together else self._update_one_by_one_)(batch, group)
@@ -167,3 +185,13 @@ class LAMB(CapturableOptimizer):
         torch._foreach_sub_(weights, adam_steps)
         if params[0].dtype != dtype:  # else the weights are the parameters themselves
             torch._foreach_copy_(params, weights)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # Addresses are not copied or pickled with the rest; they stay when a checkpoint is loaded, which moves nothing.
+        self.__dict__.setdefault("_fused_tensors", FusedTensors())
+
+
+def _use_kernels(group: dict[str, Any]) -> bool:
+    """Whether to try the fused path. Not in torch's compiler, which fuses by itself and knows no addresses."""
+    return bool(group["fused"]) and not torch.compiler.is_compiling()
