@@ -88,18 +88,15 @@ class Translation(Task):
         """
         rows = max(map(len, groups))
         numbers = np.array([[*group, *[sentences.blank] * (rows - len(group))] for group in groups])
-        sources, targets = sentences.rows(torch.from_numpy(numbers))
         counts = [side[numbers] for side in sentences.counts]
         lengths = [padded_length(longest, self.padded_lengths) for longest in np.maximum(*counts).max(1).tolist()]
-        step = WORDS_A_ROW * rows
         # One number for both sides: fewer shapes, and a compiler that sees two alike takes them to be so always.
+        step = WORDS_A_ROW * rows
         slots = [-(-words // step) * step for words in np.maximum(*(side.sum(1) for side in counts)).tolist()]
-        on_device = torch.tensor(lengths).to(self.device)
-        places = [places_of(torch.from_numpy(side).to(self.device), on_device, max(slots)) for side in counts]
-        parts = zip(sources, targets, lengths, *places, slots, strict=True)
+        batches = [*sentences.rows(numbers, lengths, max(slots)), lengths, slots]
         return [
             (_to_length(source, length), _to_length(target, length + 1), in_source[:number], in_target[:number])
-            for source, target, length, in_source, in_target, number in parts
+            for source, target, in_source, in_target, length, number in zip(*batches, strict=True)
         ]
 
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
@@ -140,15 +137,21 @@ class _Sentences:
         source_lengths, target_lengths = [*map(len, pairs.source)], [*map(len, pairs.target)]
         self.keys = [*map(length_key, source_lengths, target_lengths)]
         self.counts = np.array([*source_lengths, 0]), np.array([*target_lengths, 1]) - 1
-        self._source, self._target = (
+        self._counts = [torch.from_numpy(side).to(device) for side in self.counts]
+        self._texts = [
             padded(side, rows=len(side) + 1, length=max(map(len, side))).to(device)
             for side in (pairs.source, pairs.target)
-        )
+        ]
 
-    def rows(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Source and target of these rows."""
-        numbers = numbers.to(self._source.device)
-        return self._source[numbers], self._target[numbers]
+    def rows(self, numbers: np.ndarray, lengths: Sequence[int], slots: int) -> list[Tensor]:
+        """Source and target of these rows [batches, rows], and the places of their words in rows of these lengths."""
+        both, device = torch.from_numpy(np.column_stack([numbers, lengths])), self._counts[0].device
+        if device.type == "cuda":
+            both = both.pin_memory()  # else the host would wait for all that the device has yet to do
+        both = both.to(device, non_blocking=True)
+        rows, length = both[:, :-1], both[:, -1]
+        places = [places_of(counts[rows], length, slots) for counts in self._counts]
+        return [text[rows] for text in self._texts] + places
 
 
 def _by_length(pairs: Pairs) -> list[list[int]]:
