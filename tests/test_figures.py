@@ -176,7 +176,7 @@ def test_learning_curves_of_any_experiment(store: Store) -> None:
 
 
 def test_learning_curves_of_perplexities_are_on_a_log_scale(store: Store) -> None:
-    cell = cells_of("checks")["multi30k_transformer nero bf16 True"]
+    cell = cells_of("checks")["multi30k_transformer nero bf16 100 True"]
     write_language_model(store, cell, 0.001, 0, 8.0)
     experiment, states = states_of(store, "checks")
     figure = figures.learning_curves(experiment.title, states, load_curves(store))
