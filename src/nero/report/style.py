@@ -109,10 +109,11 @@ def panels(rows: int, columns: int, title: str) -> tuple[Figure, list[Axes]]:
 
 def head(axes: Axes, title: str, notes: Iterable[str]) -> None:
     """A panel's title, and below it what is to be said on its face."""
-    # A short remark in brackets is kept on one line: textwrap breaks at no space but the plain one.
-    kept = (re.sub(r"\([^()]{1,30}\)", lambda remark: remark[0].replace(" ", "\xa0"), note) for note in notes)
-    lines = [line.replace("\xa0", " ") for note in kept for line in textwrap.wrap(note, 62)]
-    axes.set_title("\n".join([title, *lines]), loc="left")
+    # A setting (lr = 1) and a short remark in brackets are kept on one line: textwrap breaks at the plain space only.
+    whole = re.compile(r"\([^()]{1,30}\)| = ")
+    kept = (whole.sub(lambda found: found[0].replace(" ", "\xa0"), text) for text in (title, *notes))
+    lines = [line.replace("\xa0", " ") for text in kept for line in textwrap.wrap(text, 62)]
+    axes.set_title("\n".join(lines), loc="left")
 
 
 def legend_below(axes: Axes, columns: int = 2, handles: Sequence[Any] | None = None) -> None:
