@@ -52,7 +52,7 @@ table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, t
 ablation:  ## rerun Figures 1 and 2 and Table 2
 mnist:  ## rerun Figure 3
 imagenet:  ## rerun Figure 9
-checks:  ## CIFAR-10 in TF32 and in bf16 and from another start, translation with scaled embeddings (not in the paper)
+checks:  ## CIFAR-10 in TF32 and in bf16 and from another start, translation by other batches and embeddings (not in the paper)
 
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
 	@for name in $(EXPERIMENTS); do $(PY) scripts/plan.py $$name; done

@@ -15,7 +15,7 @@ from torchvision.transforms.functional import convert_image_dtype
 import whole_runs
 from nero.data.augmentation import Augmentation
 from nero.data.images import load_cifar10
-from nero.data.sources import MissingData, default_root, is_complete
+from nero.data.sources import MissingData, default_root
 from nero.data.synthetic import shapes
 from nero.engine.seeding import SeedStreams, seed_global
 from nero.plans.config import RunConfig
@@ -24,6 +24,7 @@ from nero.tasks.base import BadSetting, Context
 from nero.tasks.cifar10 import CIFAR10, MEAN, STD
 from nero.tasks.classification import EVALUATION_BATCH, load_images
 from nero.train import build_task, train
+from real_data import root_with
 from whole_runs import assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line
 
 CPU = torch.device("cpu")
@@ -253,10 +254,9 @@ def test_missing_images_are_said_with_the_command_that_gets_them(tmp_path: Path)
 
 @pytest.mark.data
 def test_real_images_are_cifar10s() -> None:
-    if not is_complete("cifar10", default_root()):
-        pytest.skip(f"no cifar10 in {default_root()}")
-    whole = load_cifar10(default_root())
-    task = CIFAR10(Context(CPU, SeedStreams(0), "real", default_root()), Pixels(), None, 1, BATCH, 70)
+    root = root_with("cifar10")
+    whole = load_cifar10(root)
+    task = CIFAR10(Context(CPU, SeedStreams(0), "real", root), Pixels(), None, 1, BATCH, 70)
     assert torch.equal(task.train_images, whole.train_images[:70])
     assert len(task.test_labels) == 10_000
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from nero.data.checked_file import CheckedFile
 from nero.data.corpus import END_OF_LINE, Corpus, blocks, corpus_from_lines, grammar_corpus, load_wikitext2, streams
-from nero.data.sources import DATASETS, Dataset, MissingData, default_root, is_complete
+from nero.data.sources import DATASETS, Dataset, MissingData, default_root
 from nero.data.toy_english import grammar_text
+from real_data import root_with
 
 PARTS = ("train", "valid", "test")
 # Signs that str.splitlines takes for the end of a line, and str.split for a space: they only part words here.
@@ -157,9 +158,7 @@ def test_blocks_are_the_batches_of_torchtexts_iterator(count: int, stream: int, 
 
 @pytest.fixture(scope="module")
 def wikitext2() -> Corpus:
-    if not is_complete("wikitext2", default_root()):
-        pytest.skip(f"no wikitext2 in {default_root()}")
-    return load_wikitext2(default_root())
+    return load_wikitext2(root_with("wikitext2"))
 
 
 @pytest.mark.data

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 from typing import Any
 
 import pytest
@@ -12,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import references
+from fused_steps import DEVICE, assert_steps_alike, make, set_gradients
 from nero.optim import Nero, fused, neuron_norm, tiling
 
 pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALVES = pytest.mark.parametrize("halves", [(True, True), (True, False), (False, True), (False, False)])
 # One fan-in at least for every way through the kernel: padded and not, aligned and not, held by one program of either
 # size or in pieces; several tiles of each.
@@ -23,15 +22,6 @@ SHAPES = [
     (40, 1), (33, 5), (130, 4), (9, 3, 5, 5), (3, 147), (5, 784), (2, 1001), (2, 2048), (1, 2049), (2, 4608), (2, 8193),
     (2, 9000), (600,), (7,), (),
 ]  # fmt: skip
-
-
-def make(shapes: list[Any], dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
-    return [tensor.to(DEVICE).requires_grad_() for tensor in references.draw(seed, shapes, dtype)]
-
-
-def set_gradients(params: list[Tensor], seed: int) -> None:
-    for param, grad in zip(params, references.draw(seed, [tuple(param.shape) for param in params]), strict=True):
-        param.grad = grad.to(param.device, param.dtype)
 
 
 def twins(shapes: list[Any], dtype: torch.dtype = torch.float32, **settings: Any) -> tuple[list[Tensor], ...]:
@@ -188,27 +178,6 @@ def test_an_overflowed_average_holds_its_neuron_still_for_good(width: int) -> No
     assert torch.equal(bias[1], stopped[1])
 
 
-@pytest.mark.parametrize("offset", [1, 2, 4])
-def test_parameters_and_gradients_may_begin_anywhere(offset: int) -> None:
-    shapes = [(6, 64), (5, 33), (40,)]
-    ends = []
-    for shift in (offset, 0):
-        params = []
-        for tensor in references.draw(0, shapes):
-            buffer = torch.zeros(tensor.numel() + shift, device=DEVICE)
-            params.append(buffer[shift:].view(tensor.shape).copy_(tensor))
-        optimizer = Nero(params, fused=True)
-        for t in range(3):
-            for param, grad in zip(params, references.draw(t, shapes), strict=True):
-                # At another offset than the parameter's, and at another one each time.
-                buffer = torch.zeros(grad.numel() + 4, device=DEVICE)
-                param.grad = buffer[t : t + grad.numel()].view(grad.shape).copy_(grad)
-            optimizer.step()
-        ends.append(params)
-    for mine, theirs in zip(*ends, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
-
-
 def test_gradients_in_any_layout() -> None:
     shapes = [(8, 3, 3, 3), (6, 10), (4, 4)]
     ends = []
@@ -291,15 +260,6 @@ def test_a_parameter_without_gradient_keeps_its_step_count_and_its_place() -> No
     assert torch.equal(unused, fresh)
 
 
-def assert_steps_alike(ours: Nero, theirs: Nero, seeds: range) -> None:
-    for t in seeds:
-        for optimizer in (ours, theirs):
-            set_gradients([param for group in optimizer.param_groups for param in group["params"]], t)
-            optimizer.step()
-    for mine, other in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
-        assert torch.equal(mine, other)
-
-
 @pytest.fixture
 def stepped() -> tuple[Nero, Nero]:
     """Two optimisers, two steps along."""
@@ -307,30 +267,6 @@ def stepped() -> tuple[Nero, Nero]:
     ours, theirs = Nero(make(shapes), fused=True), Nero(make(shapes), fused=True)
     assert_steps_alike(ours, theirs, range(2))
     return ours, theirs
-
-
-def test_parameters_that_move_are_followed(stepped: tuple[Nero, Nero]) -> None:
-    ours, theirs = stepped
-    for param in ours.param_groups[0]["params"]:
-        param.data = param.data.clone()
-    assert_steps_alike(ours, theirs, range(2, 4))
-
-
-def test_state_that_moves_is_followed(stepped: tuple[Nero, Nero]) -> None:
-    ours, theirs = stepped
-    for state in ours.state.values():
-        for key in state:
-            state[key] = state[key].clone()
-    assert_steps_alike(ours, theirs, range(2, 4))
-    assert {int(state["step"]) for state in ours.state.values()} == {4}
-
-
-def test_copies_and_pickles_step_on_by_themselves(stepped: tuple[Nero, Nero]) -> None:
-    ours, theirs = stepped
-    copied, loaded = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))
-    assert_steps_alike(copied, loaded, range(2, 4))
-    assert_steps_alike(ours, theirs, range(2, 4))  # the copies have not touched the original
-    assert_steps_alike(ours, copied, range(4, 6))
 
 
 def test_a_loaded_state_goes_on_in_the_same_tables(stepped: tuple[Nero, Nero]) -> None:
@@ -361,17 +297,6 @@ def test_groups_have_settings_of_their_own() -> None:
     assert second.mean(1).abs().max() > 1e-4
     assert optimizer.state[third]["step"] == 1
     assert set(optimizer._fused_groups) == {0, 1}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_learning_rate_in_a_tensor_is_the_number_in_it(dtype: torch.dtype) -> None:
-    numbers, tensors = make([(3, 20), (4,)]), make([(3, 20), (4,)])
-    rate = torch.tensor([0.25], dtype=dtype, device=DEVICE)
-    ours, theirs = Nero(numbers, lr=0.25, fused=True), Nero(tensors, lr=rate, fused=True)
-    assert_steps_alike(ours, theirs, range(2))
-    rate.fill_(0.5)
-    ours.param_groups[0]["lr"] = 0.5
-    assert_steps_alike(ours, theirs, range(2, 4))
 
 
 def test_whole_numbers_are_numbers_like_others() -> None:

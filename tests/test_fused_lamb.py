@@ -2,31 +2,20 @@
 
 import copy
 import math
-import pickle
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 import references
+from fused_steps import DEVICE, assert_steps_alike, make, set_gradients
 from nero.optim import LAMB
 
 pytest.importorskip("triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Of one tile and of several, with a last one that is full and one that is not, aligned and not.
 SHAPES: list[Any] = [(3, 5), (64, 64), (2, 4096), (3, 3001), (4, 3, 2, 2), (4100,), (7,), ()]
-
-
-def make(shapes: list[Any], dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
-    return [tensor.to(DEVICE).requires_grad_() for tensor in references.draw(seed, shapes, dtype)]
-
-
-def set_gradients(params: list[Tensor], seed: int) -> None:
-    for param, grad in zip(params, references.draw(seed, [tuple(param.shape) for param in params]), strict=True):
-        param.grad = grad.to(param.device, param.dtype)
 
 
 @pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.999), (0.5, 0.0)])
@@ -121,26 +110,6 @@ def test_a_tensor_of_zeros_and_a_gradient_of_zeros() -> None:
     assert torch.equal(ends[0][1], make([(5,), (2, 3)])[1])
 
 
-@pytest.mark.parametrize("offset", [1, 2, 4])
-def test_parameters_and_gradients_may_begin_anywhere(offset: int) -> None:
-    shapes: list[Any] = [(6, 64), (5, 33), (4100,)]
-    ends = []
-    for shift in (offset, 0):
-        params = []
-        for tensor in references.draw(0, shapes):
-            buffer = torch.zeros(tensor.numel() + shift, device=DEVICE)
-            params.append(buffer[shift:].view(tensor.shape).copy_(tensor))
-        optimizer = LAMB(params, fused=True)
-        for t in range(3):
-            for param, grad in zip(params, references.draw(t, shapes), strict=True):
-                buffer = torch.zeros(grad.numel() + 4, device=DEVICE)
-                param.grad = buffer[t : t + grad.numel()].view(grad.shape).copy_(grad)
-            optimizer.step()
-        ends.append(params)
-    for mine, theirs in zip(*ends, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
-
-
 def test_layouts_of_any_kind() -> None:
     ends = []
     for odd in (True, False):
@@ -194,45 +163,9 @@ def test_a_parameter_without_gradient_stays() -> None:
     assert (int(optimizer.state[used]["step"]), int(optimizer.state[unused]["step"])) == (2, 1)
 
 
-def assert_steps_alike(ours: LAMB, theirs: LAMB, seeds: range) -> None:
-    for t in seeds:
-        for optimizer in (ours, theirs):
-            set_gradients([param for group in optimizer.param_groups for param in group["params"]], t)
-            optimizer.step()
-    for mine, other in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
-        assert torch.equal(mine, other)
-
-
-@pytest.fixture
-def stepped() -> tuple[LAMB, LAMB]:
-    """Two optimisers, two steps along."""
-    shapes: list[Any] = [(5, 30), (6,), (2, 3000)]
-    ours, theirs = LAMB(make(shapes), fused=True), LAMB(make(shapes), fused=True)
+def test_a_loaded_state_goes_on_in_the_same_tables() -> None:
+    ours, theirs = (LAMB(make([(5, 30), (6,), (2, 3000)]), fused=True) for _ in range(2))
     assert_steps_alike(ours, theirs, range(2))
-    return ours, theirs
-
-
-def test_parameters_and_state_that_move_are_followed(stepped: tuple[LAMB, LAMB]) -> None:
-    ours, theirs = stepped
-    for param in ours.param_groups[0]["params"]:
-        param.data = param.data.clone()
-    assert_steps_alike(ours, theirs, range(2, 4))
-    for state in ours.state.values():
-        for key in state:
-            state[key] = state[key].clone()
-    assert_steps_alike(ours, theirs, range(4, 6))
-    assert {int(state["step"]) for state in ours.state.values()} == {6}
-
-
-def test_copies_and_pickles_step_on_by_themselves(stepped: tuple[LAMB, LAMB]) -> None:
-    ours, theirs = stepped
-    copied, loaded = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))
-    assert_steps_alike(copied, loaded, range(2, 4))
-    assert_steps_alike(ours, theirs, range(2, 4))  # the copies have not touched the original
-
-
-def test_a_loaded_state_goes_on_in_the_same_tables(stepped: tuple[LAMB, LAMB]) -> None:
-    ours, theirs = stepped
     (tables,) = ours._fused_tensors.lists.values()
     ours.load_state_dict(copy.deepcopy(theirs.state_dict()))
     assert_steps_alike(ours, theirs, range(2, 4))
@@ -249,22 +182,6 @@ def test_groups_have_settings_of_their_own() -> None:
     assert torch.equal(first, still)
     assert not torch.equal(second, moved)
     assert {*optimizer._fused_tensors.lists} == {first, second}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_learning_rate_in_a_tensor_is_the_number_in_it(dtype: torch.dtype) -> None:
-    numbers, tensors = make([(3, 20), (4,)]), make([(3, 20), (4,)])
-    rate = torch.tensor([0.25], dtype=dtype, device=DEVICE)
-    ours, theirs = LAMB(numbers, lr=0.25, fused=True), LAMB(tensors, lr=rate, fused=True)
-    assert_steps_alike(ours, theirs, range(2))
-    rate.fill_(0.5)
-    ours.param_groups[0]["lr"] = 0.5
-    assert_steps_alike(ours, theirs, range(2, 4))
-
-
-def test_a_path_is_one_of_two() -> None:
-    with pytest.raises(ValueError, match="both"):
-        LAMB(make([(3, 4)]), foreach=True, fused=True)
 
 
 def test_where_the_kernels_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

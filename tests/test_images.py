@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as hnp
 
 from nero.data.checked_file import CheckedFile
 from nero.data.images import IDX_TYPES, ImageSet, load_cifar10, load_mnist, read_cifar_records, read_idx
-from nero.data.sources import DATASETS, Dataset, MissingData, default_root, is_complete
+from nero.data.sources import DATASETS, Dataset, MissingData
+from real_data import root_with
 
 CODES = {np.dtype(name).newbyteorder("="): code for code, name in IDX_TYPES.items()}
 
@@ -159,9 +160,7 @@ def test_an_image_set_refuses_a_label_that_is_no_class(label: int) -> None:
 
 @pytest.mark.data
 def test_real_mnist() -> None:
-    if not is_complete("mnist", default_root()):
-        pytest.skip(f"no mnist in {default_root()}")
-    mnist = load_mnist(default_root())
+    mnist = load_mnist(root_with("mnist"))
     assert mnist.train_images.shape == (60_000, 28, 28)
     assert mnist.test_images.shape == (10_000, 28, 28)
     # The two numbers that everyone normalises MNIST with.
@@ -173,9 +172,7 @@ def test_real_mnist() -> None:
 
 @pytest.mark.data
 def test_real_cifar10() -> None:
-    if not is_complete("cifar10", default_root()):
-        pytest.skip(f"no cifar10 in {default_root()}")
-    cifar = load_cifar10(default_root())
+    cifar = load_cifar10(root_with("cifar10"))
     assert cifar.train_images.shape == (50_000, 3, 32, 32)
     means = cifar.train_images.sum(dim=(0, 2, 3), dtype=torch.int64).double() / (50_000 * 1024 * 255)
     assert [round(mean, 4) for mean in means.tolist()] == [0.4914, 0.4822, 0.4465]

@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nero.data.corpus import grammar_corpus
-from nero.data.sources import MissingData, default_root, is_complete
+from nero.data.sources import MissingData
 from nero.engine.seeding import SeedStreams, seed_global
 from nero.tasks import language_model
 from nero.tasks.base import Context
 from nero.tasks.language import perplexity
 from nero.tasks.language_model import LanguageModelling
 from nero.train import build_task, train
+from real_data import root_with
 from whole_runs import LANGUAGE_RATES, assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line, prepare
 
 CPU = torch.device("cpu")
@@ -197,9 +198,8 @@ def test_missing_text_is_said_with_the_command_that_gets_it(tmp_path: Path) -> N
 
 @pytest.mark.data
 def test_an_epoch_of_wikitext2_has_2984_steps(tmp_path: Path) -> None:
-    if not is_complete("wikitext2", default_root()):
-        pytest.skip(f"no wikitext2 in {default_root()}")
-    config, _ = prepare(tmp_path, TASK, "data=real", f"data_root={default_root()}")
+    root = root_with("wikitext2")
+    config, _ = prepare(tmp_path, TASK, "data=real", f"data_root={root}")
     task = build_task(config, CPU)
     assert (task.steps_per_epoch, tuple(task.inputs.shape), tuple(task.rest[0].shape)) == (
         2984,

@@ -20,10 +20,11 @@ from nero.data.parallel_text import (
     merged_vocabulary,
     toy_pairs,
 )
-from nero.data.sources import MissingData, default_root, is_complete
+from nero.data.sources import MissingData, default_root
 from nero.data.tokenised import raw_lines, tokenised_multi30k
 from nero.data.toy_translation import translation_pairs
 from nero.data.vocabulary import Vocabulary
+from real_data import root_with
 from test_tokenised import RAW, install
 
 SENTENCES = st.lists(st.lists(st.sampled_from(["a", "b", "c", "<s>", "<unk>", "<blank>", "é", " "]), max_size=6))
@@ -147,9 +148,7 @@ def test_loading_without_data_says_how_to_get_it(tmp_path: Path) -> None:
 
 
 def real_root() -> Path:
-    if not is_complete("multi30k", default_root()):
-        pytest.skip(f"no multi30k in {default_root()}")
-    return default_root()
+    return root_with("multi30k")
 
 
 @pytest.mark.data

@@ -12,8 +12,9 @@ import pytest
 
 from nero.data import tokenised
 from nero.data.checked_file import CheckedFile
-from nero.data.sources import DATASETS, Dataset, MissingData, default_root, is_complete
+from nero.data.sources import DATASETS, Dataset, MissingData
 from nero.data.tokenised import LANGUAGES, PAIRS, Parts, raw_lines, tokenised_multi30k
+from real_data import root_with
 
 # Among them: a contraction, an abbreviation, two spaces, a no-break space, and signs that str.splitlines would cut at.
 RAW = {
@@ -276,9 +277,7 @@ def test_importing_the_module_does_not_import_spacy() -> None:
 
 
 def real_root() -> Path:
-    if not is_complete("multi30k", default_root()):
-        pytest.skip(f"no multi30k in {default_root()}")
-    return default_root()
+    return root_with("multi30k")
 
 
 @pytest.mark.data

@@ -218,13 +218,13 @@ def test_padding_changes_neither_loss_nor_gradients(rows: int, source_length: in
 
 def packed_loss_and_gradients(network: Translator, source: Tensor, target: Tensor, slots: int) -> list[Tensor]:
     """The same, computed on words alone."""
-    places = [
+    in_source, in_target = (
         places_of((side != PAD).sum(1)[None], torch.tensor([side.shape[1]]), slots)[0]
         for side in (source, target[:, 1:])
-    ]
-    features = network(source, target[:, :-1], *places)
-    assert features.shape[0] == len(places[1])
-    wanted = take(target[:, 1:], places[1], PAD)
+    )
+    features = network(source, target[:, :-1], (in_source, in_target))
+    assert features.shape[0] == len(in_target)
+    wanted = take(target[:, 1:], in_target, PAD)
     loss = token_loss(features, network.output_weight, None, wanted, 0.1, ignored=PAD).loss
     return [loss, *torch.autograd.grad(loss, list(network.parameters()))]
 

@@ -11,12 +11,13 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from nero.data.parallel_text import PAD, toy_pairs
-from nero.data.sources import MissingData, default_root, is_complete
+from nero.data.sources import MissingData
 from nero.models.packing import NONE
 from nero.plans.config import ConfigError
 from nero.tasks import translation
 from nero.tasks.translation import Translation
 from nero.train import build_task, train
+from real_data import root_with
 from whole_runs import LANGUAGE_RATES, assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line, prepare
 
 CPU = torch.device("cpu")
@@ -201,9 +202,8 @@ def test_missing_text_is_said_with_the_command_that_gets_it(tmp_path: Path) -> N
 
 @pytest.mark.data
 def test_an_epoch_of_multi30k_has_227_steps_in_few_shapes(tmp_path: Path) -> None:
-    if not is_complete("multi30k", default_root()):
-        pytest.skip(f"no multi30k in {default_root()}")
-    config, _ = prepare(tmp_path, TASK, "data=real", f"data_root={default_root()}", "task.network.layers=1")
+    root = root_with("multi30k")
+    config, _ = prepare(tmp_path, TASK, "data=real", f"data_root={root}", "task.network.layers=1")
     task = build_task(config, CPU)
     batches = [*task.batches(0)]
     assert (len(batches), task.steps_per_epoch, len(task.vocabulary)) == (227, 227, 9_521)
@@ -213,9 +213,7 @@ def test_an_epoch_of_multi30k_has_227_steps_in_few_shapes(tmp_path: Path) -> Non
     assert len({tuple(part.shape for part in batch) for batch in batches}) <= 8
     assert Counter(len(places) for *_, places in batches).most_common(1) == [(2048, 226)]
     with pytest.raises(ConfigError, match="train_examples must be at most 29000, not 30000"):
-        build_task(
-            prepare(tmp_path, TASK, "data=real", f"data_root={default_root()}", "task.train_examples=30000")[0], CPU
-        )
+        build_task(prepare(tmp_path, TASK, "data=real", f"data_root={root}", "task.train_examples=30000")[0], CPU)
 
 
 STILL = (*SMALL, "task.network.dropout=0", "task.schedule.peak=1", "task.schedule.epochs=5")

@@ -56,7 +56,7 @@ def places_of(counts: Tensor, lengths: Tensor, slots: int) -> Tensor:
 
 def take(tokens: Tensor, places: Tensor, empty: int) -> Tensor:
     """The tokens [batch, length] in these places: [slots], with `empty` where nothing stands."""
-    return tokens.flatten().index_select(0, places.clamp(min=0)).masked_fill(places == NONE, empty)
+    return _pick(tokens.flatten(), places, empty)
 
 
 class _Pick(torch.autograd.Function):
@@ -74,5 +74,6 @@ class _Pick(torch.autograd.Function):
         return _pick(gradient, back), None, None
 
 
-def _pick(rows: Tensor, numbers: Tensor) -> Tensor:
-    return rows.index_select(0, numbers.clamp(min=0)).masked_fill((numbers == NONE)[:, None], 0.0)
+def _pick(rows: Tensor, numbers: Tensor, empty: float = 0.0) -> Tensor:
+    missing = (numbers == NONE).view(-1, *[1] * (rows.ndim - 1))
+    return rows.index_select(0, numbers.clamp(min=0)).masked_fill(missing, empty)

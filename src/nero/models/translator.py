@@ -17,8 +17,8 @@ EPSILON = 1e-6  # of the layer norms
 class Translator(nn.Module):
     """Features [batch, T, width] for source tokens [batch, S] and the target's tokens so far [batch, T].
 
-    Given the places of those tokens that count, as `nero.models.packing` has them, no padding is computed on, and the
-    features are those of the target's places alone: [slots, width].
+    Given the places of those tokens of either side that count, as `nero.models.packing` has them, no padding is
+    computed on, and the features are those of the target's places alone: [slots, width].
 
     vocabulary:       number of types, of both languages together
     width:            of the features; a head has `width / heads`
@@ -69,21 +69,15 @@ class Translator(nn.Module):
         """What torch.compile is to see one by one: six like layers take as long to compile as one."""
         return [*self.encoder, *self.decoder]
 
-    def forward(
-        self,
-        source: Tensor,
-        target: Tensor,
-        source_places: Tensor | None = None,
-        target_places: Tensor | None = None,
-    ) -> Tensor:
-        if source_places is None or target_places is None:
+    def forward(self, source: Tensor, target: Tensor, places: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        if places is None:
             return self.decode(target, self.encode(source), self.mask(source))
         # One look-up for both: on the way back one matrix of the vocabulary's size is filled, not two.
-        sides = [(source, source_places), (target, target_places)]
-        embedded = self._embed(torch.cat([take(tokens, places, self.padding) for tokens, places in sides]))
-        x, y = embedded.split([len(source_places), len(target_places)])
-        x, y = self._enter(x, source_places % source.shape[1]), self._enter(y, target_places % target.shape[1])
-        of_source, of_target = (packing(places, *tokens.shape) for tokens, places in sides)
+        sides = [*zip((source, target), places, strict=True)]
+        embedded = self._embed(torch.cat([take(tokens, where, self.padding) for tokens, where in sides]))
+        parts = embedded.split([len(where) for where in places])
+        x, y = (self._enter(part, where % tokens.shape[1]) for part, (tokens, where) in zip(parts, sides, strict=True))
+        of_source, of_target = (packing(where, *tokens.shape) for tokens, where in sides)
         mask = self.mask(source)
         return self._decode(y, self._encode(x, mask, of_source), mask, of_target, of_source)
 

@@ -3,48 +3,24 @@
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nero.optim import tiling
+from nero.optim.addresses import Gradients, GradientTable, is_dense, look_up, rate_for_kernel, tile_table
 from nero.optim.balance import slack
-from nero.optim.base import check_gradient
-from nero.optim.batches import fan_in, stored_view
+from nero.optim.batches import fan_in
 from nero.optim.shards import is_sharded, local, local_gradient
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-@cache
-def unavailable(device: torch.device) -> str | None:
-    """Why the kernel cannot run on a device; None where it can."""
-    try:
-        from triton import JITFunction
-
-        from nero.optim.kernels import nero_kernel
-    except ImportError:
-        return "Triton is not installed"
-    # Triton's interpreter (TRITON_INTERPRET=1) runs it anywhere, slowly: for tests.
-    if not isinstance(nero_kernel, JITFunction):
-        return None
-    if device.type != "cuda":
-        return f"a {device.type} has no Triton kernels; it needs a CUDA GPU"
-    if torch.version.cuda is None or torch.cuda.get_device_capability(device) < (7, 0):
-        return "it needs an NVIDIA GPU of compute capability 7.0 or more"
-    return None
 
 
 def fits(param: Tensor) -> bool:
-    """Whether the kernel takes this tensor: its neurons lie one after the other, in a dtype that it knows."""
-    if param.dtype not in DTYPES or param.numel() == 0 or unavailable(param.device):
+    """Whether the kernel takes this tensor."""
+    if param.numel() == 0 or not is_dense(param):
         return False
-    if getattr(param, "grad_dtype", param.dtype) != param.dtype:  # torch from 2.10 on lets gradients differ
-        return False
-    return stored_view(param).is_contiguous() and (param.ndim < 2 or fan_in(param) <= tiling.LONGEST_FAN_IN)
+    return param.ndim < 2 or fan_in(param) <= tiling.LONGEST_FAN_IN
 
 
 class FusedGroup:
@@ -70,7 +46,7 @@ class FusedGroup:
         self.lists = [TensorList(some, [state[param] for param in some]) for some in lists.values()]
         self.kept: list[TensorList] = []
         if replaces is not None:
-            self.kept = replaces.kept + [old for old in replaces.lists if old.captured]
+            self.kept = replaces.kept + [old for old in replaces.lists if old.grads.captured]
 
     def holds(self, params: list[Tensor]) -> bool:
         """Whether these are the group's parameters, and neither they nor their state have moved since."""
@@ -83,15 +59,6 @@ class FusedGroup:
     def prepare(self, group: dict[str, Any]) -> list[Callable[[], None]]:
         """Check the gradients; calling what is returned makes the step."""
         return [partial(tensors.update_, tensors.look_up(), group) for tensors in self.lists]
-
-
-@dataclass(slots=True)
-class Gradients:
-    """Gradients as they were found, None for none, with their addresses and, where they matter, their strides."""
-
-    tensors: list[Any]
-    addresses: list[int]
-    strides: list[tuple[int, ...]]
 
 
 class TensorList:
@@ -109,16 +76,14 @@ class TensorList:
         self.addresses = list(map(Tensor.data_ptr, self._own(params)))
         self.all_contiguous = all(map(Tensor.is_contiguous, self._own(params)))
         self.no_gain = torch.zeros((), device=self.device)
-        self.known: tuple[list[int], list[tuple[int, ...]]] | None = None
-        self.captured = False
         self.slack = slack(self.dtype)
 
         records, sizes = self._records()
         long = [record for record in records if record[tiling.KIND] == tiling.LONG]
         pieces, long_rows = sum(record[tiling.TILES] for record in long), sum(record[tiling.ROWS] for record in long)
         self.tensors = torch.tensor(records).to(self.device)
-        self.grads = torch.zeros_like(self.tensors[:, 0])
-        self.arrivals = torch.zeros_like(self.grads, dtype=torch.int32)
+        self.grads = GradientTable(len(params), self.device)
+        self.arrivals = torch.zeros(len(params), dtype=torch.int32, device=self.device)
         self.long_arrivals = torch.zeros(max(long_rows, 1), dtype=torch.int32, device=self.device)
         self.sums = torch.zeros(max(pieces, 1) * tiling.SUMS, dtype=torch.float64, device=self.device)
         self.launches = [
@@ -170,30 +135,15 @@ class TensorList:
         if self.sharded:
             pairs = zip(self.params, grads, strict=True)
             grads = [None if grad is None else local_gradient(param, grad) for param, grad in pairs]
-        try:
-            # Hundreds of tensors at every step: a loop in Python would take longer than the kernel.
-            addresses = list(map(Tensor.data_ptr, grads))
-            usual = self.all_contiguous and all(map(Tensor.is_contiguous, grads))
-            strides = [] if usual else list(map(Tensor.stride, grads))
-        except (TypeError, RuntimeError):  # some have none, or are sparse
-            for grad in grads:
-                if grad is not None:
-                    check_gradient(grad, "Nero")
-            addresses = [0 if grad is None else grad.data_ptr() for grad in grads]
-            strides = [() if grad is None else grad.stride() for grad in grads]
-        return Gradients(grads, addresses, strides)
+        return look_up(grads, "Nero", self.all_contiguous)
 
     def update_(self, grads: Gradients, group: dict[str, Any]) -> None:
         """One step of the tensors that have a gradient."""
         if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
             with torch.cuda.device(self.device):
                 return self.update_(grads, group)
-        # A compiled kernel takes numbers of the type that it was compiled for: an lr of 1 is 1.0.
-        lr, beta = group["lr"], float(group["beta"])
-        if not isinstance(lr, Tensor) or lr.device != self.device:
-            lr = float(lr)
-        # Gradients that had to be copied live until the kernel is queued; their memory is not reused before it ran.
-        table, _copies = self._table(grads)
+        lr, beta = rate_for_kernel(group["lr"], self.device), float(group["beta"])
+        table, _copies = self.grads.fill(self._own(self.params), grads)
         tables = (self.tensors, table, self.arrivals, self.long_arrivals, self.sums)
         numbers = (
             beta,
@@ -207,24 +157,6 @@ class TensorList:
             launch(tables, lr, numbers, bool(group["mean"]), bool(group["norm"]))
         return None
 
-    def _table(self, found: Gradients) -> tuple[Tensor, list[Tensor]]:
-        """The table of the gradients' addresses, and copies of those gradients that do not lie as their parameter."""
-        capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        self.captured |= capturing
-        if (found.addresses, found.strides) == self.known and not capturing:
-            return self.grads, []
-        addresses, copies = list(found.addresses), []
-        for i, (param, grad) in enumerate(zip(self._own(self.params), found.tensors, strict=True)):
-            if grad is not None and not lies_like(grad, param):
-                copies.append(torch.empty_like(param).copy_(grad))
-                addresses[i] = copies[-1].data_ptr()
-        if capturing:
-            return table_in_a_graph(addresses, self.device), copies
-        # Out of memory that is not pinned, an asynchronous copy returns once its source has been read.
-        self.grads.copy_(torch.tensor(addresses), non_blocking=True)
-        self.known = None if copies else (found.addresses, found.strides)
-        return self.grads, copies
-
 
 class Launch:
     """The programs of one size: which tile of which tensor each takes, and the kernel compiled for them."""
@@ -237,11 +169,9 @@ class Launch:
         from nero.optim.kernels import nero_kernel
 
         self.kernel: Any = nero_kernel
-        counts = torch.tensor([record[tiling.TILES] * mine for record, mine in zip(records, chosen, strict=True)])
-        tensor = torch.repeat_interleave(counts)
-        tile = torch.arange(len(tensor)) - (counts.cumsum(0) - counts)[tensor]
-        self.tiles = torch.stack([tensor, tile], 1).to(device, torch.int32)
-        self.grid = (len(tensor), 1, 1)
+        counts = (record[tiling.TILES] * mine for record, mine in zip(records, chosen, strict=True))
+        self.tiles = tile_table(counts, device)
+        self.grid = (len(self.tiles), 1, 1)
         kinds = {record[tiling.KIND] for record, mine in zip(records, chosen, strict=True) if mine}
         self.constants = (getattr(tl, str(dtype).removeprefix("torch.")), size.tile, sum(1 << kind for kind in kinds))
         self.options: dict[str, int] = {"num_warps": size.warps}
@@ -260,17 +190,3 @@ class Launch:
             run(self.tiles.data_ptr(), *map(Tensor.data_ptr, tables), rate, *last)
         elif (kernel := self.kernel[self.grid](self.tiles, *tables, lr, *last, **self.options)) is not None:
             self.compiled[key] = kernel[self.grid]  # None from the interpreter
-
-
-def table_in_a_graph(addresses: list[int], device: torch.device) -> Tensor:
-    """A table that belongs to the graph being captured, filled by kernels: it has no memory of the host to copy."""
-    table = torch.zeros(len(addresses), dtype=torch.int64, device=device)
-    torch._foreach_add_(list(table.unbind()), addresses)
-    return table
-
-
-def lies_like(grad: Tensor, param: Tensor) -> bool:
-    """Whether the entries of a gradient lie in memory as those of its parameter do, and as well aligned."""
-    if grad.dtype != param.dtype or (param.data_ptr() % 16 == 0 and grad.data_ptr() % 16 != 0):
-        return False
-    return grad.stride() == param.stride() or stored_view(grad, like=param).is_contiguous()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nero.optim.addresses import unavailable
 from nero.optim.balance import compute_dtype
 from nero.optim.base import (
     CapturableOptimizer,
@@ -19,7 +20,6 @@ from nero.optim.base import (
     scalar,
 )
 from nero.optim.batches import batches, use_batches
-from nero.optim.fused import unavailable
 from nero.optim.fused_lamb import FusedTensors
 from nero.optim.shards import check_unsharded
 

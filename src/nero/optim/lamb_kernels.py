@@ -32,6 +32,17 @@ def _pointer(address, of: tl.constexpr, ALIGN: tl.constexpr):
 
 
 @triton.jit
+def _places(record, tile, DTYPE: tl.constexpr, ALIGN: tl.constexpr):
+    """Where the entries of a tile are in their tensor, and which of them are."""
+    PER_16_BYTES: tl.constexpr = 128 // DTYPE.primitive_bitwidth
+    count = tl.load(record + COUNT)
+    if ALIGN:
+        count = count // PER_16_BYTES * PER_16_BYTES
+    place = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
+    return place, place < count
+
+
+@triton.jit
 def _direction(exp_avg, exp_avg_sq, step, log_beta1, log_beta2, eps, DEBIAS: tl.constexpr):
     """Adam's step, from averages that have taken in the gradient."""
     if DEBIAS:
@@ -45,12 +56,7 @@ def _average_tile(
     record, address, tile, sums, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, sign,
     DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    PER_16_BYTES: tl.constexpr = 128 // DTYPE.primitive_bitwidth
-    count = tl.load(record + COUNT)
-    if ALIGN:
-        count = count // PER_16_BYTES * PER_16_BYTES
-    place = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
-    inside = place < count
+    place, inside = _places(record, tile, DTYPE, ALIGN)
     w = tl.load(_pointer(tl.load(record + WEIGHT), DTYPE, ALIGN) + place, mask=inside, other=0.0).to(tl.float32)
     g = sign * tl.load(_pointer(address, DTYPE, ALIGN) + place, mask=inside, other=0.0).to(tl.float32)
     squares = _pointer(tl.load(record + EXP_AVG_SQ), tl.float32, ALIGN) + place
@@ -125,12 +131,7 @@ def _move_tile(
     record, address, tile, rate, log_beta1, log_beta2, eps, sign,
     DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    PER_16_BYTES: tl.constexpr = 128 // DTYPE.primitive_bitwidth
-    count = tl.load(record + COUNT)
-    if ALIGN:
-        count = count // PER_16_BYTES * PER_16_BYTES
-    place = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
-    inside = place < count
+    place, inside = _places(record, tile, DTYPE, ALIGN)
     weights = _pointer(tl.load(record + WEIGHT), DTYPE, ALIGN) + place
     w = tl.load(weights, mask=inside, other=0.0).to(tl.float32)
     v = tl.load(_pointer(tl.load(record + EXP_AVG_SQ), tl.float32, ALIGN) + place, mask=inside, other=0.0)

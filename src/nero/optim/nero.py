@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nero.optim.addresses import unavailable
 from nero.optim.balance import compute_dtype, neuron_norm, project, project_, squared_norm
 from nero.optim.base import (
     CapturableOptimizer,
@@ -20,7 +21,7 @@ from nero.optim.base import (
     scalar,
 )
 from nero.optim.batches import batches, concatenate, fan_in, split_, stored_view
-from nero.optim.fused import FusedGroup, unavailable
+from nero.optim.fused import FusedGroup
 from nero.optim.shards import check_whole_neurons, like_rows, local, mean_over_all
 
 

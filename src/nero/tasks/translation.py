@@ -28,8 +28,8 @@ class Translation(Task):
     came: with dropout, each before its step.
 
     network:         called with the number of types, it gives a module that makes features [slots, width] of a source
-                     and a target [batch, length] and the places of their words, as `nero.models.packing` has them, and
-                     has the `output_weight` [types, width] of the features
+                     and a target [batch, length] and a pair of the places of their words, as `nero.models.packing` has
+                     them, and has the `output_weight` [types, width] of the features
     minimum_count:   how often a word must occur in its language's training text to be in the vocabulary
     smoothing:       label smoothing in training; validation has none
     pool:            batches out of which pairs of like length are put together; 1 draws them at random
@@ -120,10 +120,10 @@ class Translation(Task):
         return float(total) / self.validation_words
 
     def _loss(self, batch: Batch, smoothing: float = 0.0) -> TokenLoss:
-        source, target, source_places, target_places = batch
-        features = self.network(source, target[:, :-1], source_places, target_places)
+        source, target, in_source, in_target = batch
+        features = self.network(source, target[:, :-1], (in_source, in_target))
         weight: Any = self.network.output_weight
-        return token_loss(features, weight, None, take(target[:, 1:], target_places, PAD), smoothing, ignored=PAD)
+        return token_loss(features, weight, None, take(target[:, 1:], in_target, PAD), smoothing, ignored=PAD)
 
 
 class _Sentences:

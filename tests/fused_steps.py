@@ -1,0 +1,30 @@
+"""For tests of fused paths: parameters where the kernels run, and steps of two optimisers side by side."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+import references
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""A GPU where there is one, else where Triton's interpreter runs."""
+
+
+def make(shapes: list[Any], dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
+    return [tensor.to(DEVICE).requires_grad_() for tensor in references.draw(seed, shapes, dtype)]
+
+
+def set_gradients(params: list[Tensor], seed: int) -> None:
+    for param, grad in zip(params, references.draw(seed, [tuple(param.shape) for param in params]), strict=True):
+        param.grad = grad.to(param.device, param.dtype)
+
+
+def assert_steps_alike(ours: Optimizer, theirs: Optimizer, seeds: range) -> None:
+    for t in seeds:
+        for optimizer in (ours, theirs):
+            set_gradients([param for group in optimizer.param_groups for param in group["params"]], t)
+            optimizer.step()
+    for mine, other in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
+        assert torch.equal(mine, other)

@@ -1,0 +1,15 @@
+"""Data sets that tests marked `data` need."""
+
+from pathlib import Path
+
+import pytest
+
+from nero.data.sources import default_root, is_complete
+
+
+def root_with(name: str) -> Path:
+    """The folder that has this data set; where there is none, the test is skipped."""
+    root = default_root()
+    if not is_complete(name, root):
+        pytest.skip(f"no {name} in {root}")
+    return root
