@@ -42,6 +42,15 @@ def is_dense(param: Tensor) -> bool:
     return stored_view(param).is_contiguous()
 
 
+def use_kernels(group: dict[str, Any]) -> bool:
+    """Whether to try the fused path: where told to, or on a GPU where nothing was said."""
+    if torch.compiler.is_compiling():
+        return False  # the compiler fuses by itself, and knows no addresses
+    if group["fused"] is not None or group["foreach"] is not None:
+        return bool(group["fused"])
+    return any(param.is_cuda for param in group["params"])
+
+
 def is_capturing(device: torch.device) -> bool:
     """Whether what is launched on a device goes into a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nero.optim.addresses import unavailable
+from nero.optim.addresses import unavailable, use_kernels
 from nero.optim.balance import compute_dtype
 from nero.optim.base import (
     CapturableOptimizer,
@@ -59,7 +59,8 @@ class LAMB(CapturableOptimizer):
     maximize:    climb instead of descend
     foreach:     whether to update all tensors together; by default on accelerators only
     fused:       whether to update all tensors by three Triton kernels, in float32, bfloat16 or float16; what they do
-                 not take (float64, tensors with gaps) goes the foreach way. By default not
+                 not take (float64, tensors with gaps) goes the foreach way. By default fused where there is a CUDA GPU
+                 and Triton
     capturable:  False forbids the capture of a step in a CUDA graph; it changes nothing else
 
     State of each parameter: `step` (0-dim); float32 or wider `exp_avg_sq` (v), and `exp_avg` (m) unless β₁ = 0.
@@ -99,7 +100,7 @@ class LAMB(CapturableOptimizer):
     @property
     def is_fused(self) -> bool:
         """Whether kernels take the steps, outside of torch's compiler."""
-        return all(_use_kernels(group) for group in self.param_groups)
+        return all(use_kernels(group) for group in self.param_groups)
 
     def check_settings(self, group: dict[str, Any]) -> None:
         check_lr(group["lr"])
@@ -128,7 +129,7 @@ class LAMB(CapturableOptimizer):
         return super().prepare(number, group)
 
     def update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        if _use_kernels(group):
+        if use_kernels(group):
             slots = self._fused_tensors.update_(slots, group)
         for batch in batches(slots, group["foreach"], tensor=attrgetter("param")):
             together = use_batches(group["foreach"], batch[0].param.device)
@@ -190,8 +191,3 @@ class LAMB(CapturableOptimizer):
         super().__setstate__(state)
         # Addresses are not copied or pickled with the rest; they stay when a checkpoint is loaded, which moves nothing.
         self.__dict__.setdefault("_fused_tensors", FusedTensors())
-
-
-def _use_kernels(group: dict[str, Any]) -> bool:
-    """Whether to try the fused path. Not in torch's compiler, which fuses by itself and knows no addresses."""
-    return bool(group["fused"]) and not torch.compiler.is_compiling()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nero.optim.addresses import unavailable
+from nero.optim.addresses import unavailable, use_kernels
 from nero.optim.balance import compute_dtype, neuron_norm, project, project_, squared_norm
 from nero.optim.base import (
     CapturableOptimizer,
@@ -120,7 +120,7 @@ class Nero(CapturableOptimizer):
     @property
     def is_fused(self) -> bool:
         """Whether the kernel takes the steps, outside of torch's compiler."""
-        return all(_use_kernel(group) for group in self.param_groups)
+        return all(use_kernels(group) for group in self.param_groups)
 
     def check_settings(self, group: dict[str, Any]) -> None:
         check_lr(group["lr"])
@@ -152,7 +152,7 @@ class Nero(CapturableOptimizer):
     def prepare(self, number: int, group: dict[str, Any]) -> Callable[[], None]:
         if group["gain_penalty"] > 0 and any(p.ndim < 2 and "gain" not in self.state[p] for p in group["params"]):
             raise RuntimeError("gain_penalty is given when a group is added: what is a gain is decided then")
-        if not _use_kernel(group):
+        if not use_kernels(group):
             return super().prepare(number, group)
         fused = self._fused_groups.get(number)
         if fused is None or not fused.holds(group["params"]):
@@ -199,15 +199,6 @@ class Nero(CapturableOptimizer):
         super().__setstate__(state)
         # Addresses are not copied or pickled with the rest; they stay when a checkpoint is loaded, which moves nothing.
         self.__dict__.setdefault("_fused_groups", {})
-
-
-def _use_kernel(group: dict[str, Any]) -> bool:
-    """Whether to try the fused path: where told to, or on a GPU where nothing was said."""
-    if torch.compiler.is_compiling():
-        return False  # the compiler fuses by itself, and knows no addresses
-    if group["fused"] is not None or group["foreach"] is not None:
-        return bool(group["fused"])
-    return any(param.is_cuda for param in group["params"])
 
 
 def _penalised(slot: Slot, penalty: float) -> Slot:
