@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.optim import SGD, Adam, Optimizer
 
+from fused_steps import DEVICE
 from nero.engine.capture import allow_capture
 from nero.engine.compilation import is_fused, steps
 from nero.optim import LAMB, Nero, constrained
@@ -32,7 +33,7 @@ def test_what_follows_a_step_is_compiled_with_it() -> None:
 @pytest.mark.parametrize("fused", [False, True])
 def test_lamb_is_fused_if_told_to_be(fused: bool) -> None:
     pytest.importorskip("triton")
-    assert is_fused(LAMB(parameters(), fused=fused)) == fused
+    assert is_fused(LAMB(parameters(DEVICE), fused=fused)) == fused
 
 
 def test_one_group_that_is_not_fused_is_enough_to_compile() -> None:
@@ -41,9 +42,15 @@ def test_one_group_that_is_not_fused_is_enough_to_compile() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_nero_is_fused_and_captured_sgd_too() -> None:
-    assert is_fused(Nero(parameters("cuda")))
-    assert not is_fused(Nero(parameters("cuda"), foreach=True))
+@pytest.mark.parametrize("optimiser", [Nero, LAMB])
+def test_on_a_gpu_ours_are_fused_unless_told_otherwise(optimiser: type[Nero] | type[LAMB]) -> None:
+    assert is_fused(optimiser(parameters("cuda")))
+    assert not is_fused(optimiser(parameters("cuda"), foreach=True))
+    assert not is_fused(optimiser(parameters("cuda"), fused=False))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_captured_sgd_is_fused() -> None:
     captured = SGD(parameters("cuda"))
     allow_capture(captured)
     assert is_fused(captured)

@@ -36,13 +36,17 @@ def allow_capture(optimizer: Optimizer) -> None:
 
 @dataclass
 class _Shape:
+    inputs: Batch  # what the graph reads
     eager_steps: int = 0
     graph: "torch.cuda.CUDAGraph | None" = None
-    inputs: Batch = ()
 
 
 class CapturedStep:
-    """Calls `step(batch)`, from a graph where it has one. `step` must change state in place and return nothing."""
+    """Calls `step(batch)`, from a graph where it has one. `step` must change state in place and return nothing.
+
+    All steps on batches of one shape are given the same tensors, with each batch copied into them: a compiler knows
+    views from copies, and would compile again for the first step that gets the other, which a capture cannot hold.
+    """
 
     def __init__(self, step: Callable[[Batch], None]) -> None:
         self.step = step
@@ -51,16 +55,18 @@ class CapturedStep:
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, batch: Batch) -> None:
-        shape = self.shapes.setdefault(tuple((t.shape, t.dtype) for t in batch), _Shape())
-        if shape.graph is None and shape.eager_steps < WARM_UP:
-            shape.eager_steps += 1
-            self._eager(batch)
-            return
-        if shape.graph is None:
-            self._capture(shape, batch)
+        key = tuple((t.shape, t.dtype) for t in batch)
+        if key not in self.shapes:
+            self.shapes[key] = _Shape(tuple(t.clone() for t in batch))
+        shape = self.shapes[key]
         for static, tensor in zip(shape.inputs, batch, strict=True):
             static.copy_(tensor)
-        assert shape.graph is not None
+        if shape.eager_steps < WARM_UP:
+            shape.eager_steps += 1
+            self._eager(shape.inputs)
+            return
+        if shape.graph is None:
+            shape.graph = self._capture(shape.inputs)
         shape.graph.replay()
 
     def _eager(self, batch: Batch) -> None:
@@ -70,15 +76,14 @@ class CapturedStep:
             self.step(batch)
         torch.cuda.current_stream().wait_stream(self.stream)
 
-    def _capture(self, shape: _Shape, batch: Batch) -> None:
-        shape.inputs = tuple(tensor.clone() for tensor in batch)
+    def _capture(self, batch: Batch) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                self.step(shape.inputs)
+                self.step(batch)
         except RuntimeError as error:
             raise CaptureError(
                 "the training step could not be captured as a CUDA graph; an optimiser or task that synchronises with "
                 f"the host runs with machine.capture=false ({str(error).splitlines()[0]})"
             ) from error
-        shape.graph = graph
+        return graph

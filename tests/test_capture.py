@@ -1,0 +1,52 @@
+"""Training steps as CUDA graphs, on a GPU alone."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from nero.engine.capture import WARM_UP, CapturedStep
+
+pytestmark = pytest.mark.gpu
+STEPS = WARM_UP + 3
+
+
+def batches(*lengths: int) -> list[tuple[Tensor, ...]]:
+    """Parts of larger tensors, as tasks cut them."""
+    whole = torch.randn(len(lengths), 64, generator=torch.Generator().manual_seed(0)).cuda()
+    return [(row[:length],) for row, length in zip(whole, lengths, strict=True)]
+
+
+def test_every_batch_is_computed_on_once_whatever_the_order_of_shapes() -> None:
+    total, expected = torch.zeros((), device="cuda"), 0.0
+    step = CapturedStep(lambda batch: total.add_(batch[0].square().sum()))
+    for batch in batches(*[16, 32, 32] * STEPS):
+        step(batch)
+        expected += float(batch[0].square().sum())
+    assert total.item() == pytest.approx(expected, rel=1e-5)
+    assert [shape.graph is not None for shape in step.shapes.values()] == [True, True]
+
+
+def test_what_is_captured_sees_the_tensors_that_the_steps_before_saw() -> None:
+    seen = []
+    step = CapturedStep(lambda batch: seen.append(batch[0]))
+    for batch in batches(*[16] * STEPS):
+        step(batch)
+    assert len(seen) == WARM_UP + 1
+    assert all(tensor is seen[0] for tensor in seen)
+
+
+def test_a_batch_keeps_its_memory_format() -> None:
+    seen = []
+    step = CapturedStep(lambda batch: seen.append(batch[0]))
+    step((torch.ones(2, 3, 4, 4, device="cuda").contiguous(memory_format=torch.channels_last),))
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_compiled_step_given_views_is_not_compiled_again_when_captured() -> None:
+    compiled = torch.compile(lambda row: row.sin().sum(), dynamic=True)
+    total = torch.zeros((), device="cuda")
+    expected = sum(float(batch[0].sin().sum()) for batch in batches(*[16, 24] * STEPS))
+    step = CapturedStep(lambda batch: total.add_(compiled(batch[0])))
+    for batch in batches(*[16, 24] * STEPS):
+        step(batch)
+    assert total.item() == pytest.approx(expected, rel=1e-4)
