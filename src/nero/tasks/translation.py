@@ -94,8 +94,14 @@ class Translation(Task):
         step = WORDS_A_ROW * rows
         slots = [-(-words // step) * step for words in np.maximum(*(side.sum(1) for side in counts)).tolist()]
         batches = [*sentences.rows(numbers, lengths, max(slots)), lengths, slots]
+        # Places are copied out, or a compiler would look at the sizes of what they are a part of.
         return [
-            (_to_length(source, length), _to_length(target, length + 1), in_source[:number], in_target[:number])
+            (
+                _to_length(source, length),
+                _to_length(target, length + 1),
+                in_source[:number].clone(),
+                in_target[:number].clone(),
+            )
             for source, target, in_source, in_target, length, number in zip(*batches, strict=True)
         ]
 
