@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
+from fused_steps import DEVICE
 from nero.data.parallel_text import PAD
 from nero.engine.compilation import compile_networks
-from nero.models import attention
+from nero.models import attention, packed_attention
 from nero.models.language_model import LanguageModel
 from nero.models.packing import places_of, take
 from nero.models.token_loss import token_loss
@@ -219,7 +220,7 @@ def test_padding_changes_neither_loss_nor_gradients(rows: int, source_length: in
 def packed_loss_and_gradients(network: Translator, source: Tensor, target: Tensor, slots: int) -> list[Tensor]:
     """The same, computed on words alone."""
     in_source, in_target = (
-        places_of((side != PAD).sum(1)[None], torch.tensor([side.shape[1]]), slots)[0]
+        places_of((side != PAD).sum(1)[None], torch.tensor([side.shape[1]], device=side.device), slots)[0]
         for side in (source, target[:, 1:])
     )
     features = network(source, target[:, :-1], (in_source, in_target))
@@ -238,6 +239,16 @@ def test_words_without_their_padding_give_the_same(rows: int, slots: int) -> Non
     source[1, 4:], target[1, 5:], target[2, 3:] = PAD, PAD, PAD
     found = packed_loss_and_gradients(network, source, target, slots)
     torch.testing.assert_close(found, loss_and_gradients(network, source, target))
+
+
+def test_so_they_do_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
+    network = translator(width=32, fused=True).float().to(DEVICE)
+    source, target = tokens(5, 20).to(DEVICE), tokens(5, 21, seed=1).to(DEVICE)
+    source[1, 4:], target[1, 5:], target[2, 3:], source[4], target[4] = PAD, PAD, PAD, PAD, PAD
+    found = packed_loss_and_gradients(network, source, target, 80)
+    torch.testing.assert_close(found, loss_and_gradients(network, source, target), rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_is_for_training_alone() -> None:
@@ -279,11 +290,17 @@ def test_like_layers_are_compiled_once_for_all_lengths(monkeypatch: pytest.Monke
     assert counts["unique_graphs"] == 2, "an encoder layer and a decoder layer"
 
 
-def test_like_layers_are_compiled_once_for_words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_kernels", [False, True])
+def test_like_layers_are_compiled_once_for_words_alone(monkeypatch: pytest.MonkeyPatch, by_kernels: bool) -> None:
     network, plain = translator(layers=3), translator(layers=3)
+    if by_kernels:
+        pytest.importorskip("triton")
+        monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
+        network, plain = (translator(layers=2, width=32, fused=True).float().to(DEVICE) for _ in range(2))
     counts = compile_without_code(network, monkeypatch)
-    for rows, length, slots in ((4, 6, 32), (4, 9, 48), (5, 9, 64)):
-        source, target = tokens(rows, length), tokens(rows, length + 1, seed=1)
+    for rows, length, slots in ((4, 6, 24), (4, 9, 40), (5, 9, 56)):
+        device = plain.positions.device
+        source, target = tokens(rows, length).to(device), tokens(rows, length + 1, seed=1).to(device)
         source[1, 3:], target[2, 4:] = PAD, PAD
         found = packed_loss_and_gradients(network, source, target, slots)
         torch.testing.assert_close(found, packed_loss_and_gradients(plain, source, target, slots))

@@ -227,6 +227,7 @@ def test_a_captured_run_follows_the_cpu(tmp_path: Path, optim: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path) -> None:
-    words = [*STILL, "optim=nero"]
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path, fused: bool) -> None:
+    words = [*STILL, "optim=nero", f"+task.network.fused={fused}", "task.network.width=32"]  # kernels have a least size
     assert_follows_the_cpu(tmp_path, TASK, LANGUAGE_RATES["nero"], words, gpu=["machine.compile=true"])

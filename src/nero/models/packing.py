@@ -7,6 +7,7 @@ What a network does word by word it does on these alone. Attention, which looks 
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -19,6 +20,7 @@ class Packing(NamedTuple):
 
     places: Tensor  # int64 [slots]: the place of the word in each slot, counted through all rows; NONE if it is empty
     slots: Tensor  # int64 [batch, length]: the slot of the word in each place; NONE where there is padding
+    ends: Tensor  # int64 [batch]: the slot after each row's last word
 
     def pack(self, rows: Tensor) -> Tensor:
         """[batch, length, width] -> [slots, width]."""
@@ -30,12 +32,13 @@ class Packing(NamedTuple):
 
 
 def packing(places: Tensor, batch: int, length: int) -> Packing:
-    """Of words in these places of [batch, length], no place twice."""
-    size = batch * length
-    slots = places.new_full((size + 1,), NONE)  # the last one takes what stands nowhere
-    numbers = torch.arange(len(places), device=places.device)
-    slots.scatter_(0, places.where(places != NONE, size), numbers)
-    return Packing(places, slots[:size].view(batch, length).clone())  # a compiler looks at what a view is of
+    """Of words in these places of [batch, length], one row after the other and each from the left."""
+    device = places.device
+    after_rows = torch.arange(1, batch + 1, device=device) * length
+    ends = torch.searchsorted(places.where(places != NONE, batch * length), after_rows)
+    starts = F.pad(ends[:-1], (1, 0))
+    slots = starts[:, None] + torch.arange(length, device=device)
+    return Packing(places, slots.where(slots < ends[:, None], NONE), ends)
 
 
 def places_of(counts: Tensor, lengths: Tensor, slots: int) -> Tensor:

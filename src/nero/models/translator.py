@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nero.models.arithmetic import product_dtype
 from nero.models.attention import attend, padding_mask, sinusoidal_positions, split_heads
+from nero.models.packed_attention import attend_packed
 from nero.models.packing import Packing, packing, take
 
 EPSILON = 1e-6  # of the layer norms
@@ -28,6 +29,7 @@ class Translator(nn.Module):
     normalise_input:  whether a layer norm follows them
     padding:          the token that fills up a sentence: no other sees it
     longest:          most positions of a sentence
+    fused:            whether attention of words without padding is by kernels where there are any
 
     Embeddings of either language and the output are one matrix: logits are features @ output_weight.T. With the paper's
     settings 121 tensors: that matrix, six layers of eight, six of twelve.
@@ -47,13 +49,14 @@ class Translator(nn.Module):
         normalise_input: bool = True,
         padding: int = 0,
         longest: int = 512,
+        fused: bool = False,
     ) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"a width of {width} is no multiple of {heads} heads")
         self.embedding = nn.Embedding(vocabulary, width)
-        self.encoder = nn.ModuleList(EncoderLayer(width, heads, inner, dropout) for _ in range(layers))
-        self.decoder = nn.ModuleList(DecoderLayer(width, heads, inner, dropout) for _ in range(layers))
+        self.encoder = nn.ModuleList(EncoderLayer(width, heads, inner, dropout, fused) for _ in range(layers))
+        self.decoder = nn.ModuleList(DecoderLayer(width, heads, inner, dropout, fused) for _ in range(layers))
         self.dropout, self.padding, self.normalise_input = dropout, padding, normalise_input
         self.scale = math.sqrt(width) if scale_embedding else 1.0
         self.register_buffer("positions", sinusoidal_positions(longest, width), persistent=False)
@@ -78,8 +81,7 @@ class Translator(nn.Module):
         parts = embedded.split([len(where) for where in places])
         x, y = (self._enter(part, where % tokens.shape[1]) for part, (tokens, where) in zip(parts, sides, strict=True))
         of_source, of_target = (packing(where, *tokens.shape) for tokens, where in sides)
-        mask = self.mask(source)
-        return self._decode(y, self._encode(x, mask, of_source), mask, of_target, of_source)
+        return self._decode(y, self._encode(x, None, of_source), None, of_target, of_source)
 
     def mask(self, source: Tensor) -> Tensor:
         """What hides a source's padding."""
@@ -105,7 +107,7 @@ class Translator(nn.Module):
         x = F.dropout(x, self.dropout, self.training)
         return normalise(x) if self.normalise_input else x
 
-    def _encode(self, x: Tensor, mask: Tensor, of_source: Packing | None = None) -> Tensor:
+    def _encode(self, x: Tensor, mask: Tensor | None, of_source: Packing | None = None) -> Tensor:
         for layer in self.encoder:
             x = layer(x, mask, of_source)
         return x
@@ -114,7 +116,7 @@ class Translator(nn.Module):
         self,
         x: Tensor,
         memory: Tensor,
-        mask: Tensor,
+        mask: Tensor | None,
         of_target: Packing | None = None,
         of_source: Packing | None = None,
     ) -> Tensor:
@@ -126,29 +128,29 @@ class Translator(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention and a feed-forward part; each part's result is added to what it was given, then normalised."""
 
-    def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, inner: int, dropout: float, fused: bool) -> None:
         super().__init__()
-        self.attention = Attention(width, heads, dropout)
+        self.attention = Attention(width, heads, dropout, fused)
         self.feed_forward = FeedForward(width, inner, dropout)
 
-    def forward(self, x: Tensor, mask: Tensor, packed: Packing | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, packed: Packing | None = None) -> Tensor:
         return self.feed_forward(self.attention.to_itself(x, packed, mask))
 
 
 class DecoderLayer(nn.Module):
     """As an encoder's, with attention to the source between the two parts."""
 
-    def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, inner: int, dropout: float, fused: bool) -> None:
         super().__init__()
-        self.attention = Attention(width, heads, dropout)
-        self.to_source = Attention(width, heads, dropout)
+        self.attention = Attention(width, heads, dropout, fused)
+        self.to_source = Attention(width, heads, dropout, fused)
         self.feed_forward = FeedForward(width, inner, dropout)
 
     def forward(
         self,
         x: Tensor,
         memory: Tensor,
-        mask: Tensor,
+        mask: Tensor | None,
         of_target: Packing | None = None,
         of_source: Packing | None = None,
     ) -> Tensor:
@@ -160,31 +162,35 @@ class DecoderLayer(nn.Module):
 class Attention(nn.Module):
     """Attention without biases, dropout on its weights and on what it adds, then layer norm."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, fused: bool) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.heads, self.dropout, self.fused = heads, dropout, fused
         self.query, self.key, self.value, self.merge = (nn.Linear(width, width, bias=False) for _ in range(4))
 
     def to_itself(self, x: Tensor, packed: Packing | None, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         weights = torch.cat([self.query.weight, self.key.weight, self.value.weight])  # one product instead of three
-        query, key, value = split_heads(_in_rows(F.linear(x, weights), packed), self.heads, 3)
-        return self._add(x, attend(query, key, value, self._rate, mask, causal), packed)
+        all_three = F.linear(x, weights)
+        if packed is not None:
+            mixed = attend_packed(all_three, None, packed, packed, self.heads, self._rate, causal, self.fused)
+            return self._add(x, mixed)
+        query, key, value = split_heads(all_three, self.heads, 3)
+        return self._add(x, attend(query, key, value, self._rate, mask, causal))
 
     def to_memory(
-        self, x: Tensor, packed: Packing | None, memory: Tensor, of_memory: Packing | None, mask: Tensor
+        self, x: Tensor, packed: Packing | None, memory: Tensor, of_memory: Packing | None, mask: Tensor | None
     ) -> Tensor:
-        (query,) = split_heads(_in_rows(self.query(x), packed), self.heads, 1)
-        looked_at = F.linear(memory, torch.cat([self.key.weight, self.value.weight]))
-        key, value = split_heads(_in_rows(looked_at, of_memory), self.heads, 2)
-        return self._add(x, attend(query, key, value, self._rate, mask), packed)
+        query, looked_at = self.query(x), F.linear(memory, torch.cat([self.key.weight, self.value.weight]))
+        if packed is not None and of_memory is not None:
+            mixed = attend_packed(query, looked_at, packed, of_memory, self.heads, self._rate, fused=self.fused)
+            return self._add(x, mixed)
+        (query,), (key, value) = split_heads(query, self.heads, 1), split_heads(looked_at, self.heads, 2)
+        return self._add(x, attend(query, key, value, self._rate, mask))
 
     @property
     def _rate(self) -> float:
         return self.dropout if self.training else 0.0
 
-    def _add(self, x: Tensor, mixed: Tensor, packed: Packing | None) -> Tensor:
-        if packed is not None:
-            mixed = packed.pack(mixed)
+    def _add(self, x: Tensor, mixed: Tensor) -> Tensor:
         return normalise(x + F.dropout(self.merge(mixed), self._rate))
 
 
@@ -197,11 +203,6 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return normalise(x + F.dropout(self.outer(F.relu(self.inner(x))), self.dropout, self.training))
-
-
-def _in_rows(x: Tensor, packed: Packing | None) -> Tensor:
-    """[batch, length, width], as attention needs it."""
-    return x if packed is None else packed.unpack(x)
 
 
 def normalise(x: Tensor) -> Tensor:

@@ -1,0 +1,335 @@
+"""Attention within short sentences that stand one after the other, by one Triton kernel each way.
+
+A program takes one head of one sentence, in a tile as small as the sentence allows: nothing is computed for padding but
+within the tile, and nothing is written but the result. The way back computes the weights once more, which costs less
+than to keep them. A last program for each head puts zeros into the slots after the last sentence.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+WARPS = {32: 2, 64: 4}  # of a program, by the words of the largest tile that it may need
+LOWEST = tl.constexpr(-1e30)  # below any score, but finite: a difference of infinities would be NaN
+
+
+@triton.jit
+def _bounds(ends, row):
+    """The first slot of a row's words, and how many there are."""
+    first = tl.load(ends + row - 1, mask=row > 0, other=0).to(tl.int32)
+    return first, tl.load(ends + row).to(tl.int32) - first
+
+
+@triton.jit
+def _entries(first, step, TILE: tl.constexpr, SIZE: tl.constexpr):
+    """Where a head's part of a tile's words stands."""
+    return (first + tl.arange(0, TILE))[:, None].to(tl.int64) * step + tl.arange(0, SIZE)[None, :]
+
+
+@triton.jit
+def _load(x, first, count, step, TILE: tl.constexpr, SIZE: tl.constexpr, COMPILED: tl.constexpr):
+    inside = (tl.arange(0, TILE) < count)[:, None]
+    tile = tl.load(x + _entries(first, step, TILE, SIZE), mask=inside, other=0.0)
+    if not COMPILED:  # the interpreter cannot multiply bfloat16
+        tile = tile.to(tl.float32)
+    return tile
+
+
+@triton.jit
+def _store(x, first, count, step, tile, TILE: tl.constexpr, SIZE: tl.constexpr):
+    inside = (tl.arange(0, TILE) < count)[:, None]
+    tl.store(x + _entries(first, step, TILE, SIZE), tile.to(x.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _clear(x, first, slots, step, SIZE: tl.constexpr):
+    while first < slots:
+        _store(x, first, slots - first, step, tl.zeros([32, SIZE], tl.float32), 32, SIZE)
+        first += 32
+
+
+@triton.jit
+def _weights(query, key, keys, scale, CAUSAL: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
+    """Softmax of the scores, and zero for what is not looked at."""
+    i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+    scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
+    seen = (j < keys) & (i >= j) if CAUSAL else (j < keys) & (i >= 0)
+    scores = tl.where(seen, scores, LOWEST)
+    weights = tl.where(seen, tl.exp(scores - tl.max(scores, axis=1)[:, None]), 0.0)
+    total = tl.sum(weights, axis=1)
+    return weights / tl.where(total > 0.0, total, 1.0)[:, None]
+
+
+@triton.jit
+def _kept(seed, dropout, number, TILE: tl.constexpr):
+    """Which weights of a head dropout leaves. A weight's number does not depend on the tile."""
+    i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+    return tl.rand(tl.load(seed), (number * 64 + i) * 64 + j) >= dropout
+
+
+@triton.jit
+def _forward_tile(
+    pointers,
+    bounds,
+    steps,
+    number,
+    scale,
+    dropout,
+    TILE: tl.constexpr,
+    SIZE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPILED: tl.constexpr,
+):
+    q, k, v, out, seed = pointers
+    first, queries, first_key, keys = bounds
+    q_step, k_step, out_step = steps
+    query = _load(q, first, queries, q_step, TILE, SIZE, COMPILED)
+    key = _load(k, first_key, keys, k_step, TILE, SIZE, COMPILED)
+    value = _load(v, first_key, keys, k_step, TILE, SIZE, COMPILED)
+    weights = _weights(query, key, keys, scale, CAUSAL, TILE, PRECISION)
+    if DROPOUT:
+        weights = tl.where(_kept(seed, dropout, number, TILE), weights / (1.0 - dropout), 0.0)
+    mixed = tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
+    _store(out, first, queries, out_step, mixed, TILE, SIZE)
+
+
+@triton.jit(do_not_specialize=["slots"])
+def forward_kernel(
+    q,
+    k,
+    v,
+    out,
+    q_ends,
+    k_ends,
+    seed,
+    slots,
+    q_step,
+    k_step,
+    out_step,
+    scale,
+    dropout,
+    SIZE: tl.constexpr,
+    MOST: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPILED: tl.constexpr,
+):
+    """out [slots, heads * SIZE], by one program for each row and head, and one row of programs more.
+
+    q_ends, k_ends:  int64 [rows]: the slot after each row's last word
+    seed:            int64 [1]
+    MOST:            words of the largest tile, a power of two
+    """
+    row, head = tl.program_id(0), tl.program_id(1)
+    q += head * SIZE
+    k += head * SIZE
+    v += head * SIZE
+    out += head * SIZE
+    if row == tl.num_programs(0) - 1:
+        _clear(out, tl.load(q_ends + row - 1).to(tl.int32), slots, out_step, SIZE)
+    else:
+        first, queries = _bounds(q_ends, row)
+        first_key, keys = _bounds(k_ends, row)
+        words = tl.maximum(queries, keys)
+        for power in tl.static_range(4, 7):
+            if 1 << power <= MOST:
+                if (words <= 1 << power) & ((words > 1 << (power - 1)) | (power == 4)):
+                    _forward_tile(
+                        (q, k, v, out, seed),
+                        (first, queries, first_key, keys),
+                        (q_step, k_step, out_step),
+                        row * tl.num_programs(1) + head,
+                        scale,
+                        dropout,
+                        1 << power,
+                        SIZE,
+                        CAUSAL,
+                        DROPOUT,
+                        PRECISION,
+                        COMPILED,
+                    )
+
+
+@triton.jit
+def _backward_tile(
+    pointers,
+    bounds,
+    steps,
+    number,
+    scale,
+    dropout,
+    TILE: tl.constexpr,
+    SIZE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPILED: tl.constexpr,
+):
+    grad, q, k, v, q_grad, k_grad, v_grad, seed = pointers
+    first, queries, first_key, keys = bounds
+    grad_step, q_step, k_step = steps
+    query = _load(q, first, queries, q_step, TILE, SIZE, COMPILED)
+    key = _load(k, first_key, keys, k_step, TILE, SIZE, COMPILED)
+    value = _load(v, first_key, keys, k_step, TILE, SIZE, COMPILED)
+    slope = _load(grad, first, queries, grad_step, TILE, SIZE, COMPILED)
+    weights = _weights(query, key, keys, scale, CAUSAL, TILE, PRECISION)
+    of_weights = tl.dot(slope, tl.trans(value), input_precision=PRECISION)
+    used = weights
+    if DROPOUT:
+        kept = _kept(seed, dropout, number, TILE)
+        used = tl.where(kept, weights / (1.0 - dropout), 0.0)
+        of_weights = tl.where(kept, of_weights / (1.0 - dropout), 0.0)
+    of_value = tl.dot(tl.trans(used.to(slope.dtype)), slope, input_precision=PRECISION)
+    _store(v_grad, first_key, keys, k_step, of_value, TILE, SIZE)
+    of_scores = weights * (of_weights - tl.sum(weights * of_weights, axis=1)[:, None]) * scale
+    of_scores = of_scores.to(key.dtype)
+    _store(q_grad, first, queries, q_step, tl.dot(of_scores, key, input_precision=PRECISION), TILE, SIZE)
+    of_key = tl.dot(tl.trans(of_scores), query, input_precision=PRECISION)
+    _store(k_grad, first_key, keys, k_step, of_key, TILE, SIZE)
+
+
+@triton.jit(do_not_specialize=["slots", "k_slots"])
+def backward_kernel(
+    grad,
+    q,
+    k,
+    v,
+    q_grad,
+    k_grad,
+    v_grad,
+    q_ends,
+    k_ends,
+    seed,
+    slots,
+    k_slots,
+    grad_step,
+    q_step,
+    k_step,
+    scale,
+    dropout,
+    SIZE: tl.constexpr,
+    MOST: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COMPILED: tl.constexpr,
+):
+    """Gradients of q, k and v, with the steps of these, from that of the result; programs as of `forward_kernel`."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    grad += head * SIZE
+    q += head * SIZE
+    k += head * SIZE
+    v += head * SIZE
+    q_grad += head * SIZE
+    k_grad += head * SIZE
+    v_grad += head * SIZE
+    if row == tl.num_programs(0) - 1:
+        after = tl.load(k_ends + row - 1).to(tl.int32)
+        _clear(q_grad, tl.load(q_ends + row - 1).to(tl.int32), slots, q_step, SIZE)
+        _clear(k_grad, after, k_slots, k_step, SIZE)
+        _clear(v_grad, after, k_slots, k_step, SIZE)
+    else:
+        first, queries = _bounds(q_ends, row)
+        first_key, keys = _bounds(k_ends, row)
+        words = tl.maximum(queries, keys)
+        for power in tl.static_range(4, 7):
+            if 1 << power <= MOST:
+                if (words <= 1 << power) & ((words > 1 << (power - 1)) | (power == 4)):
+                    _backward_tile(
+                        (grad, q, k, v, q_grad, k_grad, v_grad, seed),
+                        (first, queries, first_key, keys),
+                        (grad_step, q_step, k_step),
+                        row * tl.num_programs(1) + head,
+                        scale,
+                        dropout,
+                        1 << power,
+                        SIZE,
+                        CAUSAL,
+                        DROPOUT,
+                        PRECISION,
+                        COMPILED,
+                    )
+
+
+COMPILED = isinstance(forward_kernel, triton.JITFunction)  # else it is interpreted (TRITON_INTERPRET=1), for tests
+
+
+def forwards(
+    q: Tensor, k: Tensor, v: Tensor, q_ends: Tensor, k_ends: Tensor, seed: Tensor, longest: int, **settings: Any
+) -> Tensor:
+    """What each query [slots, width] finds in the values of its own row.
+
+    q, k, v:         [slots, width], of which k and v have the same strides
+    q_ends, k_ends:  int64 [rows]: the slot after the last word of each row
+    seed:            int64 [1]: of dropout
+    longest:         no row has more words
+    settings:        heads, dropout, causal
+    """
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    with torch.cuda.device_of(q):
+        forward_kernel[(len(q_ends) + 1, settings["heads"])](
+            q,
+            k,
+            v,
+            out,
+            q_ends,
+            k_ends,
+            seed,
+            len(q),
+            q.stride(0),
+            k.stride(0),
+            out.stride(0),
+            **_options(q, longest, **settings),
+        )
+    return out
+
+
+def backwards_(
+    grad: Tensor,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    gradients: tuple[Tensor, Tensor, Tensor],
+    q_ends: Tensor,
+    k_ends: Tensor,
+    seed: Tensor,
+    longest: int,
+    **settings: Any,
+) -> None:
+    """Fill the gradients of q, k and v, which have their strides, from that of what `forwards` gave."""
+    q, k, _ = inputs
+    with torch.cuda.device_of(q):
+        backward_kernel[(len(q_ends) + 1, settings["heads"])](
+            grad,
+            *inputs,
+            *gradients,
+            q_ends,
+            k_ends,
+            seed,
+            len(q),
+            len(k),
+            grad.stride(0),
+            q.stride(0),
+            k.stride(0),
+            **_options(q, longest, **settings),
+        )
+
+
+def _options(q: Tensor, longest: int, heads: int, dropout: float, causal: bool) -> dict[str, Any]:
+    size = q.shape[1] // heads
+    most = min(words for words in WARPS if longest <= words)
+    return {
+        "scale": size**-0.5,
+        "dropout": dropout,
+        "SIZE": size,
+        "MOST": most,
+        "CAUSAL": causal,
+        "DROPOUT": dropout > 0,
+        "PRECISION": "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
+        "COMPILED": COMPILED,
+        "num_warps": WARPS[most],
+    }
