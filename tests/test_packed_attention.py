@@ -217,6 +217,13 @@ def test_columns_that_are_not_adjacent_are_refused() -> None:
         call(torch.ones(3 * WIDTH, 43, device=DEVICE).t(), None, of, None)
 
 
+def test_rows_that_no_tile_holds_are_refused() -> None:
+    of = layout([3])
+    query, _ = inputs(of, None)
+    with pytest.raises(ValueError, match="up to 65 words"):
+        by_kernels(query, None, of.ends, of.ends, None, HEADS, LONGEST + 1, 0.0, False)
+
+
 @pytest.mark.parametrize(
     ("dtype", "size", "longest", "taken"),
     [

@@ -137,7 +137,7 @@ def forward_kernel(
         first, queries = _bounds(q_ends, row)
         first_key, keys = _bounds(k_ends, row)
         words = tl.maximum(queries, keys)
-        for power in tl.static_range(4, 7):
+        for power in tl.static_range(4, 7):  # tiles of 16, 32 and 64 words
             if 1 << power <= MOST:
                 if (words <= 1 << power) & ((words > 1 << (power - 1)) | (power == 4)):
                     _forward_tile(
@@ -238,7 +238,7 @@ def backward_kernel(
         first, queries = _bounds(q_ends, row)
         first_key, keys = _bounds(k_ends, row)
         words = tl.maximum(queries, keys)
-        for power in tl.static_range(4, 7):
+        for power in tl.static_range(4, 7):  # tiles of 16, 32 and 64 words
             if 1 << power <= MOST:
                 if (words <= 1 << power) & ((words > 1 << (power - 1)) | (power == 4)):
                     _backward_tile(
@@ -321,6 +321,8 @@ def backwards_(
 
 def _options(q: Tensor, longest: int, heads: int, dropout: float, causal: bool) -> dict[str, Any]:
     size = q.shape[1] // heads
+    if longest > max(WARPS):
+        raise ValueError(f"rows of up to {longest} words: a tile has {max(WARPS)} at most")
     most = min(words for words in WARPS if longest <= words)
     return {
         "scale": size**-0.5,
