@@ -292,7 +292,7 @@ def test_like_layers_are_compiled_once_for_all_lengths(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("by_kernels", [False, True])
 def test_like_layers_are_compiled_once_for_words_alone(monkeypatch: pytest.MonkeyPatch, by_kernels: bool) -> None:
-    network, plain = translator(layers=3), translator(layers=3)
+    network, plain = translator(layers=3, fused=True), translator(layers=3)
     if by_kernels:
         kernels = pytest.importorskip("nero.models.attention_kernels")
         monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
