@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import references
-from fused_steps import DEVICE, assert_steps_alike, make, set_gradients
+from fused_steps import DEVICE, assert_steps_alike, by_three_paths, make, set_gradients
 from nero.optim import Nero, fused, neuron_norm, tiling
 
 pytest.importorskip("triton")
@@ -22,19 +22,6 @@ SHAPES = [
     (40, 1), (33, 5), (130, 4), (9, 3, 5, 5), (3, 147), (5, 784), (2, 1001), (2, 2048), (1, 2049), (2, 4608), (2, 8193),
     (2, 9000), (600,), (7,), (),
 ]  # fmt: skip
-
-
-def twins(shapes: list[Any], dtype: torch.dtype = torch.float32, **settings: Any) -> tuple[list[Tensor], ...]:
-    """Parameters of three optimisers that do the same by the three paths, after three steps."""
-    ends = []
-    for path in ({"fused": True}, {"foreach": True}, {"foreach": False, "fused": False}):
-        params = make(shapes, dtype)
-        optimizer = Nero(params, **{"lr": 0.03, **settings}, **path)
-        for t in range(3):
-            set_gradients(params, t)
-            optimizer.step()
-        ends.append(params)
-    return tuple(ends)
 
 
 def launches_of(optimizer: Nero, group: int = 0) -> list[fused.Launch]:
@@ -84,7 +71,7 @@ def test_follows_algorithm_1_on_any_shapes(shapes: list[Any], lr: float, beta: f
     ],
 )
 def test_three_paths_one_result(dtype: torch.dtype, halves: tuple[bool, bool]) -> None:
-    ours, *others = twins(SHAPES, dtype, mean=halves[0], norm=halves[1])
+    ours, *others = by_three_paths(Nero, SHAPES, dtype, mean=halves[0], norm=halves[1])
     # A mean is left alone where it is too small to matter to the neuron, which is a question of rounding.
     tolerance = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     for theirs in others:

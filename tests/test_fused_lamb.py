@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import references
-from fused_steps import DEVICE, assert_steps_alike, make, set_gradients
+from fused_steps import DEVICE, assert_steps_alike, by_three_paths, make, set_gradients
 from nero.optim import LAMB
 
 pytest.importorskip("triton")
@@ -52,18 +52,11 @@ def test_follows_the_reference_on_any_shapes(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("setting", [{}, {"maximize": True}, {"betas": (0.0, 0.999)}, {"debias": True}])
 def test_three_paths_one_result(dtype: torch.dtype, setting: dict[str, Any]) -> None:
-    ends = []
-    for path in ({"fused": True}, {"foreach": True}, {"foreach": False}):
-        params = make(SHAPES, dtype)
-        optimizer = LAMB(params, **{"lr": 0.03, **setting}, **path)
-        for t in range(3):
-            set_gradients(params, t)
-            optimizer.step()
-        ends.append(params)
     # Triton's interpreter cuts bfloat16 off where others round, at each of three steps.
     tolerance = 2e-6 if dtype == torch.float32 else 5 * torch.finfo(dtype).eps
-    for theirs in ends[1:]:
-        for mine, param in zip(ends[0], theirs, strict=True):
+    fused, *others = by_three_paths(LAMB, SHAPES, dtype, **setting)
+    for theirs in others:
+        for mine, param in zip(fused, theirs, strict=True):
             torch.testing.assert_close(mine, param, rtol=tolerance, atol=tolerance / 2)
 
 

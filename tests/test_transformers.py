@@ -297,8 +297,8 @@ def test_like_layers_are_compiled_once_for_words_alone(monkeypatch: pytest.Monke
         kernels = pytest.importorskip("nero.models.attention_kernels")
         monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
         # Something quick in place of an interpreter: here they are not what is tested.
-        monkeypatch.setattr(kernels, "forwards", lambda q, k, v, *_, **__: q.cos())
-        monkeypatch.setattr(kernels, "backwards_", lambda grad, parts, into, *_, **__: [x.fill_(2) for x in into])
+        monkeypatch.setattr(kernels, "forwards", lambda parts, *_: parts[0].cos())
+        monkeypatch.setattr(kernels, "backwards_", lambda grad, gradients, *_: [x.fill_(2) for x in gradients])
         network, plain = (translator(layers=2, width=32, fused=True).float().to(DEVICE) for _ in range(2))
     counts = compile_without_code(network, monkeypatch)
     for rows, length, slots in ((4, 6, 24), (4, 9, 40), (5, 9, 56)):

@@ -71,57 +71,52 @@ def _kept(seed, dropout, number, TILE: tl.constexpr):
 
 
 @triton.jit
-def _forward_tile(
-    pointers,
-    bounds,
-    steps,
-    number,
-    scale,
-    dropout,
-    TILE: tl.constexpr,
-    SIZE: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    COMPILED: tl.constexpr,
-):
-    q, k, v, out, seed = pointers
+def _tile(
+    inputs, outer, gradients, bounds, steps, seed, number, scale, dropout,
+    TILE: tl.constexpr, SIZE: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BACK: tl.constexpr,
+    PRECISION: tl.constexpr, COMPILED: tl.constexpr,
+):  # fmt: skip
+    q, k, v = inputs
     first, queries, first_key, keys = bounds
-    q_step, k_step, out_step = steps
+    q_step, k_step, outer_step = steps
     query = _load(q, first, queries, q_step, TILE, SIZE, COMPILED)
     key = _load(k, first_key, keys, k_step, TILE, SIZE, COMPILED)
     value = _load(v, first_key, keys, k_step, TILE, SIZE, COMPILED)
     weights = _weights(query, key, keys, scale, CAUSAL, TILE, PRECISION)
-    if DROPOUT:
-        weights = tl.where(_kept(seed, dropout, number, TILE), weights / (1.0 - dropout), 0.0)
-    mixed = tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
-    _store(out, first, queries, out_step, mixed, TILE, SIZE)
+    if BACK:
+        slope = _load(outer, first, queries, outer_step, TILE, SIZE, COMPILED)
+        of_weights = tl.dot(slope, tl.trans(value), input_precision=PRECISION)
+    used = weights
+    if DROPOUT:  # in one go both ways: what is kept need not be held on to
+        kept = _kept(seed, dropout, number, TILE)
+        used = tl.where(kept, weights / (1.0 - dropout), 0.0)
+        if BACK:
+            of_weights = tl.where(kept, of_weights / (1.0 - dropout), 0.0)
+    if BACK:
+        q_grad, k_grad, v_grad = gradients
+        of_value = tl.dot(tl.trans(used.to(slope.dtype)), slope, input_precision=PRECISION)
+        _store(v_grad, first_key, keys, k_step, of_value, TILE, SIZE)
+        of_scores = weights * (of_weights - tl.sum(weights * of_weights, axis=1)[:, None]) * scale
+        of_scores = of_scores.to(key.dtype)
+        of_query = tl.dot(of_scores, key, input_precision=PRECISION)
+        _store(q_grad, first, queries, q_step, of_query, TILE, SIZE)
+        of_key = tl.dot(tl.trans(of_scores), query, input_precision=PRECISION)
+        _store(k_grad, first_key, keys, k_step, of_key, TILE, SIZE)
+    else:
+        mixed = tl.dot(used.to(value.dtype), value, input_precision=PRECISION)
+        _store(outer, first, queries, outer_step, mixed, TILE, SIZE)
 
 
-@triton.jit(do_not_specialize=["slots"])
-def forward_kernel(
-    q,
-    k,
-    v,
-    out,
-    q_ends,
-    k_ends,
-    seed,
-    slots,
-    q_step,
-    k_step,
-    out_step,
-    scale,
-    dropout,
-    SIZE: tl.constexpr,
-    MOST: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    COMPILED: tl.constexpr,
-):
-    """out [slots, heads * SIZE], by one program for each row and head, and one row of programs more.
+@triton.jit(do_not_specialize=["slots", "k_slots"])
+def attention_kernel(
+    q, k, v, outer, q_grad, k_grad, v_grad, q_ends, k_ends, seed, slots, k_slots, q_step, k_step, outer_step, scale,
+    dropout, SIZE: tl.constexpr, MOST: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BACK: tl.constexpr,
+    PRECISION: tl.constexpr, COMPILED: tl.constexpr,
+):  # fmt: skip
+    """Attention or its gradients, by one program for each row and head, and one row of programs more.
 
+    q:               [slots, heads * SIZE], with `q_step` from one to the next, as `q_grad`; k and v: [k_slots, ...]
+    outer:           of the shape of q: what is found, or, on the way back, its gradient, which is read
     q_ends, k_ends:  int64 [rows]: the slot after each row's last word
     seed:            int64 [1]
     MOST:            words of the largest tile, a power of two
@@ -130,9 +125,20 @@ def forward_kernel(
     q += head * SIZE
     k += head * SIZE
     v += head * SIZE
-    out += head * SIZE
+    outer += head * SIZE
+    if BACK:
+        q_grad += head * SIZE
+        k_grad += head * SIZE
+        v_grad += head * SIZE
     if row == tl.num_programs(0) - 1:
-        _clear(out, tl.load(q_ends + row - 1).to(tl.int32), slots, out_step, SIZE)
+        after = tl.load(q_ends + row - 1).to(tl.int32)
+        if BACK:
+            after_keys = tl.load(k_ends + row - 1).to(tl.int32)
+            _clear(q_grad, after, slots, q_step, SIZE)
+            _clear(k_grad, after_keys, k_slots, k_step, SIZE)
+            _clear(v_grad, after_keys, k_slots, k_step, SIZE)
+        else:
+            _clear(outer, after, slots, outer_step, SIZE)
     else:
         first, queries = _bounds(q_ends, row)
         first_key, keys = _bounds(k_ends, row)
@@ -140,198 +146,83 @@ def forward_kernel(
         for power in tl.static_range(4, 7):  # tiles of 16, 32 and 64 words
             if 1 << power <= MOST:
                 if (words <= 1 << power) & ((words > 1 << (power - 1)) | (power == 4)):
-                    _forward_tile(
-                        (q, k, v, out, seed),
-                        (first, queries, first_key, keys),
-                        (q_step, k_step, out_step),
-                        row * tl.num_programs(1) + head,
-                        scale,
-                        dropout,
-                        1 << power,
-                        SIZE,
-                        CAUSAL,
-                        DROPOUT,
-                        PRECISION,
-                        COMPILED,
-                    )
+                    _tile(
+                        (q, k, v), outer, (q_grad, k_grad, v_grad), (first, queries, first_key, keys),
+                        (q_step, k_step, outer_step), seed, row * tl.num_programs(1) + head, scale, dropout,
+                        1 << power, SIZE, CAUSAL, DROPOUT, BACK, PRECISION, COMPILED,
+                    )  # fmt: skip
 
 
-@triton.jit
-def _backward_tile(
-    pointers,
-    bounds,
-    steps,
-    number,
-    scale,
-    dropout,
-    TILE: tl.constexpr,
-    SIZE: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    COMPILED: tl.constexpr,
-):
-    grad, q, k, v, q_grad, k_grad, v_grad, seed = pointers
-    first, queries, first_key, keys = bounds
-    grad_step, q_step, k_step = steps
-    query = _load(q, first, queries, q_step, TILE, SIZE, COMPILED)
-    key = _load(k, first_key, keys, k_step, TILE, SIZE, COMPILED)
-    value = _load(v, first_key, keys, k_step, TILE, SIZE, COMPILED)
-    slope = _load(grad, first, queries, grad_step, TILE, SIZE, COMPILED)
-    weights = _weights(query, key, keys, scale, CAUSAL, TILE, PRECISION)
-    of_weights = tl.dot(slope, tl.trans(value), input_precision=PRECISION)
-    used = weights
-    if DROPOUT:
-        kept = _kept(seed, dropout, number, TILE)
-        used = tl.where(kept, weights / (1.0 - dropout), 0.0)
-        of_weights = tl.where(kept, of_weights / (1.0 - dropout), 0.0)
-    of_value = tl.dot(tl.trans(used.to(slope.dtype)), slope, input_precision=PRECISION)
-    _store(v_grad, first_key, keys, k_step, of_value, TILE, SIZE)
-    of_scores = weights * (of_weights - tl.sum(weights * of_weights, axis=1)[:, None]) * scale
-    of_scores = of_scores.to(key.dtype)
-    _store(q_grad, first, queries, q_step, tl.dot(of_scores, key, input_precision=PRECISION), TILE, SIZE)
-    of_key = tl.dot(tl.trans(of_scores), query, input_precision=PRECISION)
-    _store(k_grad, first_key, keys, k_step, of_key, TILE, SIZE)
-
-
-@triton.jit(do_not_specialize=["slots", "k_slots"])
-def backward_kernel(
-    grad,
-    q,
-    k,
-    v,
-    q_grad,
-    k_grad,
-    v_grad,
-    q_ends,
-    k_ends,
-    seed,
-    slots,
-    k_slots,
-    grad_step,
-    q_step,
-    k_step,
-    scale,
-    dropout,
-    SIZE: tl.constexpr,
-    MOST: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    COMPILED: tl.constexpr,
-):
-    """Gradients of q, k and v, with the steps of these, from that of the result; programs as of `forward_kernel`."""
-    row, head = tl.program_id(0), tl.program_id(1)
-    grad += head * SIZE
-    q += head * SIZE
-    k += head * SIZE
-    v += head * SIZE
-    q_grad += head * SIZE
-    k_grad += head * SIZE
-    v_grad += head * SIZE
-    if row == tl.num_programs(0) - 1:
-        after = tl.load(k_ends + row - 1).to(tl.int32)
-        _clear(q_grad, tl.load(q_ends + row - 1).to(tl.int32), slots, q_step, SIZE)
-        _clear(k_grad, after, k_slots, k_step, SIZE)
-        _clear(v_grad, after, k_slots, k_step, SIZE)
-    else:
-        first, queries = _bounds(q_ends, row)
-        first_key, keys = _bounds(k_ends, row)
-        words = tl.maximum(queries, keys)
-        for power in tl.static_range(4, 7):  # tiles of 16, 32 and 64 words
-            if 1 << power <= MOST:
-                if (words <= 1 << power) & ((words > 1 << (power - 1)) | (power == 4)):
-                    _backward_tile(
-                        (grad, q, k, v, q_grad, k_grad, v_grad, seed),
-                        (first, queries, first_key, keys),
-                        (grad_step, q_step, k_step),
-                        row * tl.num_programs(1) + head,
-                        scale,
-                        dropout,
-                        1 << power,
-                        SIZE,
-                        CAUSAL,
-                        DROPOUT,
-                        PRECISION,
-                        COMPILED,
-                    )
-
-
-COMPILED = isinstance(forward_kernel, triton.JITFunction)  # else it is interpreted (TRITON_INTERPRET=1), for tests
+COMPILED = isinstance(attention_kernel, triton.JITFunction)  # else it is interpreted (TRITON_INTERPRET=1), for tests
+Three = tuple[Tensor, Tensor, Tensor]
 
 
 def forwards(
-    q: Tensor, k: Tensor, v: Tensor, q_ends: Tensor, k_ends: Tensor, seed: Tensor, longest: int, **settings: Any
-) -> Tensor:
-    """What each query [slots, width] finds in the values of its own row.
-
-    q, k, v:         [slots, width], of which k and v have the same strides
-    q_ends, k_ends:  int64 [rows]: the slot after the last word of each row
-    seed:            int64 [1]: of dropout
-    longest:         no row has more words
-    settings:        heads, dropout, causal
-    """
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    with torch.cuda.device_of(q):
-        forward_kernel[(len(q_ends) + 1, settings["heads"])](
-            q,
-            k,
-            v,
-            out,
-            q_ends,
-            k_ends,
-            seed,
-            len(q),
-            q.stride(0),
-            k.stride(0),
-            out.stride(0),
-            **_options(q, longest, **settings),
-        )
-    return out
-
-
-def backwards_(
-    grad: Tensor,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    gradients: tuple[Tensor, Tensor, Tensor],
-    q_ends: Tensor,
-    k_ends: Tensor,
-    seed: Tensor,
+    inputs: Three,
+    ends: Tensor,
+    memory_ends: Tensor,
+    seed: Tensor | None,
+    heads: int,
     longest: int,
-    **settings: Any,
+    dropout: float,
+    causal: bool,
+) -> Tensor:
+    """What each query finds in the values of its own row.
+
+    inputs:             queries, keys and values [slots, width], of which the last two have the same strides
+    ends, memory_ends:  int64 [rows]: the slot after the last word of each row, of queries and of keys
+    seed:               int64 [1]: of dropout; None without
+    longest:            no row has more words
+    causal:             no word looks at a later one
+    """
+    outer = torch.empty(inputs[0].shape, dtype=inputs[0].dtype, device=inputs[0].device)
+    _launch(inputs, outer, None, ends, memory_ends, seed, heads, longest, dropout, causal)
+    return outer
+
+
+def backwards_(grad: Tensor, gradients: Three, inputs: Three, *settings: Any) -> None:
+    """Fill the gradients of the inputs, which have their strides, from that of what `forwards` gave."""
+    _launch(inputs, grad, gradients, *settings)
+
+
+def _launch(
+    inputs: Three,
+    outer: Tensor,
+    gradients: Three | None,
+    ends: Tensor,
+    memory_ends: Tensor,
+    seed: Tensor | None,
+    heads: int,
+    longest: int,
+    dropout: float,
+    causal: bool,
 ) -> None:
-    """Fill the gradients of q, k and v, which have their strides, from that of what `forwards` gave."""
     q, k, _ = inputs
-    with torch.cuda.device_of(q):
-        backward_kernel[(len(q_ends) + 1, settings["heads"])](
-            grad,
-            *inputs,
-            *gradients,
-            q_ends,
-            k_ends,
-            seed,
-            len(q),
-            len(k),
-            grad.stride(0),
-            q.stride(0),
-            k.stride(0),
-            **_options(q, longest, **settings),
-        )
-
-
-def _options(q: Tensor, longest: int, heads: int, dropout: float, causal: bool) -> dict[str, Any]:
     size = q.shape[1] // heads
     if longest > max(WARPS):
         raise ValueError(f"rows of up to {longest} words: a tile has {max(WARPS)} at most")
     most = min(words for words in WARPS if longest <= words)
-    return {
-        "scale": size**-0.5,
-        "dropout": dropout,
-        "SIZE": size,
-        "MOST": most,
-        "CAUSAL": causal,
-        "DROPOUT": dropout > 0,
-        "PRECISION": "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
-        "COMPILED": COMPILED,
-        "num_warps": WARPS[most],
-    }
+    with torch.cuda.device_of(q):
+        attention_kernel[(len(ends) + 1, heads)](
+            *inputs,
+            outer,
+            *(gradients or (None, None, None)),
+            ends,
+            memory_ends,
+            ends if seed is None else seed,
+            len(q),
+            len(k),
+            q.stride(0),
+            k.stride(0),
+            outer.stride(0),
+            scale=size**-0.5,
+            dropout=dropout,
+            SIZE=size,
+            MOST=most,
+            CAUSAL=causal,
+            DROPOUT=dropout > 0,
+            BACK=gradients is not None,
+            PRECISION="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
+            COMPILED=COMPILED,
+            num_warps=WARPS[most],
+        )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nero.models.arithmetic import product_dtype
+from nero.models.compiled_kernels import are_compiled
 
 # alpha and scale by which ELU is the scaled ReLU. F.elu does not offer the scale: one kernel each way instead of two,
 # of which a network of 100 small layers feels every one.
@@ -116,11 +117,7 @@ def _use_kernels(x: Tensor, dtype: torch.dtype) -> bool:
 @cache
 def _has_kernels(device: torch.device) -> bool:
     """Whether this GPU is of the kind that `linear_kernels` was written and measured for, and Triton is there."""
-    try:
-        from nero.models import linear_kernels
-    except ImportError:
-        return False
-    return linear_kernels.COMPILED and torch.version.hip is None and torch.cuda.get_device_capability(device) == (9, 0)
+    return are_compiled("nero.models.linear_kernels") and torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nero.models.arithmetic import product_dtype
 from nero.models.attention import attend, padding_mask, split_heads
+from nero.models.compiled_kernels import are_compiled
 from nero.models.packing import NONE, Packing
 
 # Words of a row that the kernels take: what fits the shared memory of small GPUs too.
@@ -59,16 +60,7 @@ def by_kernels(
     """As `attend_packed`, for rows of at most `longest` words that end before these slots; seed: of dropout."""
     from nero.models import attention_kernels
 
-    return attention_kernels.forwards(
-        *_parts(query, memory),
-        ends,
-        memory_ends,
-        ends if seed is None else seed,
-        longest,
-        heads=heads,
-        dropout=dropout,
-        causal=causal,
-    )
+    return attention_kernels.forwards(_parts(query, memory), ends, memory_ends, seed, heads, longest, dropout, causal)
 
 
 @by_kernels.register_fake
@@ -76,41 +68,25 @@ def _(query: Tensor, memory: Tensor | None, *_: Any) -> Tensor:
     return query.new_empty(query.shape[0], _width(query, memory))
 
 
-@torch.library.custom_op("nero::packed_attention_backward", mutates_args=())
-def _back_by_kernels(
-    grad: Tensor,
-    query: Tensor,
-    memory: Tensor | None,
-    ends: Tensor,
-    memory_ends: Tensor,
-    seed: Tensor | None,
-    heads: int,
-    longest: int,
-    dropout: float,
-    causal: bool,
-) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op(
+    "nero::packed_attention_backward",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor query, Tensor? memory, Tensor ends, Tensor memory_ends, Tensor? seed, SymInt heads, "
+    "SymInt longest, float dropout, bool causal) -> (Tensor, Tensor)",
+)
+def _back_by_kernels(grad: Tensor, query: Tensor, memory: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor]:
     """The gradients of query and memory; in place of the latter something empty if there is none."""
     from nero.models import attention_kernels
 
-    gradients = torch.empty_like(query), query.new_empty(0) if memory is None else torch.empty_like(memory)
-    attention_kernels.backwards_(
-        grad.contiguous(),
-        _parts(query, memory),
-        _parts(gradients[0], None if memory is None else gradients[1]),
-        ends,
-        memory_ends,
-        ends if seed is None else seed,
-        longest,
-        heads=heads,
-        dropout=dropout,
-        causal=causal,
-    )
-    return gradients
+    of_query, of_memory = _like(query, memory)
+    gradients = _parts(of_query, None if memory is None else of_memory)
+    attention_kernels.backwards_(grad.contiguous(), gradients, _parts(query, memory), *settings)
+    return of_query, of_memory
 
 
 @_back_by_kernels.register_fake
 def _(grad: Tensor, query: Tensor, memory: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(query), query.new_empty(0) if memory is None else torch.empty_like(memory)
+    return _like(query, memory)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -138,6 +114,10 @@ def _parts(query: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor
     return first, key, value
 
 
+def _like(query: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(query), query.new_empty(0) if memory is None else torch.empty_like(memory)
+
+
 def _width(query: Tensor, memory: Tensor | None) -> int:
     return query.shape[1] // (3 if memory is None else 1)
 
@@ -148,10 +128,4 @@ def _kernels_take(dtype: torch.dtype, size: int, longest: int) -> bool:
 
 @torch.compiler.assume_constant_result
 def _has_kernels(device: str) -> bool:
-    if device != "cuda" or torch.version.hip is not None:
-        return False
-    try:
-        from nero.models import attention_kernels
-    except ImportError:
-        return False
-    return attention_kernels.COMPILED
+    return device == "cuda" and are_compiled("nero.models.attention_kernels")

@@ -4,7 +4,6 @@ Logits are by far the largest tensor of a language model. Here they are written 
 place into their own gradient while the loss is taken; what is left for the backward pass are two matrix products.
 """
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nero.models.arithmetic import product_dtype
+from nero.models.compiled_kernels import are_compiled
 
 NO_TARGET = -1
 """The target of a token that does not count."""
@@ -145,13 +145,4 @@ def _to_gradient_(
 
 def _use_kernels(tensor: Tensor, dtype: torch.dtype) -> bool:
     """Whether `token_loss_kernels` takes logits of this dtype where the tensor is."""
-    return tensor.is_cuda and dtype != torch.float64 and _has_kernels()
-
-
-@cache
-def _has_kernels() -> bool:
-    try:
-        from nero.models import token_loss_kernels
-    except ImportError:
-        return False
-    return token_loss_kernels.COMPILED and torch.version.hip is None
+    return tensor.is_cuda and dtype != torch.float64 and are_compiled("nero.models.token_loss_kernels")

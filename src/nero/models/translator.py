@@ -14,6 +14,9 @@ from nero.models.packing import Packing, packing, take
 
 EPSILON = 1e-6  # of the layer norms
 
+Side = Packing | Tensor | None
+"""How one side's words stand: packed, or in rows, with what hides their padding if anything has to."""
+
 
 class Translator(nn.Module):
     """Features [batch, T, width] for source tokens [batch, S] and the target's tokens so far [batch, T].
@@ -81,7 +84,7 @@ class Translator(nn.Module):
         parts = embedded.split([len(where) for where in places])
         x, y = (self._enter(part, where % tokens.shape[1]) for part, (tokens, where) in zip(parts, sides, strict=True))
         of_source, of_target = (packing(where, *tokens.shape) for tokens, where in sides)
-        return self._decode(y, self._encode(x, None, of_source), None, of_target, of_source)
+        return self._decode(y, self._encode(x, of_source), of_source, of_target)
 
     def mask(self, source: Tensor) -> Tensor:
         """What hides a source's padding."""
@@ -107,21 +110,14 @@ class Translator(nn.Module):
         x = F.dropout(x, self.dropout, self.training)
         return normalise(x) if self.normalise_input else x
 
-    def _encode(self, x: Tensor, mask: Tensor | None, of_source: Packing | None = None) -> Tensor:
+    def _encode(self, x: Tensor, source: Side) -> Tensor:
         for layer in self.encoder:
-            x = layer(x, mask, of_source)
+            x = layer(x, source)
         return x
 
-    def _decode(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        mask: Tensor | None,
-        of_target: Packing | None = None,
-        of_source: Packing | None = None,
-    ) -> Tensor:
+    def _decode(self, x: Tensor, memory: Tensor, source: Side, target: Side = None) -> Tensor:
         for layer in self.decoder:
-            x = layer(x, memory, mask, of_target, of_source)
+            x = layer(x, memory, source, target)
         return x
 
 
@@ -133,8 +129,8 @@ class EncoderLayer(nn.Module):
         self.attention = Attention(width, heads, dropout, fused)
         self.feed_forward = FeedForward(width, inner, dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None, packed: Packing | None = None) -> Tensor:
-        return self.feed_forward(self.attention.to_itself(x, packed, mask))
+    def forward(self, x: Tensor, source: Side) -> Tensor:
+        return self.feed_forward(self.attention.to_itself(x, source))
 
 
 class DecoderLayer(nn.Module):
@@ -146,17 +142,10 @@ class DecoderLayer(nn.Module):
         self.to_source = Attention(width, heads, dropout, fused)
         self.feed_forward = FeedForward(width, inner, dropout)
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor,
-        mask: Tensor | None,
-        of_target: Packing | None = None,
-        of_source: Packing | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, source: Side, target: Side) -> Tensor:
         # The target's padding comes after all that counts: that no position looks ahead hides it.
-        x = self.attention.to_itself(x, of_target, causal=True)
-        return self.feed_forward(self.to_source.to_memory(x, of_target, memory, of_source, mask))
+        x = self.attention.to_itself(x, target, causal=True)
+        return self.feed_forward(self.to_source.to_memory(x, target, memory, source))
 
 
 class Attention(nn.Module):
@@ -167,24 +156,23 @@ class Attention(nn.Module):
         self.heads, self.dropout, self.fused = heads, dropout, fused
         self.query, self.key, self.value, self.merge = (nn.Linear(width, width, bias=False) for _ in range(4))
 
-    def to_itself(self, x: Tensor, packed: Packing | None, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    def to_itself(self, x: Tensor, side: Side, causal: bool = False) -> Tensor:
         weights = torch.cat([self.query.weight, self.key.weight, self.value.weight])  # one product instead of three
         all_three = F.linear(x, weights)
-        if packed is not None:
-            mixed = attend_packed(all_three, None, packed, packed, self.heads, self._rate, causal, self.fused)
-            return self._add(x, mixed)
+        if isinstance(side, Packing):
+            return self._add(x, attend_packed(all_three, None, side, side, self.heads, self._rate, causal, self.fused))
         query, key, value = split_heads(all_three, self.heads, 3)
-        return self._add(x, attend(query, key, value, self._rate, mask, causal))
+        return self._add(x, attend(query, key, value, self._rate, side, causal))
 
-    def to_memory(
-        self, x: Tensor, packed: Packing | None, memory: Tensor, of_memory: Packing | None, mask: Tensor | None
-    ) -> Tensor:
+    def to_memory(self, x: Tensor, side: Side, memory: Tensor, of_memory: Side) -> Tensor:
         query, looked_at = self.query(x), F.linear(memory, torch.cat([self.key.weight, self.value.weight]))
-        if packed is not None and of_memory is not None:
-            mixed = attend_packed(query, looked_at, packed, of_memory, self.heads, self._rate, fused=self.fused)
-            return self._add(x, mixed)
+        if isinstance(of_memory, Packing):
+            assert isinstance(side, Packing), "both sides are packed, or neither is"
+            return self._add(
+                x, attend_packed(query, looked_at, side, of_memory, self.heads, self._rate, fused=self.fused)
+            )
         (query,), (key, value) = split_heads(query, self.heads, 1), split_heads(looked_at, self.heads, 2)
-        return self._add(x, attend(query, key, value, self._rate, mask))
+        return self._add(x, attend(query, key, value, self._rate, of_memory))
 
     @property
     def _rate(self) -> float:
