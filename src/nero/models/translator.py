@@ -52,7 +52,7 @@ class Translator(nn.Module):
         normalise_input: bool = True,
         padding: int = 0,
         longest: int = 512,
-        fused: bool = False,
+        fused: bool = True,
     ) -> None:
         super().__init__()
         if width % heads:
