@@ -306,5 +306,7 @@ def test_like_layers_are_compiled_once_for_words_alone(monkeypatch: pytest.Monke
         source, target = tokens(rows, length).to(device), tokens(rows, length + 1, seed=1).to(device)
         source[1, 3:], target[2, 4:] = PAD, PAD
         found = packed_loss_and_gradients(network, source, target, slots)
-        torch.testing.assert_close(found, packed_loss_and_gradients(plain, source, target, slots))
+        wanted = packed_loss_and_gradients(plain, source, target, slots)
+        # A GPU adds up the rows of an embedding's gradient in no fixed order.
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
     assert counts["unique_graphs"] == 2, "an encoder layer and a decoder layer"
