@@ -282,9 +282,13 @@ def test_the_table_of_outcomes_has_a_line_per_run() -> None:
     outcomes = [
         {"run_id": "a", "status": "done", "final": 0.5, "metric": {"key": "val/error"}, "seconds": 61},
         {"run_id": "b", "status": "failed", "message": "RuntimeError: no", "seconds": None},
+        {"run_id": "c", "status": "done", "final": 6.4e269, "metric": {"key": "val/perplexity"}, "seconds": 1},
+        {"run_id": "d", "status": "done", "final": None, "metric": {"key": "val/perplexity"}, "seconds": 1},
     ]
     lines = describe_outcomes(outcomes).splitlines()
     assert [line.split() for line in lines[1:]] == [
         ["a", "done", "val/error", "0.5000", "1:01"],
         ["b", "failed", "RuntimeError:", "no", "-"],
+        ["c", "done", "val/perplexity", "6.400e+269", "0:01"],
+        ["d", "done", "val/perplexity", "not", "finite", "0:01"],
     ]

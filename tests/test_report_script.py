@@ -54,7 +54,7 @@ MNIST_FILES = {f"tables/mnist.{ending}" for ending in ("md", "csv", "tex")} | {
 }
 TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")} | {
     *(f"figures/figure{number}.{ending}" for number in (5, 6, 7) for ending in ("pdf", "svg", "png")),
-    "tables/figure7.md",
+    *("tables/figure6.md", "tables/figure7.md"),
 }
 ABLATION_FILES = {f"tables/ablation.{ending}" for ending in ("md", "csv", "tex")} | {
     f"figures/figure{number}.{ending}" for number in (1, 2) for ending in ("pdf", "svg", "png")

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from fused_steps import DEVICE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fused_steps import DEVICE
 from nero.models import token_loss as module
 from nero.models.token_loss import NO_TARGET, token_loss
 

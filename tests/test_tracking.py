@@ -26,12 +26,12 @@ def record(epoch: int) -> dict[str, float]:
     return {"epoch": epoch, "seconds": 2.0, "val/error": 1 / epoch}
 
 
-def play(progress: Progress, epochs: int) -> None:
+def play(progress: Progress, epochs: int, final: float | None = 0.25) -> None:
     progress.start(RUN, Path(), {}, epochs, 0, "val/error")
     for epoch in range(1, epochs + 1):
         progress.step(epoch - 1, 1, 2)
         progress.epoch(record(epoch))
-    summary = {"status": "done", "epochs_done": epochs, "epochs": epochs, "final": 0.25, "seconds": 70.0}
+    summary = {"status": "done", "epochs_done": epochs, "epochs": epochs, "final": final, "seconds": 70.0}
     progress.finish({**summary, "run_id": RUN})
 
 
@@ -45,6 +45,13 @@ def test_away_from_a_terminal_there_are_a_few_plain_lines() -> None:
     for text in ("epoch 1/50", "val/error 1.0000", "2.00 s/epoch", "left"):
         assert text in lines[1]
     assert lines[-1] == f"{RUN}  done  epoch 50/50  val/error 0.2500  1:10 in all"
+
+
+@pytest.mark.parametrize(("final", "text"), [(6.494e269, "6.494e+269"), (None, "not finite")])
+def test_a_metric_that_exploded_takes_no_more_room_than_others(final: float | None, text: str) -> None:
+    stream = io.StringIO()
+    play(Progress(stream), 2, final)
+    assert stream.getvalue().splitlines()[-1] == f"{RUN}  done  epoch 2/2  val/error {text}  1:10 in all"
 
 
 def test_a_slow_run_prints_now_and_then_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:

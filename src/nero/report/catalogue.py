@@ -16,6 +16,7 @@ from nero.report import (
     cifar_figures,
     constraints,
     figure3_numbers,
+    figure6_numbers,
     figure7_numbers,
     figures,
     frame,
@@ -88,6 +89,10 @@ def _figure3_numbers(evidence: Evidence) -> str:
     return figure3_numbers.to_markdown(evidence.states, evidence.curves, evidence.traces)
 
 
+def _figure6_numbers(evidence: Evidence) -> str:
+    return figure6_numbers.to_markdown(evidence.states)
+
+
 def _of_epochs(make: Callable[[Sequence[CellState], pd.DataFrame], Made]) -> Callable[[Evidence], Made]:
     """What needs the cells and their curves by epoch."""
     return lambda evidence: make(evidence.states, evidence.curves)
@@ -102,7 +107,7 @@ CATALOGUE: dict[str, Contents] = {
             "figure6": _of_epochs(language_figures.figure6),
             "figure7": _of_epochs(language_figures.figure7),
         },
-        {"figure7": _of_epochs(figure7_numbers.to_markdown)},
+        {"figure6": _figure6_numbers, "figure7": _of_epochs(figure7_numbers.to_markdown)},
     ),
     "ablation": Contents(
         paper.ablation,

@@ -1,4 +1,4 @@
-"""Where every learning rate of a search ended, ours beside the authors', as Markdown."""
+"""Where every learning rate of a search ended, beside the authors' where they logged theirs, as Markdown."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -9,22 +9,26 @@ from nero.report.units import number, rate, scale
 
 
 def search_lines(
-    states: Sequence[CellState], quantity: str, key: str, authors: Callable[[int], Mapping[tuple[str, float], str]]
+    states: Sequence[CellState],
+    quantity: str,
+    key: str,
+    authors: Callable[[int], Mapping[tuple[str, float], str]] | None = None,
 ) -> Iterator[str]:
     """A line per cell, a column per rate; `authors` has for a seed what to say of theirs, by (optimiser, rate)."""
     [seed] = {state.cell.search_seed for state in states}
-    theirs = authors(seed)
+    theirs = authors(seed) if authors else {}
     lrs = sorted({lr for state in states for lr in state.search})
-    yield f"Final {quantity} of the search, seed {seed}, ours / the authors':"
+    yield f"Final {quantity} of the search, seed {seed}" + (", ours / the authors':" if authors else ":")
     yield ""
     yield markdown_line(["", *(f"η = {rate(lr)}" for lr in lrs)])
     yield markdown_line(["---"] * (len(lrs) + 1))
     for state in states:
         ends = []
         for lr in lrs:
-            run, other = state.search.get(lr), theirs.get((state.cell.optim, lr), "not logged")
+            run = state.search.get(lr)
             mine = "missing" if run is None else "diverged" if cells.has_diverged(run) else shown(key, run["final"])
-            ends.append(f"{mine} / {other}")
+            other = theirs.get((state.cell.optim, lr), "not logged")
+            ends.append(f"{mine} / {other}" if authors else mine)
         yield markdown_line([style.name(state.cell.optim), *ends])
 
 

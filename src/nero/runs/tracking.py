@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from nero.runs.store import Status
+
 
 class Tracker(Protocol):
     """Told what a run does; never asked."""
@@ -55,8 +57,8 @@ class Progress:
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.run_id = self.run_id or str(summary["run_id"])  # a run that failed before it started
         words = [summary["status"], f"epoch {summary['epochs_done']}/{summary['epochs']}"]
-        if summary.get("final") is not None:
-            words.append(f"{self.metric} {summary['final']:.4f}")
+        if summary.get("final") is not None or summary["status"] == Status.DONE:
+            words.append(f"{self.metric} {metric_text(summary['final'])}")
         if summary.get("diverged_at"):
             words.append(f"at step {summary['diverged_at']['step']}")
         self._show("  ".join([*words, f"{clock(summary['seconds'])} in all"]))
@@ -67,7 +69,7 @@ class Progress:
     def _line(self, progress: float, epoch: str) -> str:
         words = [f"epoch {epoch}/{self.epochs}"]
         if self.value is not None:
-            words.append(f"{self.metric} {self.value:.4f}")
+            words.append(f"{self.metric} {metric_text(self.value)}")
         if self.seconds is not None:
             words.append(f"{self.seconds:.2f} s/epoch")
         if progress > self.first:
@@ -121,7 +123,14 @@ class WandbMirror:
         if self.run is None:
             return
         self.run.summary.update({"status": summary["status"], "final": summary["final"]})
-        self.run.finish(exit_code=1 if summary["status"] == "failed" else 0)
+        self.run.finish(exit_code=1 if summary["status"] == Status.FAILED else 0)
+
+
+def metric_text(value: float | None) -> str:
+    """Four decimals; one that exploded as a power of ten, or, logged as nothing, in words."""
+    if value is None:
+        return "not finite"
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.3e}"
 
 
 def clock(seconds: float) -> str:
