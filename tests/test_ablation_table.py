@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fake_runs import cells_of, in_words, loaded, states_of, write_classifier
+from markdown_rows import markdown_rows
 from nero.plans.plan import Cell, survey
 from nero.report import catalogue, constraints, paper
 from nero.report.cells import EmbeddedDataError
@@ -42,9 +43,8 @@ def ablation_table(store: Store) -> Table:
 
 def table_lines(table: Table) -> dict[str, list[str]]:
     """The words of every line, by cell."""
-    _, _, *body = [line for line in to_markdown(table).splitlines() if line.startswith("|")]
-    words = [[word.strip() for word in line.strip("|").split("|")] for line in body]
-    return dict(zip(LINES, words, strict=True))
+    _, _, *body = markdown_rows(to_markdown(table))
+    return dict(zip(LINES, body, strict=True))
 
 
 def fill_ablation(store: Store, lr: float = 0.04) -> None:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from fake_runs import STEPS, cells_of, fill, fill_cell, plausible, states_of, write_run
+from markdown_rows import markdown_rows
 from nero.report import figure3_numbers, paper
 from nero.report.cells import EmbeddedDataError
 from nero.report.frame import load_curves, load_traces
@@ -22,9 +23,8 @@ def lines(store: Store) -> dict[str, list[str]]:
     """The words of every line of both tables after the first, by the first; the search's names come second."""
     _, states = states_of(store)
     text = figure3_numbers.to_markdown(states, load_curves(store), load_traces(store))
-    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     curves, search = {}, {}
-    for first, *words in ([word.strip() for word in row] for row in rows):
+    for first, *words in markdown_rows(text):
         (search if len(words) == 4 else curves)[first] = words
     return {**curves, **{f"search {name}": words for name, words in search.items()}}
 

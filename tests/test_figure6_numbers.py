@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fake_runs import cells_of, states_of, write_language_model
+from markdown_rows import markdown_rows
 from nero.report import figure6_numbers, paper
 from nero.report.cells import EmbeddedDataError
 from nero.runs.store import Store
@@ -13,10 +14,9 @@ from nero.runs.store import Store
 def search(store: Store) -> dict[str, list[str]]:
     """The words of each line after the first, by the first."""
     _, states = states_of(store, "table1")
-    lines = figure6_numbers.to_markdown(states).splitlines()
-    assert "Final validation perplexity of the search, seed 0:" in lines
-    rows = [[word.strip() for word in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
-    return {first: words for first, *words in rows}
+    text = figure6_numbers.to_markdown(states)
+    assert "\nFinal validation perplexity of the search, seed 0:\n" in text
+    return {first: words for first, *words in markdown_rows(text)}
 
 
 def test_every_rate_has_a_column_with_what_came_of_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from fake_runs import cells_of, states_of, write_language_model
+from markdown_rows import markdown_rows
 from nero.plans.plan import Cell
 from nero.report import figure7_numbers, paper
 from nero.report.cells import EmbeddedDataError
@@ -30,7 +31,7 @@ def tables(store: Store) -> tuple[Lines, Lines]:
     """The words of each line after the first, by the first: of the curves, and of the search."""
     _, states = states_of(store, "table1")
     text = figure7_numbers.to_markdown(states, load_curves(store))
-    rows = [[word.strip() for word in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    rows = markdown_rows(text)
     curves, search = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     return {first: words for first, *words in curves}, {first: words for first, *words in search}
 

@@ -249,8 +249,8 @@ def test_only_gpus_have_kernels() -> None:
 def test_where_there_are_kernels_they_are_used(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
     monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
     asked = []
-    plain = kernels.forwards
-    monkeypatch.setattr(kernels, "forwards", lambda *args: asked.append(args[-2]) or plain(*args))
+    plain = kernels.attend_
+    monkeypatch.setattr(kernels, "attend_", lambda *args: asked.append(args[-2]) or plain(*args))
     of, to = layout([3, 20], length=32), layout([4, 1], length=32)
     query, memory = inputs(of, to)
     first, second = (attend_packed(query, memory, of, to, HEADS, dropout) for _ in range(2))

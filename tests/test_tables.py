@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_runs import BASE, cells_of, fill, fill_cell, loaded, plausible, states_of, write_classifier, write_run
+from markdown_rows import markdown_rows
 from nero.plans.plan import Cell, Experiment, survey
 from nero.report import constraints, paper
 from nero.report.cells import EmbeddedDataError, Standing, is_embedded, row_text
@@ -35,11 +36,6 @@ def mnist_table(store: Store) -> Table:
 def deep_entry(table: Table, optim: str) -> Entry:
     [row] = [row for row in table.rows if row.task == DEEP and not row.variant]
     return row.entries[optim]
-
-
-def markdown_rows(text: str) -> list[list[str]]:
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    return [[word.strip() for word in line.strip("|").split("|")] for line in lines]
 
 
 def markdown_cell(table: Table, optim: str, whose: str = "ours", task: str = DEEP) -> str:

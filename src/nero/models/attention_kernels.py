@@ -5,8 +5,6 @@ within the tile, and nothing is written but the result. The way back computes th
 than to keep them. A last program for each head puts zeros into the slots after the last sentence.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -157,35 +155,7 @@ COMPILED = isinstance(attention_kernel, triton.JITFunction)  # else it is interp
 Three = tuple[Tensor, Tensor, Tensor]
 
 
-def forwards(
-    inputs: Three,
-    ends: Tensor,
-    memory_ends: Tensor,
-    seed: Tensor | None,
-    heads: int,
-    longest: int,
-    dropout: float,
-    causal: bool,
-) -> Tensor:
-    """What each query finds in the values of its own row.
-
-    inputs:             queries, keys and values [slots, width], of which the last two have the same strides
-    ends, memory_ends:  int64 [rows]: the slot after the last word of each row, of queries and of keys
-    seed:               int64 [1]: of dropout; None without
-    longest:            no row has more words
-    causal:             no word looks at a later one
-    """
-    outer = torch.empty(inputs[0].shape, dtype=inputs[0].dtype, device=inputs[0].device)
-    _launch(inputs, outer, None, ends, memory_ends, seed, heads, longest, dropout, causal)
-    return outer
-
-
-def backwards_(grad: Tensor, gradients: Three, inputs: Three, *settings: Any) -> None:
-    """Fill the gradients of the inputs, which have their strides, from that of what `forwards` gave."""
-    _launch(inputs, grad, gradients, *settings)
-
-
-def _launch(
+def attend_(
     inputs: Three,
     outer: Tensor,
     gradients: Three | None,
@@ -197,6 +167,16 @@ def _launch(
     dropout: float,
     causal: bool,
 ) -> None:
+    """Put into `outer` what each query finds in the values of its own row; or, given them, fill the inputs' gradients.
+
+    inputs:             queries, keys and values [slots, width], of which the last two have the same strides
+    outer:              of the shape of the queries; on the way back its gradient, which is read
+    gradients:          with the strides of the inputs
+    ends, memory_ends:  int64 [rows]: the slot after the last word of each row, of queries and of keys
+    seed:               int64 [1]: of dropout; None without
+    longest:            no row has more words
+    causal:             no word looks at a later one
+    """
     q, k, _ = inputs
     size = q.shape[1] // heads
     if longest > max(WARPS):

@@ -45,34 +45,31 @@ def attend_packed(
     return packed.pack(attend(looking, key, value, dropout, mask, causal))
 
 
-@torch.library.custom_op("nero::packed_attention", mutates_args=())
-def by_kernels(
-    query: Tensor,
-    memory: Tensor | None,
-    ends: Tensor,
-    memory_ends: Tensor,
-    seed: Tensor | None,
-    heads: int,
-    longest: int,
-    dropout: float,
-    causal: bool,
-) -> Tensor:
-    """As `attend_packed`, for rows of at most `longest` words that end before these slots; seed: of dropout."""
+# `attention_kernels.attend_` says what they mean.
+SETTINGS = "Tensor ends, Tensor memory_ends, Tensor? seed, SymInt heads, SymInt longest, float dropout, bool causal"
+
+
+@torch.library.custom_op(
+    "nero::packed_attention", mutates_args=(), schema=f"(Tensor query, Tensor? memory, {SETTINGS}) -> Tensor"
+)
+def by_kernels(query: Tensor, memory: Tensor | None, *settings: Any) -> Tensor:
+    """As `attend_packed`."""
     from nero.models import attention_kernels
 
-    return attention_kernels.forwards(_parts(query, memory), ends, memory_ends, seed, heads, longest, dropout, causal)
+    found = _found(query, memory)
+    attention_kernels.attend_(_parts(query, memory), found, None, *settings)
+    return found
 
 
 @by_kernels.register_fake
-def _(query: Tensor, memory: Tensor | None, *_: Any) -> Tensor:
+def _found(query: Tensor, memory: Tensor | None, *_: Any) -> Tensor:
     return query.new_empty(query.shape[0], _width(query, memory))
 
 
 @torch.library.custom_op(
     "nero::packed_attention_backward",
     mutates_args=(),
-    schema="(Tensor grad, Tensor query, Tensor? memory, Tensor ends, Tensor memory_ends, Tensor? seed, SymInt heads, "
-    "SymInt longest, float dropout, bool causal) -> (Tensor, Tensor)",
+    schema=f"(Tensor grad, Tensor query, Tensor? memory, {SETTINGS}) -> (Tensor, Tensor)",
 )
 def _back_by_kernels(grad: Tensor, query: Tensor, memory: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor]:
     """The gradients of query and memory; in place of the latter something empty if there is none."""
@@ -80,7 +77,7 @@ def _back_by_kernels(grad: Tensor, query: Tensor, memory: Tensor | None, *settin
 
     of_query, of_memory = _like(query, memory)
     gradients = _parts(of_query, None if memory is None else of_memory)
-    attention_kernels.backwards_(grad.contiguous(), gradients, _parts(query, memory), *settings)
+    attention_kernels.attend_(_parts(query, memory), grad.contiguous(), gradients, *settings)
     return of_query, of_memory
 
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nero.plans.plan import Cell, CellState, Experiment, Summary, expected_seconds, pending
-from nero.runs.store import Status
-from nero.runs.tracking import clock, metric_text
+from nero.runs.tracking import clock, final_text
 
 
 def describe_plan(experiment: Experiment, states: Sequence[CellState], summaries: Mapping[str, Summary]) -> str:
@@ -55,13 +54,12 @@ def describe_outcomes(outcomes: Iterable[Mapping[str, Any]]) -> str:
     """One line per run of a sweep: status, final metric, time."""
     rows = [("run", "status", "final", "time")]
     for outcome in outcomes:
-        final, metric = outcome.get("final"), (outcome.get("metric") or {}).get("key", "")
-        ended = final is not None or outcome["status"] == Status.DONE
+        final, metric = final_text(outcome), (outcome.get("metric") or {}).get("key", "")
         rows.append(
             (
                 str(outcome["run_id"]),
                 str(outcome["status"]) + (" (already)" if outcome.get("skipped") else ""),
-                f"{metric} {metric_text(final)}" if ended else str(outcome.get("message") or "-"),
+                f"{metric} {final}" if final else str(outcome.get("message") or "-"),
                 clock(outcome["seconds"]) if outcome.get("seconds") is not None else "-",
             )
         )

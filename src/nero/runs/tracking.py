@@ -57,8 +57,8 @@ class Progress:
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.run_id = self.run_id or str(summary["run_id"])  # a run that failed before it started
         words = [summary["status"], f"epoch {summary['epochs_done']}/{summary['epochs']}"]
-        if summary.get("final") is not None or summary["status"] == Status.DONE:
-            words.append(f"{self.metric} {metric_text(summary['final'])}")
+        if final := final_text(summary):
+            words.append(f"{self.metric} {final}")
         if summary.get("diverged_at"):
             words.append(f"at step {summary['diverged_at']['step']}")
         self._show("  ".join([*words, f"{clock(summary['seconds'])} in all"]))
@@ -126,10 +126,15 @@ class WandbMirror:
         self.run.finish(exit_code=1 if summary["status"] == Status.FAILED else 0)
 
 
-def metric_text(value: float | None) -> str:
-    """Four decimals; one that exploded as a power of ten, or, logged as nothing, in words."""
-    if value is None:
-        return "not finite"
+def final_text(summary: Mapping[str, Any]) -> str | None:
+    """The final value of a run's metric; None where the run did not get there."""
+    if (final := summary.get("final")) is not None:
+        return metric_text(final)
+    return "not finite" if summary["status"] == Status.DONE else None
+
+
+def metric_text(value: float) -> str:
+    """Four decimals; what exploded as a power of ten."""
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.3e}"
 
 
