@@ -24,6 +24,7 @@ from nero.plans.config import ConfigError, compose
 from nero.report.table_formats import markdown_line
 from nero.runs.atomic import write_atomic
 from nero.runs.provenance import code_version, versions
+from nero.runs.tracking import seconds_per_epoch
 
 UNTIMED = 2
 INTERRUPTED = "interrupted"
@@ -125,10 +126,13 @@ def _seconds(words: list[str]) -> tuple[str, list[float]]:
     with tempfile.TemporaryDirectory() as folder:
         config = compose([*words, f"store={folder}", "machine.keep_checkpoint=false"])
         outcome = train(config)
-        records = Store(folder).run(config.task_name, config.run_id).read_metrics()[UNTIMED:]
+        records = Store(folder).run(config.task_name, config.run_id).read_metrics()
     if message := outcome.get("message"):
         print(f"{config.run_id}: {message}", file=sys.stderr)
-    return outcome["status"], [record["seconds"] for record in records]
+    timed = [record for record in records if record["epoch"] - record.get("epochs", 1) >= UNTIMED]
+    if outcome["status"] == "done" and not timed:
+        return "one line of the log holds all epochs", []
+    return outcome["status"], [seconds_per_epoch(record) for record in timed]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from nero.runs.store import RunDirectory, Store
 ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
 ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
 PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
+REWARD = {"key": "train/return", "goal": "max", "label": "reward"}
 STEPS = 4  # per epoch
+PLAYED = 1024  # steps of environments per epoch of a task that plays
 
 Final = Callable[[Cell, float, int], float | None]
 """A run's final value, or None for one that diverged in its second epoch."""
@@ -52,19 +54,21 @@ def write_run(
     data: str = "real",
     metric: dict[str, str] = ACCURACY,
     also: Mapping[str, Sequence[float | None]] | None = None,
+    epochs: Sequence[int] | None = None,
 ) -> RunDirectory:
     """One run. `curve` has a value per epoch, by default three that end at `final`; its traces are flat in each.
 
-    `also` has further keys, as long as `curve`.
+    `also` has further keys, as long as `curve`; so are `epochs`, where not every epoch has a line in the log.
     """
     planned = cell.run(lr, seed)
     run = store.run(planned.task, planned.run_id)
     values = list(curve) if curve is not None else [0.1] if final is None else [final / 3, final / 2, final]
+    logged = list(epochs) if epochs is not None else list(range(1, len(values) + 1))
     with run.exclusive():
         run.write_config({"task_name": cell.task, "optim_name": cell.optim, "seed": seed, "data": data})
-        for epoch, value in enumerate(values, start=1):
+        for place, (epoch, value) in enumerate(zip(logged, values, strict=True)):
             record = {"epoch": epoch, "step": epoch * STEPS, "seconds": 0.5, "lr": lr, metric["key"]: value}
-            record |= {key: further[epoch - 1] for key, further in (also or {}).items()}
+            record |= {key: further[place] for key, further in (also or {}).items()}
             run.append_metrics({**record, "trace": {metric["key"]: [value] * STEPS}})
         run.write_summary(
             {
@@ -79,8 +83,8 @@ def write_run(
                 "metric": metric,
                 "final": final,
                 "final_metrics": {metric["key"]: final},
-                "epochs": len(values),
-                "epochs_done": len(values),
+                "epochs": logged[-1],
+                "epochs_done": logged[-1],
                 "seconds": 1.5,
                 "diverged_at": {"epoch": 2, "step": STEPS + 1} if final is None else None,
                 "traceback": None,
@@ -122,6 +126,22 @@ def write_language_model(
     values = list(curve) if curve is not None else [1000.0] if final is None else [8 * final, 2 * final, final]
     training = {"train/perplexity": [None if value is None else 2 * value for value in values]}
     return write_run(store, cell, lr, seed, final, curve=values, metric=PERPLEXITY, also=training, **others)
+
+
+def write_player(
+    store: Store,
+    cell: Cell,
+    lr: float,
+    seed: int,
+    final: float | None,
+    curve: Mapping[int, float | None] | None = None,
+    **others: Any,
+) -> RunDirectory:
+    """A run that plays Pong: `curve` has rewards by epoch, of which few are logged; None is one without a game over."""
+    by_epoch = curve if curve is not None else {10: -20.5} if final is None else {10: -20.5, 2440: 0.0, 4882: final}
+    played = {"train/environment_steps": [float(epoch * PLAYED) for epoch in by_epoch]}
+    values, epochs = list(by_epoch.values()), list(by_epoch)
+    return write_run(store, cell, lr, seed, final, curve=values, epochs=epochs, metric=REWARD, also=played, **others)
 
 
 def fill_cell(store: Store, cell: Cell, final: Final, data: str = "real") -> None:

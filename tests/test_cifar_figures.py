@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from fake_runs import cells_of, in_words, loaded, states_of, write_classifier
 from nero.plans.config import PRECISIONS
 from nero.plans.plan import Cell, survey
-from nero.report import cifar_figures, paper, rows_of_panels, style
+from nero.report import cifar_figures, panel, paper, style
 from nero.report.cells import EmbeddedDataError
 from nero.report.frame import load_curves
 from nero.runs.store import Store
@@ -225,7 +225,7 @@ def test_marks_hide_no_curve_and_no_other_mark(store: Store, name: str) -> None:
         epochs = [x for x, *_ in marks(axes).values()]
         assert min(epochs) > paper.CIFAR10_EPOCHS
         assert max(epochs) < axes.get_xlim()[1]
-        assert np.diff(sorted(epochs)).min() >= rows_of_panels.APART * paper.CIFAR10_EPOCHS
+        assert np.diff(sorted(epochs)).min() >= panel.APART * paper.CIFAR10_EPOCHS
         assert max(axes.get_xticks()) == paper.CIFAR10_EPOCHS, "there is no epoch in the paper's strip"
 
 

@@ -19,10 +19,10 @@ from nero.decoding.prompts import as_lines, known_words
 from nero.decoding.sampling import continuation, draw
 from nero.decoding.sentences import split_words
 from nero.decoding.step_by_step import CachedDecoder
-from nero.decoding.trained import Unusable
 from nero.decoding.translations import translations
 from nero.engine.precision import set_precision
 from nero.models.translator import Translator
+from nero.trained.loading import Unusable
 
 A, B = 4, 5  # the words of tiny vocabularies
 Words = tuple[int, ...]

@@ -15,14 +15,17 @@ MAY_IMPORT = {
     "nero.optim": set(),
     "nero.models": set(),
     "nero.data": set(),
+    "nero.games": set(),
     "nero.runs": {"nero"},
-    "nero.tasks": {"nero.optim", "nero.models", "nero.data", "nero.runs"},
+    "nero.tasks": {"nero.optim", "nero.models", "nero.data", "nero.games", "nero.runs"},
     "nero.plans": {"nero.runs"},
     "nero.engine": {"nero.tasks.base", "nero.runs"},
     "nero.report": {"nero.plans", "nero.runs"},
     "hydra_plugins.nero_plan": {"nero.plans", "nero.runs"},
     "nero.train": {"nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
-    "nero.decoding": {"nero.train", "nero.data", "nero.engine", "nero.models", "nero.plans", "nero.runs", "nero.tasks"},
+    "nero.trained": {"nero.train", "nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
+    "nero.decoding": {"nero.trained", "nero.data", "nero.models", "nero.tasks"},
+    "nero.playing": {"nero.trained", "nero.games", "nero.models", "nero.tasks"},
 }
 WITHOUT_TORCH = ("nero.plans", "nero.runs", "nero.report", "hydra_plugins.nero_plan")
 

@@ -55,6 +55,7 @@ def test_the_papers_counts() -> None:
     assert counts["ablation"] == 8 * (6 + 2)
     assert counts["mnist"] == 2 * 3 + 4 * (4 + 2) + 3
     assert counts["imagenet"] == 4
+    assert counts["pong"] == 4 * (5 + 2) + 3
 
 
 def test_a_task_still_to_come_is_said_clearly(tmp_path: Path) -> None:

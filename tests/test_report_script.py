@@ -56,6 +56,10 @@ TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")} | 
     *(f"figures/figure{number}.{ending}" for number in (5, 6, 7) for ending in ("pdf", "svg", "png")),
     *("tables/figure6.md", "tables/figure7.md"),
 }
+PONG_FILES = {f"tables/pong.{ending}" for ending in ("md", "csv", "tex")} | {
+    *(f"figures/figure8.{ending}" for ending in ("pdf", "svg", "png")),
+    "tables/figure8.md",
+}
 ABLATION_FILES = {f"tables/ablation.{ending}" for ending in ("md", "csv", "tex")} | {
     f"figures/figure{number}.{ending}" for number in (1, 2) for ending in ("pdf", "svg", "png")
 }
@@ -85,13 +89,15 @@ def test_missing_cells_exit_1_after_everything_is_written(
     report: Report, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report() == 1
-    assert written(out) == MNIST_FILES | TABLE1_FILES | ABLATION_FILES | CHECKS_FILES
+    assert written(out) == MNIST_FILES | TABLE1_FILES | PONG_FILES | ABLATION_FILES | CHECKS_FILES
     streams = capsys.readouterr()
     assert not streams.err
     said = streams.out
     assert "mnist: mnist_reparam, sigma = 100, adam: seeds 0, 1, 2" in said
     assert "mnist: mnist_mlp100, nero, sgd, adam, lamb: search 0 of 4" in said
     assert "table1: cifar10_vgg11, nero, sgd, adam, lamb: search 0 of 5" in said
+    assert "pong: pong_ppo, nero, sgd, adam, lamb: search 0 of 5" in said
+    assert "pong: pong_ppo, lamb_momentum: seeds 0, 1, 2" in said
     assert "ablation: cifar10_vgg11, madam, madam_constrained, lamb, lamb_constrained: search 0 of 6" in said
 
 
@@ -186,6 +192,7 @@ def test_the_notebook_runs_from_any_folder(store: Store, monkeypatch: pytest.Mon
     client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "src")}})
     client.execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    assert sum("image/png" in data for data in shown) == 6
+    assert sum("image/png" in data for data in shown) == 7
     texts = [data.get("text/markdown", "") for data in shown]
-    assert all(any(words in text for text in texts) for words in ("Figure 3", "Table 1", "Table 2", "Figure 7"))
+    headed = ("Figure 3", "Table 1", "Table 2", "Figure 7", "Figure 8")
+    assert all(any(words in text for text in texts) for words in headed)

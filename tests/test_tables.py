@@ -382,7 +382,7 @@ def test_every_cell_of_table_1_has_the_papers_numbers(store: Store) -> None:
 def test_the_arithmetic_is_said(store: Store) -> None:
     table = build_table(*states_of(store, "table1"), paper.table1())
     for text in (to_markdown(table), to_latex(table).replace("\\_", "_")):
-        tf32, bf16 = "cifar10_vgg11; wikitext2_transformer", "cifar10_resnet18; multi30k_transformer"
+        tf32, bf16 = "cifar10_vgg11; wikitext2_transformer; pong_ppo", "cifar10_resnet18; multi30k_transformer"
         assert f"Arithmetic: tf32 ({tf32}), bf16 ({bf16}); paper: float32." in text
     to_come = {cell.task for cell in loaded("table1").cells if cell.to_come}
     assert {line["task"]: line["precision"] for line in csv_lines(table)} == {
@@ -390,6 +390,7 @@ def test_the_arithmetic_is_said(store: Store) -> None:
         paper.RESNET18: "bf16",
         paper.WIKITEXT2: "tf32",
         paper.MULTI30K: "bf16",
+        paper.PONG: "tf32",
         **dict.fromkeys(to_come, ""),
     }
     assert " Arithmetic: tf32; authors' logs: float32. " in to_markdown(mnist_table(store))
@@ -457,11 +458,13 @@ def test_the_authors_last_epoch_of_the_reparameterised_network(sigma: int, low: 
 # formats
 
 
-@pytest.fixture(params=["empty", "mixed", "smoke", "listed"])
+@pytest.fixture(params=["empty", "mixed", "smoke", "listed", "pong"])
 def any_table(request: pytest.FixtureRequest, store: Store) -> Table:
     if request.param == "listed":
         write_classifier(store, cells_of("ablation")["cifar10_vgg11 nero True True"], 0.02, 0, 0.1)
         return build_table(*states_of(store, "ablation"), paper.ablation(), constraints.LISTING)
+    if request.param == "pong":
+        return build_table(*states_of(store, "pong"), paper.table1())
     if request.param == "smoke":
         fill(store, "smoke", plausible, data="embedded")
         return build_table(*states_of(store, "smoke"))

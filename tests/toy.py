@@ -13,6 +13,7 @@ from nero.runs.tracking import Tracker
 from nero.tasks.base import Batch, Meters, Metric, Task
 
 CPU = torch.device("cpu")
+TIMES = ("seconds", "train/steps_per_second")
 
 
 class Line(Task):
@@ -74,4 +75,4 @@ def make_loop(
 
 
 def without_times(records: list[dict]) -> list[dict]:
-    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+    return [{key: value for key, value in record.items() if key not in TIMES} for record in records]

@@ -61,6 +61,7 @@ def _carry_out(
     loop: Loop | None = None
     reason: str | None = None
     kept = False
+    threads = torch.get_num_threads()
     try:
         loop = build_loop(config, run, device, capture, trackers)
         fixed |= _task_summary(loop.task)
@@ -98,6 +99,7 @@ def _carry_out(
         tracker.finish(outcome)
     # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected.
     del loop
+    torch.set_num_threads(threads)
     torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":
@@ -110,9 +112,9 @@ def build_loop(
 ) -> Loop:
     """Everything that a run needs, seeded and ready to be restored or started. Adds the mirror to `trackers`."""
     cfg, machine = config.cfg, config.cfg.machine
-    if machine.threads is not None:
-        torch.set_num_threads(machine.threads)
     task = build_task(config, device)
+    if (threads := machine.threads or task.threads) is not None:
+        torch.set_num_threads(threads)
     optimizers = build_optimizers(cfg.optim, task)
     if cfg.tracking.mirror is not None:
         trackers.append(_instantiate("tracking.mirror", cfg.tracking.mirror))
@@ -166,12 +168,16 @@ def _instantiate(key: str, settings: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:
-    """One optimiser per network, all with the same settings; `clip_norm` is not the optimiser's but its gradients'."""
+    """One optimiser per network, all with the same settings; `clip_norm` is not the optimiser's but its gradients'.
+
+    Whether they are clipped, and where, is the optimiser's YAML to say, and else the task's.
+    """
     settings = {key: value for key, value in cfg.items() if key != CLIP_NORM}
     make_optimizer = _instantiate("optim", settings)
     try:
         optimizers = {name: make_optimizer(network.parameters()) for name, network in task.networks().items()}
-        if (norm := cfg.get(CLIP_NORM)) is not None:
+        norm = cfg.get(CLIP_NORM, task.clip_norm)
+        if norm is not None:
             for optimizer in optimizers.values():
                 clip_before_step(optimizer, norm)
     except (ValueError, TypeError) as error:
@@ -240,7 +246,7 @@ def _task_summary(task: Task) -> dict[str, Any]:
 def _so_far(run: RunDirectory, seconds: float) -> dict[str, Any]:
     """What a run that has not ended well can say: no final value, since only the last epoch's counts."""
     return {
-        "epochs_done": len(run.read_metrics()),
+        "epochs_done": max((record["epoch"] for record in run.read_metrics()), default=0),
         "seconds": round(seconds, 3),
         "final": None,
         "final_metrics": {},

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nero.decoding.trained import Unusable
+from nero.trained.loading import Unusable
 
 
 def bleu_metric() -> Any:

@@ -1,8 +1,8 @@
 """Perplexities of a language model's checkpoint, measured by the run's own task."""
 
-from nero.decoding.trained import Trained
 from nero.tasks.language import perplexity
 from nero.tasks.language_model import LanguageModelling
+from nero.trained.loading import Trained
 
 
 def perplexities(trained: Trained[LanguageModelling]) -> dict[str, float]:

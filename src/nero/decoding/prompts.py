@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from nero.data.corpus import END_OF_LINE
 from nero.data.vocabulary import Vocabulary
-from nero.decoding.trained import Unusable
+from nero.trained.loading import Unusable
 
 UNKNOWN = "<unk>"
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nero.data.tokenised import tokeniser
-from nero.decoding.trained import Unusable
 from nero.tasks.base import Context
 from nero.tasks.translation import load_text
+from nero.trained.loading import Unusable
 
 PARTS = {"test": "test_2016_flickr", "val": "val"}
 """Parts of the data, and Multi30k's names for them."""

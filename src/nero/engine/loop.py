@@ -19,7 +19,7 @@ from nero.engine.precision import autocast, set_precision
 from nero.engine.schedules import Schedule
 from nero.runs.store import RunDirectory, Status
 from nero.runs.tracking import Tracker
-from nero.tasks.base import Batch, Task
+from nero.tasks.base import Batch, Task, Work
 
 CHECK_EVERY = 50
 """Steps between two looks at whether the loss is still finite. A look waits for the device, so it is not free."""
@@ -39,7 +39,10 @@ class Settings:
 
 @dataclass
 class Position:
-    """Where training stands: whole epochs done, steps done in the current one, and the time it took."""
+    """Where training stands: whole epochs done, steps done in the current one, and the time it took.
+
+    epoch_seconds:  since the last line of the log
+    """
 
     epoch: int = 0
     step: int = 0
@@ -121,6 +124,7 @@ class Loop:
         position, task = self.position, self.task
         self.rates = LearningRates(self.optimizers, self.settings.device, self.settings.capture)
         self.step = CapturedStep(self._step) if self.settings.capture else self._step
+        task.before_training(self._as_step)
         self.checkpointed = self.clock = time.monotonic()
         if reason := stop_reason(self.settings.deadline):
             return Ending(None, position, reason=reason)
@@ -155,6 +159,15 @@ class Loop:
             self.first_bad.copy_(torch.where(newly_bad, self.steps_done, self.first_bad))
         self.steps_done += 1
 
+    def _as_step(self, work: Work) -> Work:
+        """Work of the task's own, in the arithmetic of a step and captured like one."""
+
+        def in_arithmetic(batch: Batch) -> None:
+            with autocast(self.settings.precision, self.settings.device):
+                work(batch)
+
+        return CapturedStep(in_arithmetic) if self.settings.capture else in_arithmetic
+
     def _between_steps(self) -> Ending | None:
         position, task = self.position, self.task
         if position.step % CHECK_EVERY == 0:
@@ -181,6 +194,9 @@ class Loop:
 
     def _end_epoch(self) -> None:
         position, task = self.position, self.task
+        position.epoch, position.step = position.epoch + 1, 0
+        if position.epoch % task.log_every and position.epoch < task.epochs:
+            return
         # Not compiled: once per epoch, in another mode and on other shapes, that would cost more than it saves.
         with autocast(self.settings.precision, self.settings.device), torch.compiler.set_stance("force_eager"):
             metrics = task.evaluate()
@@ -188,18 +204,20 @@ class Loop:
         task.meters.reset_()
         self._count_time()
         record: dict[str, Any] = {
-            "epoch": position.epoch + 1,
+            "epoch": position.epoch,
             "step": position.total_steps,
             "seconds": round(position.epoch_seconds, 4),
             "lr": self.rates.current(),
             **metrics,
         }
+        if task.log_every > 1:
+            record["epochs"] = (position.epoch - 1) % task.log_every + 1  # that this line stands for
         if traces:
             record["trace"] = traces
         self.run_directory.append_metrics(record)
         for tracker in self.trackers:
             tracker.epoch(record)
-        position.epoch, position.step, position.epoch_seconds = position.epoch + 1, 0, 0.0
+        position.epoch_seconds = 0.0
 
     def _count_time(self) -> None:
         now = time.monotonic()

@@ -18,10 +18,12 @@ from nero.report import (
     figure3_numbers,
     figure6_numbers,
     figure7_numbers,
+    figure8_numbers,
     figures,
     frame,
     language_figures,
     paper,
+    pong_figure,
 )
 from nero.report.tables import Listing, Table, build_table
 from nero.runs.store import Status, Store
@@ -108,6 +110,11 @@ CATALOGUE: dict[str, Contents] = {
             "figure7": _of_epochs(language_figures.figure7),
         },
         {"figure6": _figure6_numbers, "figure7": _of_epochs(figure7_numbers.to_markdown)},
+    ),
+    "pong": Contents(
+        paper.table1,
+        {"figure8": _of_epochs(pong_figure.figure8)},
+        {"figure8": _of_epochs(figure8_numbers.to_markdown)},
     ),
     "ablation": Contents(
         paper.ablation,

@@ -10,7 +10,8 @@ from nero.plans.plan import CellState
 from nero.report import cells, paper, style
 from nero.report.constraints import base, kept
 from nero.report.log_scale import LogScale
-from nero.report.rows_of_panels import Curve, Followed, by_optimiser, draw_row, of_task
+from nero.report.panel import Curve, by_optimiser, of_task
+from nero.report.rows_of_panels import Followed, draw_row
 
 TRAINING, VALIDATION = "train/error", paper.ERROR["key"]
 

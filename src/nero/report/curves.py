@@ -19,6 +19,15 @@ def at_leading(state: CellState, frame: pd.DataFrame, key: str) -> pd.DataFrame:
     return frame[frame.run_id.isin(run_ids) & (frame.key == key)]
 
 
+def against(frame: pd.DataFrame, key: str, x: str, unit: float) -> pd.DataFrame:
+    """The lines of `frame` under `key`, with a column `x`: what the same record has under that key, in units of `unit`.
+
+    A line whose record does not say where it stands is left out.
+    """
+    places = frame[frame.key == x].set_index(["run_id", "epoch"]).value.rename(x) / unit
+    return frame[frame.key == key].join(places.dropna(), on=["run_id", "epoch"], how="inner")
+
+
 def block_means(frame: pd.DataFrame) -> pd.DataFrame:
     """Each seed's values over BLOCK iterations, placed at the last of them: single batches are too noisy to compare."""
     last = -(-frame.iteration // BLOCK) * BLOCK

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from nero.plans.plan import CellState
 from nero.report import cells, paper
-from nero.report.rows_of_panels import of_task
+from nero.report.panel import of_task
 from nero.report.search_numbers import search_lines
 
 

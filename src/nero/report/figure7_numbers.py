@@ -6,7 +6,8 @@ import pandas as pd
 
 from nero.plans.plan import CellState
 from nero.report import cells, curves, paper
-from nero.report.rows_of_panels import Curve, of_task
+from nero.report.curve_numbers import mean_at, why_ended
+from nero.report.panel import Curve, of_task
 from nero.report.search_numbers import search_lines, shown
 from nero.report.table_formats import markdown_line
 from nero.report.units import rate
@@ -36,23 +37,18 @@ def _curves(compared: Sequence[Curve], by_epoch: pd.DataFrame) -> Iterator[list[
     for curve in compared:
         state = curve.state
         ours, theirs = curves.at_leading(state, by_epoch, KEY), authors[authors.optim == curve.cell.optim]
-        ended = "diverged" if cells.divergence(state) else "missing"
         yield [
             curve.name,
             cells.leading_text(state),
             ", ".join(rate(lr) for lr in theirs.lr.unique()),
             str(ours.seed.nunique()),
             str(theirs.seed.nunique()),
-            *(f"{_mean(ours, epoch, ended)} / {_mean(theirs, epoch, 'not logged')}" for epoch in EPOCHS),
+            *(f"{_mean(ours, epoch, why_ended(state))} / {_mean(theirs, epoch, 'not logged')}" for epoch in EPOCHS),
         ]
 
 
 def _mean(frame: pd.DataFrame, epoch: int, ended: str) -> str:
-    """Over the seeds at an epoch, or `ended` where some do not go as far."""
-    values = frame[frame.epoch == epoch].value
-    if values.empty or len(values) < frame.seed.nunique():
-        return ended
-    return shown(KEY, values.mean()) if values.notna().all() else "not finite"
+    return mean_at(frame, KEY, "epoch", epoch, ended)
 
 
 def _authors_search(seed: int) -> dict[tuple[str, float], str]:

@@ -41,7 +41,7 @@ def load_runs(store: Store) -> pd.DataFrame:
 
 
 def load_curves(store: Store, run_ids: Collection[str] | None = None) -> pd.DataFrame:
-    """One row per run, epoch and logged key (metrics, and `lr` and `seconds` of the epoch); null becomes NaN.
+    """One row per run, logged epoch and key (metrics, `lr`, `seconds` since the line before); null becomes NaN.
 
     `run_ids` are the only runs to read; None reads all.
     """

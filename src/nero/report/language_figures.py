@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from nero.plans.plan import CellState
 from nero.report import paper, style
 from nero.report.log_scale import LogScale
-from nero.report.rows_of_panels import Followed, draw_row, of_task
+from nero.report.panel import of_task
+from nero.report.rows_of_panels import Followed, draw_row
 
 TRAINING, VALIDATION = "train/perplexity", paper.PERPLEXITY["key"]
 WIKITEXT2 = Followed(TRAINING, VALIDATION, "perplexity", "dropout on", paper.WIKITEXT2_EPOCHS)

@@ -25,13 +25,16 @@ VGG11, RESNET18 = "cifar10_vgg11", "cifar10_resnet18"
 WIKITEXT2, MULTI30K = "wikitext2_transformer", "multi30k_transformer"
 """Our tasks of Figures 6 and 7."""
 
+PONG = "pong_ppo"
+"""Our task of Figure 8."""
+
 TABLE1_TASKS = {
     ("cgan", "BigGAN-like"): "cifar10_cgan",
     ("classification", "VGG11"): VGG11,
     ("classification", "ResNet-18"): RESNET18,
     ("language model", "Transformer"): WIKITEXT2,
     ("translation", "Transformer"): MULTI30K,
-    ("ppo", "vanilla CNN"): "pong_ppo",
+    ("ppo", "vanilla CNN"): PONG,
 }
 """(task, model) of the paper's rows -> our task."""
 
@@ -61,6 +64,12 @@ PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
 
 WIKITEXT2_EPOCHS, MULTI30K_EPOCHS = 20, 100
 """For how long it trained them."""
+
+REWARD = {"key": "train/return", "goal": "max", "label": "reward"}
+"""What the paper reports of Pong."""
+
+PONG_MILLIONS = 5
+"""For how many million steps of the environment it played."""
 
 ResultKey = tuple[str, Variant, str]
 """(task, variant in order of its settings' names, optimiser)."""

@@ -17,6 +17,7 @@ OPTIMS = {
     "sgd": ("SGD", "#0072B2"),
     "adam": ("Adam", "#009E73"),
     "lamb": ("LAMB", "#CC79A7"),
+    "lamb_momentum": ("LAMB with β₁ = 0.9", "#000000"),
     "madam": ("Madam", "#E69F00"),
 }
 """File name in configs/optim -> how the paper writes it, and its colour in every figure.
@@ -99,9 +100,10 @@ def in_order(optims: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(dict.fromkeys(optims), key=lambda optim: places.get(optim, len(places))))
 
 
-def panels(rows: int, columns: int, title: str) -> tuple[Figure, list[Axes]]:
-    """An empty figure and its panels, row by row."""
-    figure = Figure(figsize=(4.6 * columns, 3.6 * rows), layout="constrained")
+def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (4.6, 3.6)) -> tuple[Figure, list[Axes]]:
+    """An empty figure and its panels, row by row; `size` is each one's width and height in inches, words included."""
+    width, height = size
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     figure.suptitle(title, fontsize=10)
     axes = figure.subplots(rows, columns, squeeze=False)
     return figure, list(axes.flat)

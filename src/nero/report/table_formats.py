@@ -208,6 +208,8 @@ LATEX = {
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     "η": r"$\eta$",
+    "β": r"$\beta$",
+    "₁": r"\textsubscript{1}",
     "↓": r"$\downarrow$",
     "↑": r"$\uparrow$",
     "✓": r"\checkmark{}",

@@ -49,7 +49,7 @@ class Progress:
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         epoch = int(record["epoch"])
-        self.value, self.seconds = record.get(self.metric), float(record["seconds"])
+        self.value, self.seconds = record.get(self.metric), seconds_per_epoch(record)
         last_or_first = epoch in (self.first + 1, self.epochs)
         if last_or_first or time.monotonic() - self.shown > self.every:
             self._show(self._line(epoch, str(epoch)))
@@ -124,6 +124,11 @@ class WandbMirror:
             return
         self.run.summary.update({"status": summary["status"], "final": summary["final"]})
         self.run.finish(exit_code=1 if summary["status"] == Status.FAILED else 0)
+
+
+def seconds_per_epoch(record: Mapping[str, Any]) -> float:
+    """Of a line of the log, which may stand for several epochs."""
+    return float(record["seconds"]) / int(record.get("epochs", 1))
 
 
 def final_text(summary: Mapping[str, Any]) -> str | None:

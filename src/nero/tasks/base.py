@@ -5,7 +5,7 @@ optimiser of each network that a loss is yielded for, evaluates once per epoch, 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 Batch = tuple[Tensor, ...]
 """Tensors on the device. A step is captured once per combination of shapes, so there should be few."""
+
+Work = Callable[[Batch], None]
+"""Work on the device, which changes state in place."""
 
 
 NETWORK = "network"
@@ -115,9 +118,25 @@ class Task(ABC):
     resumes_within_epoch: bool = True
     """Whether `batches(epoch, start)` can take up an epoch in its middle; else checkpoints wait for its end."""
 
+    log_every: int = 1
+    """Epochs that a line of the log stands for: more for a task of many short ones. The last line may have fewer."""
+
+    clip_norm: float | None = None
+    """The most that the gradients of a network together may measure, where an optimiser's settings do not say."""
+
+    threads: int | None = None
+    """CPU threads of torch that suit the task, where the machine's settings do not say."""
+
     @abstractmethod
     def networks(self) -> dict[str, nn.Module]:
         """The networks by name; each gets an optimiser of its own."""
+
+    def before_training(self, as_step: Callable[[Work], Work]) -> None:
+        """Told once how to make work of its own between batches as quick as a step.
+
+        What goes through `as_step` runs in the same arithmetic as a step and is captured where steps are.
+        """
+        return
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -129,7 +148,7 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
-        """Metrics of the epoch that has just ended, such as "train/loss" and "val/error"."""
+        """Metrics of the epoch, or of all `log_every` epochs, that have just ended: "train/loss", "val/error"."""
 
     def traces(self) -> dict[str, list[float]]:
         """Values per step of the epoch that has just ended, for figures that are drawn against iterations."""

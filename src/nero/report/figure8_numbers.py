@@ -1,0 +1,50 @@
+"""Figure 8 in numbers: reward along our curves, and where every learning rate of the search ended.
+
+Of the authors' runs there is no log.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from nero.plans.plan import CellState
+from nero.report import cells, curves, paper
+from nero.report.curve_numbers import mean_at, why_ended
+from nero.report.panel import Curve, of_task
+from nero.report.pong_figure import REWARD, STEPS, rewards
+from nero.report.search_numbers import search_lines
+from nero.report.table_formats import markdown_line
+
+MILLIONS = tuple(range(1, paper.PONG_MILLIONS + 1))
+NEAR = 0.01  # million steps: what is logged, every 10 updates, is never farther from any of them
+HEADS = ["optimiser", "η", "n", *(f"{millions} M steps" for millions in MILLIONS)]
+NOTES = (
+    "Reward (mean return of the last 10 finished games, at most 21) where it is logged nearest to so many million "
+    "steps of the environment: the mean over n seeds, at the learning rate that was best for an optimiser, or at the "
+    "only one asked for."
+)
+
+
+def to_markdown(states: Sequence[CellState], by_epoch: pd.DataFrame) -> str:
+    """The figure, million by million, and the search behind it."""
+    compared = of_task(paper.PONG, states)
+    cells.require_real(curve.state for curve in compared)
+    lines = ["# Figure 8 in numbers", "", markdown_line(HEADS), markdown_line(["---"] * len(HEADS))]
+    lines += [markdown_line(words) for words in _curves(compared, rewards(by_epoch))]
+    searched = [curve.state for curve in compared if len(curve.state.search) > 1]
+    search = search_lines(searched, paper.REWARD["label"], REWARD)
+    return "\n".join([*lines, "", NOTES, "", *search, ""])
+
+
+def _curves(compared: Sequence[Curve], by_step: pd.DataFrame) -> Iterator[list[str]]:
+    for curve in compared:
+        ours = curves.at_leading(curve.state, by_step, REWARD)
+        ended = why_ended(curve.state)
+        means = (_mean(ours, millions, ended) for millions in MILLIONS)
+        yield [curve.name, cells.leading_text(curve.state), str(ours.seed.nunique()), *means]
+
+
+def _mean(frame: pd.DataFrame, millions: int, ended: str) -> str:
+    nearest = min(frame[STEPS].unique(), key=lambda logged: abs(logged - millions), default=math.inf)
+    return mean_at(frame, REWARD, STEPS, nearest, ended) if abs(nearest - millions) <= NEAR else ended

@@ -1,0 +1,428 @@
+"""Proximal policy optimisation (Schulman et al., 2017) of a network that plays games from their pixels: Figure 8.
+
+One update is an epoch of the engine's loop, from top to bottom of this file:
+
+    batches    plays `steps` steps of `environments` games with the policy as it stands (`_collect`), sees how much
+               better each action was than expected (`_judge`), and yields minibatches of what was played: indices only
+    losses     the clipped objective on a minibatch; the engine does the step
+    evaluate   how the last finished games went, and what the update did
+
+Everything that was played stays on the device: each frame is uploaded once, as bytes, and stacks of four are put
+together where they are used. What the device does between two steps of the games is captured like a training step; the
+games' threads play while the host keeps its accounts.
+
+What is easily done otherwise, and makes a difference: advantages are normalised over the whole rollout, not per
+minibatch; the value loss is half the squared error, clipped, and the larger of the two counts; a game that is cut off
+at its time limit counts as ended; a stack of frames begins black; rewards are the sign of what the game counts, but the
+reward that is reported is the game's own; gradients are clipped by their joint norm for every optimiser.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import convert_conv2d_weight_memory_format
+
+from nero.games.atari import AtariGames
+from nero.games.base import GameError, Games, Turn
+from nero.games.catch import Catch
+from nero.models.area_resize import AreaResize
+from nero.models.policy import FRAMES, SIDE
+from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Task, Work, check_whole
+
+EARLIER = FRAMES - 1  # frames that a stack has beside the newest
+MEANS = ("entropy", "value_loss", "policy_loss", "kl", "clip_fraction")
+"""What is logged of updates, as means over their minibatches."""
+
+
+class PPO(Task):
+    """Learn to play `game`.
+
+    environments:  games side by side; with `steps` of each, what an update learns from
+    passes:        times that an update sees all of it, in an order of its own each, cut into `minibatches`
+    clip:          how far an update may move the ratio of probabilities from 1, and values from where they were
+    gae_lambda:    0 trusts the values one step ahead, 1 trusts the rewards alone
+    window:        finished games that the reported reward is a mean over
+    """
+
+    metric = Metric("train/return", "max", "reward")
+    resumes_within_epoch = False  # what was played is not saved
+
+    def __init__(
+        self,
+        context: Context,
+        game: str,
+        epochs: int,
+        environments: int,
+        steps: int,
+        passes: int,
+        minibatches: int,
+        clip: float,
+        discount: float,
+        gae_lambda: float,
+        entropy: float,
+        value: float,
+        clip_norm: float,
+        window: int,
+        log_every: int,
+        network: Callable[..., nn.Module],
+    ) -> None:
+        counts = {"environments": environments, "steps": steps, "passes": passes, "minibatches": minibatches}
+        for name, count in {**counts, "window": window, "log_every": log_every}.items():
+            check_whole(name, count)
+        if environments * steps % minibatches:
+            raise BadSetting(f"minibatches must divide environments x steps = {environments * steps}: {minibatches}")
+        self.context, self.game = context, game
+        self.epochs, self.environments, self.steps = epochs, environments, steps
+        self.passes, self.minibatches, self.steps_per_epoch = passes, minibatches, passes * minibatches
+        self.clip, self.discount, self.gae_lambda = clip, discount, gae_lambda
+        self.entropy, self.value, self.clip_norm = entropy, value, clip_norm
+        self.log_every = log_every
+        device = context.device
+        if device.type == "cuda":
+            self.threads = 1  # more of torch's would spin, and take the cores from the games
+        self.games = self.make_games(environments)
+        self.network = network(self.games.actions).to(device)
+        convert_conv2d_weight_memory_format(self.network, torch.channels_last)
+        self.resize = AreaResize(self.games.screen, SIDE, device)
+        self.rollout = Rollout(steps, environments, self.games, device)
+        self.meters = Meters(device, sums=(*MEANS, "count"))
+        self.scores = Scores(environments, window)
+        self.playing = False  # whether the games have begun
+        self.restarts = 0
+        self.clock = time.monotonic()
+        self.decide: Work = self._decide
+        self.take_in: Work = self._take_in
+        self.judge: Work = self._judge
+
+    def make_games(self, count: int, colour: bool = False) -> Games:
+        """The game by ale-py, or the embedded one in its place."""
+        if self.context.data == "embedded":
+            return Catch(count, colour)
+        try:
+            return AtariGames(self.game, count, colour)
+        except GameError as error:
+            raise BadSetting(f"game: {error}") from error
+
+    def networks(self) -> dict[str, nn.Module]:
+        return {NETWORK: self.network}
+
+    def before_training(self, as_step: Callable[[Work], Work]) -> None:
+        self.decide, self.take_in, self.judge = map(as_step, (self._decide, self._take_in, self._judge))
+
+    # playing
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        if not self.playing:
+            self._begin_games(epoch)
+        self._collect(epoch)
+        for _, order in zip(range(self.passes), self._orders(epoch), strict=True):
+            yield from ((indices,) for indices in order.chunk(self.minibatches))
+        self.rollout.wait()  # until the update is done, without keeping a core from other runs' games
+
+    def _orders(self, epoch: int) -> Tensor:
+        """[passes, all that was played]: the order in which each pass goes through it."""
+        generator = self.context.streams.generator("minibatches", epoch)
+        count = self.environments * self.steps
+        orders = torch.stack([torch.randperm(count, generator=generator) for _ in range(self.passes)])
+        return orders.to(self.context.device)
+
+    def _begin_games(self, epoch: int) -> None:
+        self.playing = True
+        self.rollout.upload_first(self.games.reset(self.context.streams.number("games", epoch)))
+        self.rollout.begin_games_(self.resize)
+        self.scores.begin_games()
+
+    def _collect(self, epoch: int) -> None:
+        """Play, and leave in the rollout what was seen, done and won."""
+        rollout, games = self.rollout, self.games
+        rollout.begin_(self._luck(epoch))
+        turn: Turn | None = None
+        for _ in range(self.steps):
+            self.decide(())
+            games.send(rollout.wait_for_actions())
+            if turn is not None:
+                self.scores.add(turn)  # while the games go on
+            turn = games.receive()
+            rollout.upload(turn)
+            self.take_in(())
+        self.judge(())
+        assert turn is not None
+        self.scores.add(turn)
+
+    def _luck(self, epoch: int) -> Tensor:
+        """What action sampling draws: Gumbel noise, since logits plus that are largest as often as the softmax says.
+
+        Drawn beforehand on the CPU: the same on every device, and nothing to save for a resumed run.
+        """
+        shape = (self.steps, self.environments, self.games.actions)
+        draws = torch.rand(shape, dtype=torch.float64, generator=self.context.streams.generator("actions", epoch))
+        return -(-(draws.clamp(min=torch.finfo(torch.float64).tiny)).log()).log().float()
+
+    @torch.no_grad()
+    def _decide(self, nothing: Batch) -> None:
+        """What to do in the present step of each game."""
+        rollout = self.rollout
+        now, games = rollout.now.expand(self.environments), rollout.every_game
+        logits, values = self._outputs(rollout.observations(now, games))
+        actions = (logits + rollout.luck[rollout.now].squeeze(0)).argmax(dim=1)
+        rollout.put_(actions=actions, values=values, log_probs=_log_probs(logits, actions))
+        rollout.download_actions_(actions)
+
+    @torch.no_grad()
+    def _take_in(self, nothing: Batch) -> None:
+        """What became of it."""
+        self.rollout.take_in_(self.resize)
+
+    @torch.no_grad()
+    def _judge(self, nothing: Batch) -> None:
+        """How much better each action was than expected: generalised advantage estimation (Schulman et al., 2016)."""
+        rollout = self.rollout
+        _, last = self._outputs(rollout.observations(rollout.now.expand(self.environments), rollout.every_game))
+        values, following = rollout.values, torch.cat([rollout.values[1:], last[None]])
+        surprise = rollout.rewards + self.discount * following * ~rollout.ended - values
+        advantages = discounted_sums(surprise, rollout.ended, self.discount * self.gae_lambda)
+        rollout.returns.copy_(advantages + values)
+        rollout.advantages.copy_((advantages - advantages.mean()) / (advantages.std() + 1e-5))
+
+    def _outputs(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
+        logits, values = self.network(as_input(stacked))
+        return logits.float(), values.float()
+
+    # learning
+
+    def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+        (indices,) = batch
+        rollout = self.rollout
+        at, game = indices // self.environments, indices % self.environments
+        actions, advantages, returns = (
+            tensor[at, game] for tensor in (rollout.actions, rollout.advantages, rollout.returns)
+        )
+        old_log_probs, old_values = rollout.log_probs[at, game], rollout.values[at, game]
+        logits, values = self._outputs(rollout.observations(at, game))
+
+        log_ratios = _log_probs(logits, actions) - old_log_probs
+        ratios = log_ratios.exp()
+        clipped_ratios = ratios.clamp(1 - self.clip, 1 + self.clip)
+        policy_loss = -torch.minimum(ratios * advantages, clipped_ratios * advantages).mean()
+
+        clipped_values = old_values + (values - old_values).clamp(-self.clip, self.clip)
+        value_loss = 0.5 * torch.maximum((values - returns) ** 2, (clipped_values - returns) ** 2).mean()
+
+        probabilities = logits.log_softmax(dim=1)
+        entropy = -(probabilities.exp() * probabilities).sum(dim=1).mean()
+
+        clipped = ((ratios - 1).abs() > self.clip).float().mean()
+        # Of the estimates of the divergence from the policy that played, one that has little variance and no sign.
+        divergence = (ratios - 1 - log_ratios).mean()
+        for name, value in zip(MEANS, (entropy, value_loss, policy_loss, divergence, clipped), strict=True):
+            self.meters.add_(name, value)
+        self.meters.add_("count", 1.0)
+        yield NETWORK, policy_loss + self.value * value_loss - self.entropy * entropy
+
+    def evaluate(self) -> dict[str, float]:
+        sums = self.meters.read()
+        clock, played = time.monotonic(), sums["count"] / self.steps_per_epoch * self.steps * self.environments
+        speed, self.clock = played / (clock - self.clock), clock
+        self.scores.steps += round(played)
+        return {
+            **{f"train/{name}": sums[name] / max(sums["count"], 1.0) for name in MEANS},
+            "train/return": self.scores.mean_return(),
+            "train/length": self.scores.mean_length(),
+            "train/environment_steps": self.scores.steps,
+            "train/steps_per_second": speed,
+            "train/restarts": self.restarts,
+        }
+
+    # resuming
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but emulators' own state, which nobody gives away: they begin anew, and `train/restarts` counts it."""
+        games = self.games.state()
+        return {
+            **super().state_dict(),
+            "scores": self.scores.state(),
+            "restarts": self.restarts,
+            "games": games,
+            "seen": None if games is None else self.rollout.seen(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.scores.restore(state["scores"])
+        self.restarts = state["restarts"]
+        if state["games"] is None:
+            self.restarts += 1
+            return
+        self.games.restore(state["games"])
+        self.rollout.restore_seen_(state["seen"])
+        self.playing = True
+
+
+class Rollout:
+    """What was played since the last update, on the device: [steps, games, ...] each.
+
+    The present step is `now`, on the device too, so that one captured piece of work does for every step. Frame t is
+    `frames[t + 3]`; before it are the last of the rollout before.
+    """
+
+    def __init__(self, steps: int, count: int, games: Games, device: torch.device) -> None:
+        self.steps, self.device = steps, device
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=device)
+
+        self.frames = zeros(EARLIER + steps + 1, count, SIDE, SIDE, dtype=torch.uint8)
+        self.age = zeros(steps + 1, count, dtype=torch.int64)  # of an episode in frames, up to what a stack holds
+        self.actions = zeros(steps, count, dtype=torch.int64)
+        self.log_probs, self.values, self.rewards = (zeros(steps, count) for _ in range(3))
+        self.ended = zeros(steps, count, dtype=torch.bool)
+        self.advantages, self.returns = zeros(steps, count), zeros(steps, count)
+        self.luck = zeros(steps, count, games.actions)
+        self.now = zeros(1, dtype=torch.int64)
+        self.every_game = torch.arange(count, device=device)
+        self.back = torch.arange(EARLIER, -1, -1, device=device)  # how long ago each frame of a stack was
+        # What goes back and forth, on both sides. Transfers to and from pinned memory do not hold up the host.
+        pinned = device.type == "cuda"
+        self.host_frames = torch.zeros(count, *games.screen, dtype=torch.uint8, pin_memory=pinned)
+        self.host_outcome = torch.zeros(2, count, pin_memory=pinned)  # rewards, and whether the episode has ended
+        self.host_actions = torch.zeros(count, dtype=torch.int64, pin_memory=pinned)
+        self.screens, self.outcome = torch.zeros_like(self.host_frames, device=device), zeros(2, count)
+        self.done = torch.cuda.Event(blocking=True) if pinned else None
+
+    def begin_games_(self, resize: AreaResize) -> None:
+        """All games are at their first frame."""
+        self.screens.copy_(self.host_frames)
+        self.frames[self.steps + EARLIER] = resize(self.screens)
+        self.age.zero_()
+
+    def begin_(self, luck: Tensor) -> None:
+        """A new rollout, which goes on where the last one stopped."""
+        self.frames[:FRAMES] = self.frames[self.steps :].clone()
+        self.age[0] = self.age[self.steps]
+        self.luck.copy_(luck)
+        self.now.zero_()
+
+    def observations(self, at: Tensor, game: Tensor) -> Tensor:
+        """The stacks that games had before them at some steps, oldest frame first, black before their first frame."""
+        count = self.frames.shape[1]
+        rows = (at[:, None] + EARLIER - self.back) * count + game[:, None]
+        stacks = self.frames.flatten(0, 1)[rows]
+        seen = self.back <= self.age[at, game][:, None]
+        return stacks * seen[:, :, None, None]
+
+    def put_(self, **values: Tensor) -> None:
+        """One value per game at the present step."""
+        for name, value in values.items():
+            getattr(self, name).index_copy_(0, self.now, value[None])
+
+    def take_in_(self, resize: AreaResize) -> None:
+        """From what was uploaded: how the present step ended, and the frame of the next, which becomes the present."""
+        self.screens.copy_(self.host_frames, non_blocking=True)
+        self.outcome.copy_(self.host_outcome, non_blocking=True)
+        rewards, ended = self.outcome[0], self.outcome[1].bool()
+        self.put_(rewards=rewards.sign(), ended=ended)
+        age = torch.where(ended, 0, (self.age[self.now].squeeze(0) + 1).clamp(max=EARLIER))
+        self.now += 1
+        self.age.index_copy_(0, self.now, age[None])
+        self.frames.index_copy_(0, self.now + EARLIER, resize(self.screens)[None])
+
+    # what the host has to do with it
+
+    def upload_first(self, frames: np.ndarray[Any, Any]) -> None:
+        np.copyto(self.host_frames.numpy(), frames)
+
+    def upload(self, turn: Turn) -> None:
+        # By numpy: torch would wake its threads for so many bytes.
+        np.copyto(self.host_frames.numpy(), turn.frames)
+        outcome = self.host_outcome.numpy()
+        outcome[0], outcome[1] = turn.rewards, turn.ended
+
+    def download_actions_(self, actions: Tensor) -> None:
+        self.host_actions.copy_(actions, non_blocking=True)
+
+    def wait_for_actions(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        self.wait()
+        return self.host_actions.numpy()
+
+    def wait(self) -> None:
+        """Until the device has done all that it was asked for."""
+        if self.done is not None:
+            self.done.record()
+            self.done.synchronize()
+
+    def seen(self) -> dict[str, Tensor]:
+        """What the next rollout starts from."""
+        return {"frames": self.frames[self.steps :], "age": self.age[self.steps]}
+
+    def restore_seen_(self, seen: Mapping[str, Tensor]) -> None:
+        self.frames[self.steps :] = seen["frames"].to(self.device)
+        self.age[self.steps] = seen["age"].to(self.device)
+
+
+class Scores:
+    """What games in play have won so far, and the returns and lengths (in steps) of the last that finished."""
+
+    def __init__(self, count: int, window: int) -> None:
+        self.returns, self.lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
+        self.finished: deque[tuple[float, int]] = deque(maxlen=window)
+        self.steps = 0  # of all environments together
+
+    def begin_games(self) -> None:
+        self.returns[:], self.lengths[:] = 0.0, 0
+
+    def add(self, turn: Turn) -> None:
+        self.returns += turn.rewards
+        self.lengths += 1
+        if turn.over.any():
+            self.finished.extend(zip(self.returns[turn.over].tolist(), self.lengths[turn.over].tolist(), strict=True))
+            self.returns[turn.over], self.lengths[turn.over] = 0.0, 0
+
+    def mean_return(self) -> float:
+        """NaN while no game has finished."""
+        return float(np.mean([score for score, _ in self.finished])) if self.finished else math.nan
+
+    def mean_length(self) -> float:
+        return float(np.mean([length for _, length in self.finished])) if self.finished else math.nan
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "returns": self.returns.tolist(),
+            "lengths": self.lengths.tolist(),
+            "finished": list(self.finished),
+            "steps": self.steps,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.returns[:], self.lengths[:] = state["returns"], state["lengths"]
+        self.finished.clear()
+        self.finished.extend(state["finished"])
+        self.steps = state["steps"]
+
+
+def as_input(stacked: Tensor) -> Tensor:
+    """Stacks of frames as the network takes them: from 0 to 1, and with the values of a pixel side by side."""
+    return stacked.to(torch.float32, memory_format=torch.channels_last) / 255
+
+
+def discounted_sums(values: Tensor, ended: Tensor, factor: float) -> Tensor:
+    """[steps, games] -> sums over what follows each step, itself first, times `factor` a step, up to the episode's end.
+
+    All at once: a step counts where no end lies between, that is where as many ends came before both.
+    """
+    steps = len(values)
+    before = ended.cumsum(dim=0) - ended.long()
+    ahead = torch.arange(steps, device=values.device)
+    distance = ahead[None, :] - ahead[:, None]
+    weights = torch.where(distance >= 0, factor ** distance.clamp(min=0).to(values.dtype), 0.0)
+    together = before[:, None] == before[None, :]
+    return (weights[:, :, None] * together * values[None, :]).sum(dim=1)
+
+
+def _log_probs(logits: Tensor, actions: Tensor) -> Tensor:
+    return logits.log_softmax(dim=1).gather(1, actions[:, None]).squeeze(1)

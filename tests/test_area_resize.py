@@ -1,0 +1,61 @@
+"""Shrinking by area against its definition, and against OpenCV's, which the emulator has inside."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nero.models.area_resize import AreaResize, area_weights
+
+CPU = torch.device("cpu")
+
+
+@given(target=st.integers(1, 30), more=st.integers(0, 60))
+def test_weights_are_the_part_of_each_pixel_that_is_covered(target: int, more: int) -> None:
+    size = target + more
+    weights = area_weights(size, target)
+    # In units in which both kinds of pixel have whole edges: each old one is `target` long, each new one `size`.
+    for new in range(target):
+        for old in range(size):
+            covered = len(set(range(new * size, (new + 1) * size)) & set(range(old * target, (old + 1) * target)))
+            assert weights[new, old].item() == pytest.approx(covered / size, abs=1e-12)
+
+
+def test_blocks_are_averaged_and_halves_go_to_the_even_grey() -> None:
+    image = torch.tensor([[0, 1, 4, 4], [0, 1, 4, 5], [7, 7, 1, 2], [7, 7, 2, 1]], dtype=torch.uint8)
+    assert AreaResize((4, 4), 2, CPU)(image).tolist() == [[0, 4], [7, 2]]
+
+
+def test_an_image_of_that_size_is_left_alone_and_a_smaller_one_refused() -> None:
+    image = torch.randint(0, 256, (3, 84, 84), dtype=torch.uint8)
+    assert torch.equal(AreaResize((84, 84), 84, CPU)(image), image)
+    with pytest.raises(ValueError, match="60 x 160 cannot be shrunk to 84 x 84"):
+        AreaResize((60, 160), 84, CPU)
+
+
+@pytest.mark.parametrize("game", ["pong", "breakout", "journey_escape"])
+def test_frames_are_those_that_the_emulator_would_make_itself(game: str) -> None:
+    """The emulator adds up in float32: where the mean is almost a half, it may round to the other side."""
+    vector_env = pytest.importorskip("ale_py.vector_env")
+    whole, small = (
+        vector_env.AtariVectorEnv(game, 4, stack_num=1, **size, autoreset_mode="SameStep")
+        for size in (dict(zip(("img_height", "img_width"), _screen(game), strict=True)), {})
+    )
+    resize = AreaResize(_screen(game), 84, CPU)
+    draw = np.random.default_rng(0)
+    ours, theirs = whole.reset(seed=3)[0], small.reset(seed=3)[0]
+    different = pixels = 0
+    for _ in range(150):
+        difference = resize(torch.from_numpy(ours.copy())).numpy().astype(int) - theirs
+        assert abs(difference).max() <= 1
+        different, pixels = different + np.count_nonzero(difference), pixels + difference.size
+        actions = draw.integers(0, whole.single_action_space.n, 4)
+        ours, theirs = whole.step(actions)[0], small.step(actions)[0]
+    assert different < 1e-3 * pixels
+
+
+def _screen(game: str) -> tuple[int, int]:
+    from nero.games.atari import AtariGames
+
+    return AtariGames(game, 1).screen

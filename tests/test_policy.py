@@ -1,0 +1,56 @@
+"""The policy network: its size, how it starts, and what comes out."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from nero.models.policy import Policy
+
+
+def test_tensors_and_parameters_of_the_papers() -> None:
+    network = Policy(actions=6)
+    shapes = [tuple(p.shape) for p in network.parameters()]
+    assert shapes == [
+        (32, 4, 8, 8),
+        (32,),
+        (64, 32, 4, 4),
+        (64,),
+        (32, 64, 3, 3),
+        (32,),
+        (512, 32 * 7 * 7),
+        (512,),
+        (6, 512),
+        (6,),
+        (1, 512),
+        (1,),
+    ]
+    assert sum(p.numel() for p in network.parameters()) == 866_439
+
+
+def test_weights_start_orthogonal_with_gains_of_their_own_and_biases_at_zero() -> None:
+    torch.manual_seed(0)
+    network = Policy(actions=6)
+    gains = {"features": math.sqrt(2), "policy": 0.01, "value": 1.0}
+    seen = 0
+    for name, module in network.named_modules():
+        if not isinstance(module, nn.Conv2d | nn.Linear):
+            continue
+        gain = gains[name.split(".")[0]]
+        weight = module.weight.detach().double().flatten(1)
+        square = weight @ weight.T if len(weight) <= weight.shape[1] else weight.T @ weight
+        assert torch.allclose(square, gain**2 * torch.eye(len(square), dtype=torch.float64), atol=1e-5)
+        assert module.bias is not None
+        assert not module.bias.any()
+        seen += 1
+    assert seen == 6
+
+
+def test_at_first_every_action_is_about_as_likely() -> None:
+    torch.manual_seed(0)
+    logits, values = Policy(actions=6)(torch.rand(5, 4, 84, 84))
+    assert logits.shape == (5, 6)
+    assert values.shape == (5,)
+    assert logits.softmax(dim=1).detach().numpy() == pytest.approx(1 / 6, abs=0.01)
+    assert values.detach().abs().max() > 0
