@@ -7,7 +7,7 @@
 First the games alone, with random actions; then so many runs at once, each a process of scripts/train.py with a seed of
 its own. Words with `=` are settings of every run. Runs at once all stop at the same moment; the lines of their logs up
 to --warm-up seconds, in which they start and capture, do not count. Where `nvidia-cuda-mps-control` is there, it serves
-several runs at once: else a GPU gives each of them all of itself in turn.
+several runs at once on a GPU, which would else give each of them all of itself in turn.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unknown argument {unknown[0]}")
     if min(options.runs) < 1 or not 0 <= options.warm_up < options.seconds:
         parser.error("--runs are from 1, and --warm-up is less than --seconds")
+    if options.out and not options.out.parent.is_dir():
+        parser.error(f"--out: there is no folder {options.out.parent}")
     try:
         lines = list(_table(options, words))
     except (ConfigError, GameError, RunFailed) as error:
@@ -73,9 +75,10 @@ def _lines(options: argparse.Namespace, words: list[str]) -> Iterator[str]:
     from nero.train import choose_device, device_name
 
     config = compose([f"task={TASK}", *words])
+    device = choose_device(config.cfg.machine.device)
     commit, dirty = code_version()
     told = [
-        device_name(choose_device(config.cfg.machine.device)),
+        device_name(device),
         f"{os.cpu_count()} CPU cores",
         *(f"{package} {version}" for package, version in versions(("torch", "ale-py")).items()),
         f"code {(commit or 'unknown')[:10]}{' with changes' if dirty else ''}",
@@ -87,7 +90,7 @@ def _lines(options: argparse.Namespace, words: list[str]) -> Iterator[str]:
         for count in GAMES_ALONE:
             yield markdown_line([f"{count} games alone", "", f"{_games_alone(config.cfg.task.game, count):,.0f}"])
     for count in options.runs:
-        with _shared_gpu(count > 1) as environment:
+        with _shared_gpu(count > 1 and device.type == "cuda") as environment:
             rates = _runs_at_once(count, options.seconds, options.warm_up, words, environment)
         each = f"{min(rates):,.0f} - {max(rates):,.0f}" if count > 1 else f"{rates[0]:,.0f}"
         served = ", by MPS" if environment else ""
@@ -110,11 +113,11 @@ def _runs_at_once(
     count: int, seconds: float, warm_up: float, words: list[str], environment: Mapping[str, str]
 ) -> list[float]:
     """Steps per second of each run."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
         deadline = time.time() + seconds
         command = [sys.executable, str(ROOT / "scripts" / "train.py"), f"task={TASK}", *words]
         settings = [f"store={folder}", "machine.checkpoint_seconds=1e9", f"machine.deadline={deadline}"]
-        logs = [open(Path(folder) / f"{seed}.txt", "w+") for seed in range(count)]  # noqa: SIM115
+        logs = [files.enter_context(open(Path(folder) / f"{seed}.txt", "w+")) for seed in range(count)]
         runs = [
             subprocess.Popen(
                 [*command, *settings, f"seed={seed}"], env={**os.environ, **environment}, stdout=log, stderr=log
@@ -155,7 +158,9 @@ def _shared_gpu(wanted: bool) -> Iterator[dict[str, str]]:
         environment = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
         for path in environment.values():
             Path(path).mkdir()
-        subprocess.run([control, "-d"], env={**os.environ, **environment}, check=True)
+        if subprocess.run([control, "-d"], env={**os.environ, **environment}, check=False).returncode:
+            yield {}  # it has said why, and runs do without
+            return
         try:
             yield environment
         finally:

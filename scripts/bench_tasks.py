@@ -132,7 +132,7 @@ def _seconds(words: list[str]) -> tuple[str, list[float]]:
     timed = [record for record in records if record["epoch"] - record.get("epochs", 1) >= UNTIMED]
     if outcome["status"] == "done" and not timed:
         return "one line of the log holds all epochs", []
-    return outcome["status"], [seconds_per_epoch(record) for record in timed]
+    return outcome["status"], [seconds_per_epoch(record) for record in timed for _ in range(record.get("epochs", 1))]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from nero.playing.animation import check_place, write_animation
 from nero.playing.moves import Move, moves
-from nero.playing.stills import Frame
+from nero.playing.pictures import Frame
 from nero.tasks.ppo import PPO
 from nero.trained.loading import Trained, load_trained
 from nero.trained.options import run_parser, whole
@@ -71,10 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--scale",
         type=whole(1),
-        choices=range(1, 17),
+        choices=range(1, 9),
         default=1,
         metavar="N",
-        help="pixels per pixel, to 16 (default: 1)",
+        help="pixels per pixel, to 8 (default: 1); .mp4 takes the least memory",
     )
     return parser
 

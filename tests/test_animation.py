@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from nero.playing.animation import write_animation
-from nero.playing.stills import LONGEST, Frame, stills
+from nero.playing.pictures import MINUTE, Frame
 from nero.trained.loading import Unusable
 
 KINDS = [".gif", ".png", ".webp"]
@@ -83,39 +83,40 @@ def test_a_single_frame(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", KINDS)
-def test_a_frame_that_stays_for_longer_than_a_still_may(tmp_path: Path, suffix: str) -> None:
+def test_the_same_frames_are_the_same_bytes(tmp_path: Path, suffix: str) -> None:
+    for name, seed in (("one", 0), ("again", 0), ("other", 1)):
+        write_animation(tmp_path / f"{name}{suffix}", moving(40, seed=seed), scale=2)
+    one, again, other = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "again", "other"))
+    assert one == again != other
+
+
+@pytest.mark.parametrize("suffix", KINDS)
+def test_a_frame_that_stays_for_long(tmp_path: Path, suffix: str) -> None:
+    """For longer than a GIF can say in one; what comes then differs everywhere or in a corner."""
     first, then = moving(2)
+    last = then.copy()
+    last[0, 0] = then[0, 0] + 1
+    frames = [first] * (11 * MINUTE + 5) + [then] * (MINUTE - 5) + [last] * 3
     place = tmp_path / f"film{suffix}"
-    write_animation(place, [first] * (11 * LONGEST + 5) + [then])  # a GIF could not say so in one
+    write_animation(place, frames)
     found = shown(place)
-    assert len(found) == 11 * LONGEST + 6
-    assert all(np.array_equal(frame, first) for frame in found[:-1])
-    assert np.array_equal(found[-1], then)
+    assert len(found) == len(frames)
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, frames, strict=True))
 
 
-def test_a_gif_with_too_many_colours_takes_the_nearest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", KINDS)
+def test_too_many_colours_take_the_nearest(tmp_path: Path, suffix: str) -> None:
     first = np.zeros((16, 16, 3), dtype=np.uint8)
     first[..., 0] = np.arange(256).reshape(16, 16)  # 256 reds, of which the last finds no place
     second = first.copy()
     second[0, 0] = (100, 1, 1)
-    write_animation(tmp_path / "film.gif", [first, second])
-    one, other = (frame.astype(int) for frame in shown(tmp_path / "film.gif"))
+    place = tmp_path / f"film{suffix}"
+    write_animation(place, [first, second])
+    one, other = (frame.astype(int) for frame in shown(place))
     assert np.array_equal(one.reshape(256, 3)[:255], first.reshape(256, 3)[:255])
     assert one[15, 15].tolist() == [254, 0, 0]
     assert other[0, 0].tolist() == [100, 0, 0]
     assert np.array_equal(other[1:], one[1:])
-
-
-def test_what_changes_is_in_the_rectangle(tmp_path: Path) -> None:
-    first = np.zeros((6, 7, 3), dtype=np.uint8)
-    second = first.copy()
-    second[2, 3, 1] = second[4, 5, 2] = 9
-    whole, part = stills([first, first, second])
-    assert (whole.actions, part.actions) == (2, 1)
-    assert whole.changed.all()
-    assert whole.part.shape == (6, 7, 3)
-    assert np.array_equal(part.part, second[2:5, 3:6])
-    assert part.changed.sum() == 2
 
 
 @pytest.mark.parametrize("suffix", [*KINDS, ".mp4"])

@@ -5,8 +5,21 @@ from pathlib import Path
 import pytest
 
 from conftest import script_module
+from nero.plans.config import RunConfig
+from nero.runs.store import Store
 
 SMALL = ["data=embedded", "task.train_examples=40", "task.batch_size=20", "machine=cpu"]
+PONG = [
+    "--task",
+    "pong_ppo",
+    "data=embedded",
+    "machine=cpu",
+    "task.environments=2",
+    "task.steps=4",
+    "task.passes=1",
+    "task.minibatches=1",
+    "task.network.hidden=4",
+]
 
 
 def test_every_task_variant_and_optimiser_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,6 +49,31 @@ def test_every_task_variant_and_optimiser_has_a_line(tmp_path: Path, capsys: pyt
         assert 0 < low <= float(line[3]) <= high
         assert line[5] == "2"
     assert out.read_text().strip() in capsys.readouterr().out
+
+
+def test_a_line_of_the_log_that_stands_for_several_epochs_counts_by_the_epoch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [(1, 1, 500), (3, 2, 800), (6, 3, 6), (9, 3, 15), (10, 1, 3)]  # the first two have untimed epochs
+
+    def logged(config: RunConfig) -> dict[str, str]:
+        run = Store(config.cfg.store).run(config.task_name, config.run_id)
+        run.path.mkdir(parents=True)
+        for epoch, epochs, seconds in lines:
+            run.append_metrics({"epoch": epoch, "epochs": epochs, "seconds": seconds})
+        return {"status": "done"}
+
+    monkeypatch.setattr("nero.train.train", logged)
+    assert script_module("bench_tasks").main([*PONG, "--optim", "sgd", "--epochs", "10"]) == 0
+    assert " | 3.000 | 2.000 - 5.000 | " in capsys.readouterr().out
+
+
+def test_a_run_whose_only_line_holds_the_untimed_epochs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*PONG, "--optim", "sgd", "--epochs", "4"]
+    assert script_module("bench_tasks").main([*words, "--variant", "task.log_every=4", "task.log_every=2"]) == 0
+    alone, halves = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| pong")]
+    assert alone[3:6] == ["one line of the log holds all epochs", "", "0"]
+    assert float(halves[3]) >= 0
 
 
 def test_a_run_that_fails_has_its_status_and_its_message(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,13 @@ SMALLER = {
         "task.train_examples=40",
         "task.batch_size=20",
     ),
+    # Steps for one game to finish, without which there is no reward.
+    "pong_ppo": (
+        *(f"task.{name}=1" for name in ("environments", "passes", "log_every")),
+        "task.steps=58",
+        "task.minibatches=2",
+        "task.network.hidden=8",
+    ),
 }
 
 

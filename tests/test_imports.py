@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "nero.train": {"nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
     "nero.trained": {"nero.train", "nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
     "nero.decoding": {"nero.trained", "nero.data", "nero.models", "nero.tasks"},
-    "nero.playing": {"nero.trained", "nero.games", "nero.models", "nero.tasks"},
+    "nero.playing": {"nero.trained", "nero.games", "nero.models", "nero.tasks", "nero.runs"},
 }
 WITHOUT_TORCH = ("nero.plans", "nero.runs", "nero.report", "hydra_plugins.nero_plan")
 

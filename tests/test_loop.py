@@ -3,16 +3,19 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from nero.engine import interrupt
+from nero.engine.capture import WARM_UP
+from nero.engine.loop import Ending
 from nero.engine.precision import set_precision
 from nero.runs.store import RunDirectory, Status
-from toy import Line, make_loop, without_times
+from nero.tasks.base import Batch, Meters, Work
+from toy import CPU, Line, make_loop, without_times
 
 
 @pytest.fixture
@@ -26,12 +29,20 @@ def _no_signal_left_over() -> Iterator[None]:
     interrupt.forget()
 
 
-def reference(tmp_path: Path) -> tuple[list[dict], dict[str, torch.Tensor]]:
+def reference(tmp_path: Path, make: Callable[[], Line] = Line) -> tuple[list[dict], dict[str, torch.Tensor]]:
     """Metrics and weights of an undisturbed run."""
     run = RunDirectory(tmp_path / "reference")
-    task = Line()
+    task = make()
     assert make_loop(task, run).run().status is Status.DONE
     return without_times(run.read_metrics()), task.first.state_dict()
+
+
+def run_until(task: Line, run: RunDirectory, looks: int) -> Ending:
+    """Run until the loop has looked so many times whether to stop; the first look, before any step, is number 0."""
+    seen = iter(range(1000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nero.engine.loop.stop_reason", lambda deadline: "enough" if next(seen) == looks else None)
+        return make_loop(task, run).run()
 
 
 def test_a_run_logs_every_epoch_with_its_step_rate_metrics_and_trace(run: RunDirectory) -> None:
@@ -89,18 +100,17 @@ def test_a_long_epoch_does_not_hide_divergence_until_its_end(run: RunDirectory) 
 
 @pytest.mark.parametrize("stop_after", range(1, 21))
 def test_stopping_after_any_step_and_resuming_gives_the_same_run(
-    run: RunDirectory, tmp_path: Path, stop_after: int, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, tmp_path: Path, stop_after: int
 ) -> None:
-    expected, weights = reference(tmp_path)
-    steps = iter(range(1000))
-    # The first look is at the start of the run, before any step.
-    reason = lambda deadline: "enough" if next(steps) == stop_after else None  # noqa: E731
-    monkeypatch.setattr("nero.engine.loop.stop_reason", reason)
-    ending = make_loop(Line(), run).run()
+    assert_goes_on(run, tmp_path, stop_after, Line)
+
+
+def assert_goes_on(run: RunDirectory, tmp_path: Path, stop_after: int, make: Callable[[], Line]) -> None:
+    expected, weights = reference(tmp_path, make)
+    ending = run_until(make(), run, stop_after)
     assert ending.status is None
     assert ending.reason == "enough"
-    monkeypatch.undo()
-    task = Line()
+    task = make()
     loop = make_loop(task, run)
     assert loop.restore()
     assert (loop.position.epoch, loop.position.step) == (ending.position.epoch, ending.position.step)
@@ -195,6 +205,148 @@ def test_every_precision_trains_and_the_switches_are_all_set_each_time(run: RunD
     assert torch.backends.cudnn.allow_tf32 == (precision != "fp32")
     set_precision("fp32")
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+class Spread(Line):
+    """A line of the log stands for several epochs, and its loss is the sum over them. Epoch e takes 10^e seconds."""
+
+    def __init__(self, epochs: int, log_every: int, steps: int = 3, poison: int | None = None) -> None:
+        super().__init__(epochs, steps, poison)
+        self.log_every, self.now = log_every, 0
+        self.meters = Meters(CPU, sums=("loss",), traces={"loss": steps * log_every})
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        yield from super().batches(epoch, start)
+        self.now += 10**epoch
+
+    def evaluate(self) -> dict[str, float]:
+        return {"train/loss": self.meters.read()["loss"]}
+
+
+@pytest.mark.parametrize(
+    ("epochs", "log_every", "logged", "stand_for"),
+    [(7, 3, [3, 6, 7], [3, 3, 1]), (4, 2, [2, 4], [2, 2]), (2, 5, [2], [2]), (1, 2, [1], [1])],
+)
+def test_a_line_of_the_log_may_stand_for_several_epochs(
+    run: RunDirectory, tmp_path: Path, epochs: int, log_every: int, logged: list[int], stand_for: list[int]
+) -> None:
+    """Against the same run with a line for each."""
+    each, weights = reference(tmp_path, lambda: Spread(epochs, log_every=1))
+    assert [record["epoch"] for record in each] == list(range(1, epochs + 1))
+    assert not any("epochs" in record for record in each), "which would say nothing"
+    task = Spread(epochs, log_every)
+    assert make_loop(task, run).run().status is Status.DONE
+    records = run.read_metrics()
+    assert [record["epoch"] for record in records] == logged
+    assert [record["epochs"] for record in records] == stand_for
+    for record in records:
+        spanned = each[record["epoch"] - record["epochs"] : record["epoch"]]
+        assert record["trace"]["loss"] == [value for one in spanned for value in one["trace"]["loss"]]
+        assert record["train/loss"] == pytest.approx(sum(one["train/loss"] for one in spanned), rel=1e-12)
+        assert {key: record[key] for key in ("step", "lr")} == {key: spanned[-1][key] for key in ("step", "lr")}
+    for name, weight in task.first.state_dict().items():
+        assert torch.equal(weight, weights[name]), "what is logged has no part in training"
+
+
+@pytest.mark.parametrize("stop_after", range(1, 15))
+def test_a_run_that_stops_within_the_span_of_a_line_goes_on_the_same(
+    run: RunDirectory, tmp_path: Path, stop_after: int
+) -> None:
+    assert_goes_on(run, tmp_path, stop_after, lambda: Spread(epochs=5, log_every=2))
+
+
+@pytest.mark.parametrize("looks", [None, 3, 6, 9, 12])
+def test_seconds_are_those_of_all_epochs_of_a_line(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, looks: int | None
+) -> None:
+    task = Spread(epochs=5, log_every=2)
+    monkeypatch.setattr("nero.engine.loop.time.monotonic", lambda: task.now)
+    if looks is not None:
+        ending = run_until(task, run, looks)
+        assert ending.position.step == 0, "between two epochs"
+        task = Spread(epochs=5, log_every=2)
+    loop = make_loop(task, run)
+    loop.restore()
+    ending = loop.run()
+    assert [record["seconds"] for record in run.read_metrics()] == [11, 1100, 10_000]
+    assert ending.position.seconds == 11_111
+
+
+def test_divergence_within_the_span_of_a_line_ends_the_run_at_once(run: RunDirectory) -> None:
+    ending = make_loop(Spread(epochs=9, log_every=3, poison=12), run).run()
+    assert ending.status is Status.DIVERGED
+    assert ending.diverged_at == {"epoch": 5, "step": 13}
+    assert ending.position.total_steps == 15
+    assert [record["epoch"] for record in run.read_metrics()] == [3]
+
+
+def test_a_trace_that_is_too_short_for_a_line_is_refused_before_the_first_step(run: RunDirectory) -> None:
+    task = Line(epochs=4, steps=7)
+    task.log_every = 2
+    with pytest.raises(ValueError, match="trace 'loss' has room for 7 steps, and a line of the log stands for 14"):
+        make_loop(task, run)
+    task = Line(epochs=1, steps=7)
+    task.log_every = 2  # of which there is one
+    assert make_loop(task, run).run().status is Status.DONE
+
+
+class Prepared(Line):
+    """Does work of its own before every batch: adds what it is given, and notes in what arithmetic."""
+
+    def __init__(self, epochs: int = 3, steps: int = 7, device: torch.device = CPU) -> None:
+        super().__init__(epochs, steps, device=device)
+        self.events: list[str] = []
+        self.dtypes: list[torch.dtype] = []
+        self.total = torch.zeros(1, device=device)
+
+    def before_training(self, as_step: Callable[[Work], Work]) -> None:
+        self.events.append("told")
+        self.add = as_step(self._add)
+
+    def _add(self, batch: Batch) -> None:
+        (value,) = batch
+        self.events.append("work")
+        self.dtypes.append((value[:, None] @ value[:, None]).dtype)
+        self.total += value
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        for step, batch in enumerate(super().batches(epoch, start), start):
+            self.add((torch.full((1,), float(epoch * self.steps_per_epoch + step), device=self.device),))
+            self.events.append("batch")
+            yield batch
+
+
+def test_a_task_is_told_once_per_run_before_its_first_batch(run: RunDirectory) -> None:
+    task = Prepared(epochs=2, steps=2)
+    run_until(task, run, looks=3)
+    assert task.events == ["told", *["work", "batch"] * 3]
+    task = Prepared(epochs=2, steps=2)
+    loop = make_loop(task, run)
+    loop.restore()
+    loop.run()
+    assert task.events == ["told", "work", "batch"], "in a run that goes on, too"
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_work_of_a_task_is_done_in_the_arithmetic_of_a_step(
+    run: RunDirectory, precision: str, dtype: torch.dtype
+) -> None:
+    task = Prepared()
+    make_loop(task, run, precision=precision).run()
+    assert task.dtypes == [dtype] * 21
+    assert task.total.tolist() == [sum(range(21))]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_work_of_a_task_is_captured_like_a_step(run: RunDirectory, precision: str) -> None:
+    device = torch.device("cuda")
+    task = Prepared(device=device)
+    make_loop(task, run, device=device, capture=True, precision=precision).run()
+    assert task.events.count("batch") == 21
+    assert task.events.count("work") == WARM_UP + 1 == 3, "from then on its graph does it"
+    assert set(task.dtypes) == {torch.bfloat16 if precision == "bf16" else torch.float32}
+    assert task.total.tolist() == [sum(range(21))]
 
 
 @pytest.mark.gpu

@@ -371,30 +371,43 @@ def test_a_captured_run_on_a_gpu_plays_and_learns_as_one_that_is_not(tmp_path: P
     for other in ("captured", "cpu"):
         assert (ends[other] - ends["eager"]).norm() < 0.04 * way
         for ours, theirs in zip(logs[other], logs["eager"], strict=True):
-            for key in ("train/entropy", "train/value_loss", "train/environment_steps", "train/length"):
-                assert ours[key] == pytest.approx(theirs[key], rel=1e-3, nan_ok=True)
+            for key in ("train/entropy", "train/value_loss", "train/environment_steps"):
+                assert ours[key] == pytest.approx(theirs[key], rel=1e-3)
 
 
-class Coarse(nn.Module):
-    """Sees 14 x 14 pixels, and is quick."""
+class Told(nn.Module):
+    """Is told how far right of the paddle the ball is and how far down, now and three frames ago: it need not see."""
+
+    places: Tensor
 
     def __init__(self, actions: int) -> None:
         super().__init__()
-        self.features = nn.Sequential(nn.AvgPool2d(6), nn.Flatten(), nn.Linear(4 * 14 * 14, 64), nn.ReLU())
-        self.policy, self.value = nn.Linear(64, actions), nn.Linear(64, 1)
+        self.features = nn.Sequential(nn.Linear(4, 32), nn.Tanh())
+        self.policy, self.value = nn.Linear(32, actions), nn.Linear(32, 1)
+        self.register_buffer("places", torch.linspace(-1, 1, 42))
+        for weight in self.policy.parameters():
+            nn.init.zeros_(weight)  # at first every action is as likely as any other
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.features(x)
+        x = x[:, ::3, ::2, ::2]  # the oldest and the newest frame, every other pixel
+        ball, paddle = x[:, :, :40] > 0.8, x[:, :, 40:] > 0.3
+        across = self._middle(ball.sum(dim=2)) - self._middle(paddle.sum(dim=2))
+        features = self.features(torch.cat([across, self._middle(ball.sum(dim=3))], dim=1))
         return self.policy(features), self.value(features).squeeze(1)
+
+    def _middle(self, seen: Tensor) -> Tensor:
+        return (seen * self.places[: seen.shape[2]]).sum(dim=2) / seen.sum(dim=2).clamp(min=1)
 
 
 @pytest.mark.slow
 def test_the_game_is_learnt(tmp_path: Path) -> None:
-    task = make_task(environments=8, steps=64, epochs=60, log_every=20, window=50, network=Coarse)
+    """From losing two balls of three to catching more than two. To learn to see as well takes minutes on a CPU."""
+    learning = {"epochs": 30, "environments": 16, "steps": 32, "clip": 0.2, "discount": 0.95}
+    task = make_task(**learning, window=50, log_every=5, network=Told)
     run = RunDirectory(tmp_path / "run")
-    make_loop(task, run, schedule=linear_to_zero(60)).run()
+    make_loop(task, run, schedule=linear_to_zero(30)).run()
     returns = [record["train/return"] for record in run.read_metrics()]
-    assert returns[0] < 0
+    assert returns[0] < -0.5
     assert returns[-1] > 1
 
 

@@ -14,7 +14,7 @@ from conftest import ROOT
 
 TARGETS = {"setup", "data", "smoke", "test", "lint", "report", "figures", "notebooks", "bench", "clean"}
 MADE_BY_MAKE = {"results/smoke"}
-EXPERIMENTS = {"table1", "ablation", "mnist", "imagenet", "checks"}
+EXPERIMENTS = {path.stem for path in (ROOT / "experiments").glob("*.yaml")}
 
 
 def project() -> dict:
@@ -79,6 +79,22 @@ def test_make_help_explains_every_target() -> None:
     readme = (ROOT / "README.md").read_text()
     for target in re.findall(r"`make ([a-z0-9-]+)", readme):
         assert target in explained, f"the README speaks of make {target}"
+
+
+def test_the_readme_has_a_row_for_every_experiment() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert {"table1", "mnist", "pong", "ablation"} <= EXPERIMENTS
+    for name in EXPERIMENTS - TARGETS:
+        assert f"| `experiments/{name}.yaml` |" in text, name
+        assert f"| `make {name}` |" in text, name
+
+
+def test_contributing_names_every_room() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rooms = {path.parent.name for path in (ROOT / "src" / "nero").glob("*/__init__.py")}
+    assert {"optim", "games", "trained", "playing"} <= rooms
+    for room in rooms:
+        assert f"`{room}`" in text, room
 
 
 def test_cleaning_never_touches_runs() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nero.runs.store import Store
-from nero.runs.tracking import Progress, clock
+from nero.runs.tracking import Progress, clock, seconds_per_epoch
 
 RUN = "task-optim-0.1-s0-00000000"
 
@@ -45,6 +45,33 @@ def test_away_from_a_terminal_there_are_a_few_plain_lines() -> None:
     for text in ("epoch 1/50", "val/error 1.0000", "2.00 s/epoch", "left"):
         assert text in lines[1]
     assert lines[-1] == f"{RUN}  done  epoch 50/50  val/error 0.2500  1:10 in all"
+
+
+@pytest.mark.parametrize("begun", [0, 10, 13])
+def test_the_first_line_of_the_log_is_shown_whatever_epoch_it_is_of(begun: int) -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+    progress.start(RUN, Path(), {}, 50, begun, "val/error")
+    for epoch in (20, 30, 40, 50):
+        progress.epoch({**record(epoch), "epochs": 10})
+    lines = stream.getvalue().splitlines()
+    assert [line.split("  ")[1] for line in lines] == [f"epoch {begun}/50", "epoch 20/50", "epoch 50/50"]
+    assert "0.20 s/epoch" in lines[1], "of the 2 seconds that ten of them took"
+
+
+def test_each_run_of_a_process_has_its_own_first_line() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+    for _ in range(2):
+        play(progress, 5)
+    assert stream.getvalue().count("epoch 1/5 ") == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds"), [({}, 6.0), ({"epochs": 1}, 6.0), ({"epochs": 4}, 1.5), ({"seconds": 0}, 0.0)]
+)
+def test_seconds_per_epoch(more: dict[str, float], seconds: float) -> None:
+    assert seconds_per_epoch({"epoch": 8, "seconds": 6, **more}) == seconds
 
 
 @pytest.mark.parametrize(("final", "text"), [(6.494e269, "6.494e+269"), (None, "not finite")])

@@ -12,7 +12,21 @@ from nero.data.sources import MissingData
 from nero.engine import interrupt
 from nero.plans.config import ConfigError, RunConfig, compose
 from nero.runs.store import RunDirectory, Store
-from nero.train import choose_capture, choose_device, train
+from nero.tasks.classification import Classification
+from nero.train import build_optimizers, build_task, choose_capture, choose_device, train
+
+PONG = [
+    "task=pong_ppo",
+    "data=embedded",
+    "machine=cpu",
+    "task.environments=2",
+    "task.steps=4",
+    "task.passes=1",
+    "task.minibatches=1",
+    "task.network.hidden=4",
+    "task.epochs=6",
+    "task.log_every=2",
+]
 
 
 def prepare(tmp_path: Path, small: list[str], *words: str) -> tuple[RunConfig, RunDirectory]:
@@ -143,6 +157,86 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
     assert finals[0] == finals[1]
     assert finals[0] != finals[2]
     assert all(math.isfinite(x) for x in finals[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "norm"),
+    [
+        ([], 0.5),
+        (["task.clip_norm=0.25"], 0.25),
+        (["+optim.clip_norm=0.125"], 0.125),
+        (["+optim.clip_norm=2", "task.clip_norm=0.25"], 2.0),
+        (["+optim.clip_norm=null"], None),
+        (["task.clip_norm=null"], None),
+    ],
+)
+def test_gradients_are_clipped_as_the_optimiser_says_and_else_as_the_task_says(
+    tmp_path: Path, words: list[str], norm: float | None
+) -> None:
+    config, _ = prepare(tmp_path, PONG, "optim=sgd", *words)
+    task = build_task(config, torch.device("cpu"))
+    [optimizer] = build_optimizers(config.cfg.optim, task).values()
+    weights = list(task.networks()["network"].parameters())
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    expected = math.sqrt(sum(weight.numel() for weight in weights)) if norm is None else norm
+    assert torch.cat([weight.grad.flatten() for weight in weights]).norm().item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("of_task", "of_machine", "during"),
+    [(None, "null", None), (3, "null", 3), (3, "2", 2), (None, "2", 2)],
+)
+@pytest.mark.parametrize("end", ["done", "failed"])
+def test_a_run_has_the_threads_of_its_machine_else_of_its_task_and_leaves_none_behind(
+    tmp_path: Path,
+    small: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    of_task: int | None,
+    of_machine: str,
+    during: int | None,
+    end: str,
+) -> None:
+    seen, evaluate = [], Classification.evaluate
+
+    def watched(self: Classification) -> dict[str, float]:
+        seen.append(torch.get_num_threads())
+        if end == "failed":
+            raise RuntimeError
+        return evaluate(self)
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(Classification, "evaluate", watched)
+    monkeypatch.setattr(Classification, "threads", of_task)
+    config, _ = prepare(tmp_path, small, f"machine.threads={of_machine}", "task.epochs=1")
+    assert train(config)["status"] == end
+    assert seen == [during or before]
+    assert torch.get_num_threads() == before
+
+
+def test_a_run_that_is_refused_leaves_no_threads_behind(tmp_path: Path, small: list[str]) -> None:
+    before = torch.get_num_threads()
+    config, _ = prepare(tmp_path, small, f"machine.threads={before + 1}", "+optim.clip_norm=-1")
+    with pytest.raises(ConfigError, match="clip_norm"):
+        train(config)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(("updates", "done"), [(1, 0), (2, 2), (3, 2), (5, 4)])
+def test_epochs_done_are_those_that_are_logged_where_a_line_stands_for_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: int, done: int
+) -> None:
+    config, run = prepare(tmp_path, PONG)
+    looks = iter(range(1000))  # one before the first update, and one after each
+    with monkeypatch.context() as patch:
+        patch.setattr("nero.engine.loop.stop_reason", lambda _: "enough" if next(looks) == updates else None)
+        assert train(config)["status"] == "interrupted"
+    summary = run.read_summary()
+    assert summary is not None
+    assert (summary["status"], summary["epochs_done"]) == ("running", done)
+    assert train(config)["epochs_done"] == 6
+    assert [record["epoch"] for record in run.read_metrics()] == [2, 4, 6]
 
 
 @pytest.mark.gpu

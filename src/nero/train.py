@@ -45,12 +45,15 @@ def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
     capture = choose_capture(machine.capture, device)
     if reason := interrupt.stop_reason(_deadline(machine)):
         return {"run_id": run.run_id, "status": "interrupted", "message": reason}
+    threads = torch.get_num_threads()
     try:
         with run.exclusive():
             # Whoever held the run until now may have finished it.
             return _settled(run) or _carry_out(config, run, device, capture, [progress or Progress()])
     except RunBusy as busy:
         return {"run_id": run.run_id, "status": "busy", "message": str(busy)}
+    finally:
+        torch.set_num_threads(threads)  # whatever became of the run: others may follow in this process
 
 
 def _carry_out(
@@ -61,7 +64,6 @@ def _carry_out(
     loop: Loop | None = None
     reason: str | None = None
     kept = False
-    threads = torch.get_num_threads()
     try:
         loop = build_loop(config, run, device, capture, trackers)
         fixed |= _task_summary(loop.task)
@@ -99,7 +101,6 @@ def _carry_out(
         tracker.finish(outcome)
     # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected.
     del loop
-    torch.set_num_threads(threads)
     torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":

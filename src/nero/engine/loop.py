@@ -103,6 +103,7 @@ class Loop:
     ) -> None:
         self.task, self.optimizers, self.schedule = task, dict(optimizers), schedule
         self.run_directory, self.trackers, self.settings = run, trackers, settings
+        _check_rooms(task)
         device = settings.device
         set_precision(settings.precision)
         torch.backends.cudnn.benchmark = True  # batches have few shapes: measure once which algorithm is fastest
@@ -267,3 +268,11 @@ class Loop:
         self.position = Position(**state["position"])
         self.run_directory.keep_metrics(epochs=self.position.epoch)
         return True
+
+
+def _check_rooms(task: Task) -> None:
+    """A trace that is too short would end a run in an error that names no trace, and on a GPU no step either."""
+    steps = task.steps_per_epoch * min(task.log_every, task.epochs)
+    for name, room in task.meters.trace_rooms().items():
+        if room < steps:
+            raise ValueError(f"the trace {name!r} has room for {room} steps, and a line of the log stands for {steps}")

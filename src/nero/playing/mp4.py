@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from nero.playing.stills import RATE, Frame
+from nero.playing.pictures import RATE, Frame
 from nero.trained.loading import Unusable
 
 

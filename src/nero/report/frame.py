@@ -28,7 +28,7 @@ RUN_COLUMNS = {
     "parameters": "Int64",
 }
 WHOSE = ("run_id", "task", "optim", "lr", "seed")
-NOT_CURVES = frozenset({"epoch", "step", "trace"})
+NOT_CURVES = frozenset({"epoch", "epochs", "step", "trace"})
 
 
 def load_runs(store: Store) -> pd.DataFrame:

@@ -1,19 +1,30 @@
 """Writes that a kill at any moment cannot leave half done."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Put `data` at `path` whole or not at all: written beside it, flushed to disk, then renamed over it."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A place beside `path` to write to: what is there in the end is flushed to disk, then renamed over `path`.
+
+    If anything is raised, it is gone, and `path` is as it was.
+    """
     # The process id keeps two writers of one path (a lock held wrongly, a report run twice) out of each other's file.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
+        yield part
+        with part.open("rb+") as file:
             os.fsync(file.fileno())
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Put `data` at `path` whole or not at all."""
+    with replacing(path) as part:
+        part.write_bytes(data)

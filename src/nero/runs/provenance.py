@@ -12,7 +12,7 @@ from typing import Any
 
 import nero
 
-PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "triton")
+PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "triton", "ale-py")
 
 
 def provenance(device: str) -> dict[str, Any]:

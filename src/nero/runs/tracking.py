@@ -48,10 +48,9 @@ class Progress:
             self._show(self._line(epoch + step / steps, f"{epoch + step / steps:.2f}"))
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        epoch = int(record["epoch"])
+        epoch, is_first = int(record["epoch"]), self.seconds is None
         self.value, self.seconds = record.get(self.metric), seconds_per_epoch(record)
-        last_or_first = epoch in (self.first + 1, self.epochs)
-        if last_or_first or time.monotonic() - self.shown > self.every:
+        if is_first or epoch == self.epochs or time.monotonic() - self.shown > self.every:
             self._show(self._line(epoch, str(epoch)))
 
     def finish(self, summary: Mapping[str, Any]) -> None:

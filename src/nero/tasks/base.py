@@ -64,7 +64,7 @@ class Context:
 
 
 class Meters:
-    """Sums and traces over an epoch, kept on the device and read once at its end.
+    """Sums and traces over the epochs of a line of the log, kept on the device and read once at their end.
 
     Everything is allocated here and only ever changed in place, so that updates can be part of a captured step.
     """
@@ -81,7 +81,7 @@ class Meters:
         self._sums[name].add_(value.detach() if isinstance(value, Tensor) else value)
 
     def append_(self, name: str, value: Tensor) -> None:
-        """Put the next value of a trace, one per step."""
+        """Put the next value of a trace, one per step; there is room for as many as were asked for."""
         place = self._places[name]
         self._traces[name].index_copy_(0, place, value.detach().reshape(1).to(torch.float32))
         place.add_(1)
@@ -90,6 +90,10 @@ class Meters:
         """The sums, in one transfer from the device."""
         values: list[float] = torch.stack(list(self._sums.values())).tolist()
         return dict(zip(self._sums, values, strict=True))
+
+    def trace_rooms(self) -> dict[str, int]:
+        """Values that each trace has room for."""
+        return {name: len(trace) for name, trace in self._traces.items()}
 
     def read_traces(self) -> dict[str, list[float]]:
         return {name: trace[: int(self._places[name])].tolist() for name, trace in self._traces.items()}
@@ -151,7 +155,7 @@ class Task(ABC):
         """Metrics of the epoch, or of all `log_every` epochs, that have just ended: "train/loss", "val/error"."""
 
     def traces(self) -> dict[str, list[float]]:
-        """Values per step of the epoch that has just ended, for figures that are drawn against iterations."""
+        """Values per step of what `evaluate` has metrics of, for figures that are drawn against iterations."""
         return self.meters.read_traces()
 
     def state_dict(self) -> dict[str, Any]:
