@@ -121,7 +121,7 @@ class PPO(Task):
         if not self.playing:
             self._begin_games(epoch)
         self._collect(epoch)
-        for _, order in zip(range(self.passes), self._orders(epoch), strict=True):
+        for order in self._orders(epoch):
             yield from ((indices,) for indices in order.chunk(self.minibatches))
         self.rollout.wait()  # until the update is done, without keeping a core from other runs' games
 
@@ -214,8 +214,8 @@ class PPO(Task):
         clipped_values = old_values + (values - old_values).clamp(-self.clip, self.clip)
         value_loss = 0.5 * torch.maximum((values - returns) ** 2, (clipped_values - returns) ** 2).mean()
 
-        probabilities = logits.log_softmax(dim=1)
-        entropy = -(probabilities.exp() * probabilities).sum(dim=1).mean()
+        log_probs = logits.log_softmax(dim=1)
+        entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
 
         clipped = ((ratios - 1).abs() > self.clip).float().mean()
         # Of the estimates of the divergence from the policy that played, one that has little variance and no sign.
@@ -357,8 +357,8 @@ class Rollout:
             self.done.synchronize()
 
     def seen(self) -> dict[str, Tensor]:
-        """What the next rollout starts from."""
-        return {"frames": self.frames[self.steps :], "age": self.age[self.steps]}
+        """What the next rollout starts from. Copies: to save a part of a tensor is to save all of it."""
+        return {"frames": self.frames[self.steps :].clone(), "age": self.age[self.steps].clone()}
 
     def restore_seen_(self, seen: Mapping[str, Tensor]) -> None:
         self.frames[self.steps :] = seen["frames"].to(self.device)
