@@ -25,6 +25,15 @@ SMALL = (
     "task.depth=3",
     "machine=cpu",
 )
+# Of playing too; a game does not come to its end in so few steps.
+SMALL_PONG = (
+    "machine=cpu",
+    "task.environments=2",
+    "task.steps=4",
+    "task.passes=1",
+    "task.minibatches=1",
+    "task.network.hidden=4",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,19 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import script_module
+from conftest import SMALL_PONG, script_module
 
 MPS = "nvidia-cuda-mps-control"
-SMALL = [
-    "machine=cpu",
-    "task.environments=2",
-    "task.steps=4",
-    "task.passes=1",
-    "task.minibatches=1",
-    "task.network.hidden=4",
-    "task.epochs=4",
-    "task.log_every=1",
-]
+SMALL = [*SMALL_PONG, "task.epochs=4", "task.log_every=1"]
 ENOUGH = ["--seconds", "100", "--warm-up", "0"]  # for runs that end by themselves
 NUMBER = r"[\d,]+"
 

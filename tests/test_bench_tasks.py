@@ -4,22 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import script_module
+from conftest import SMALL_PONG, script_module
 from nero.plans.config import RunConfig
 from nero.runs.store import Store
 
 SMALL = ["data=embedded", "task.train_examples=40", "task.batch_size=20", "machine=cpu"]
-PONG = [
-    "--task",
-    "pong_ppo",
-    "data=embedded",
-    "machine=cpu",
-    "task.environments=2",
-    "task.steps=4",
-    "task.passes=1",
-    "task.minibatches=1",
-    "task.network.hidden=4",
-]
+PONG = ["--task", "pong_ppo", "data=embedded", *SMALL_PONG]
 
 
 def test_every_task_variant_and_optimiser_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

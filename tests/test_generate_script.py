@@ -11,7 +11,7 @@ from torch import nn
 from conftest import script_module
 from nero.data.corpus import grammar_corpus
 from nero.runs.store import RunDirectory
-from whole_runs import trained
+from whole_runs import assert_only_runs_of_a_kind, trained
 
 TINY = (
     "task=wikitext2_transformer",
@@ -112,16 +112,7 @@ def test_unknown_words_of_a_prompt(run: RunDirectory, capsys: pytest.CaptureFixt
 
 
 def test_a_run_that_writes_no_text(run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = RunDirectory(tmp_path / "other")
-    other.path.mkdir()
-    config = run.read_config()
-    target = {"_target_": "nero.tasks.translation.Translation"}
-    other.write_config({**config, "task_name": "multi30k_transformer", "task": target})
-    assert main([str(other.path)]) == 2
-    assert "is a run of multi30k_transformer, not of a LanguageModelling task" in capsys.readouterr().err
-    other.write_config(config)
-    assert main([str(other.path)]) == 2
-    assert "other kept no checkpoint" in capsys.readouterr().err
+    assert_only_runs_of_a_kind(main, run, "LanguageModelling", tmp_path, capsys)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from nero.games.catch import Catch
 from nero.models.policy import Policy
 from nero.runs.store import RunDirectory
 from test_animation import fake_ffmpeg, pictures
-from whole_runs import trained
+from whole_runs import assert_only_runs_of_a_kind, trained
 
 TINY = (
     "task=pong_ppo",
@@ -150,16 +150,7 @@ def test_places_where_nothing_can_be_written_are_refused_before_a_run_is_looked_
 
 
 def test_a_run_that_does_not_play(run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = RunDirectory(tmp_path / "other")
-    other.path.mkdir()
-    config = run.read_config()
-    target = {"_target_": "nero.tasks.translation.Translation"}
-    other.write_config({**config, "task_name": "multi30k_transformer", "task": target})
-    assert main([str(other.path)]) == 2
-    assert "is a run of multi30k_transformer, not of a PPO task" in capsys.readouterr().err
-    other.write_config(config)
-    assert main([str(other.path)]) == 2
-    assert "other kept no checkpoint" in capsys.readouterr().err
+    assert_only_runs_of_a_kind(main, run, "PPO", tmp_path, capsys)
 
 
 @pytest.mark.parametrize("words", [["--games", "0"], ["--steps", "0"], ["--seed", "-1"], ["--scale", "17"]])

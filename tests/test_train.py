@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import ROOT
+from conftest import ROOT, SMALL_PONG
 from nero.data.sources import MissingData
 from nero.engine import interrupt
 from nero.plans.config import ConfigError, RunConfig, compose
@@ -15,18 +15,7 @@ from nero.runs.store import RunDirectory, Store
 from nero.tasks.classification import Classification
 from nero.train import build_optimizers, build_task, choose_capture, choose_device, train
 
-PONG = [
-    "task=pong_ppo",
-    "data=embedded",
-    "machine=cpu",
-    "task.environments=2",
-    "task.steps=4",
-    "task.passes=1",
-    "task.minibatches=1",
-    "task.network.hidden=4",
-    "task.epochs=6",
-    "task.log_every=2",
-]
+PONG = ["task=pong_ppo", "data=embedded", *SMALL_PONG, "task.epochs=6", "task.log_every=2"]
 
 
 def prepare(tmp_path: Path, small: list[str], *words: str) -> tuple[RunConfig, RunDirectory]:

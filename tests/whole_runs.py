@@ -1,7 +1,7 @@
 """What tests of tasks do with whole runs."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -93,3 +93,19 @@ def trained(store: Path, words: Sequence[str]) -> RunDirectory:
     config = compose([*words, f"store={store}"])
     assert train(config)["status"] == "done"
     return Store(store).run(config.task_name, config.run_id)
+
+
+def assert_only_runs_of_a_kind(
+    main: Callable[[list[str]], int], run: RunDirectory, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that looks at trained runs says so of one of another task, and of one without a checkpoint."""
+    other = RunDirectory(tmp_path / "other")
+    other.path.mkdir()
+    config = run.read_config()
+    target = {"_target_": "nero.tasks.translation.Translation"}
+    other.write_config({**config, "task_name": "multi30k_transformer", "task": target})
+    assert main([str(other.path)]) == 2
+    assert f"is a run of multi30k_transformer, not of a {kind} task" in capsys.readouterr().err
+    other.write_config(config)
+    assert main([str(other.path)]) == 2
+    assert "other kept no checkpoint" in capsys.readouterr().err
