@@ -28,7 +28,7 @@ from nero.games.base import GameError
 from nero.plans.config import ROOT, ConfigError, compose
 from nero.report.table_formats import markdown_line
 from nero.runs.atomic import write_atomic
-from nero.runs.provenance import code_version, versions
+from nero.runs.provenance import code_in_words, versions
 from nero.runs.store import Store
 
 TASK = "pong_ppo"
@@ -76,12 +76,11 @@ def _lines(options: argparse.Namespace, words: list[str]) -> Iterator[str]:
 
     config = compose([f"task={TASK}", *words])
     device = choose_device(config.cfg.machine.device)
-    commit, dirty = code_version()
     told = [
         device_name(device),
         f"{os.cpu_count()} CPU cores",
         *(f"{package} {version}" for package, version in versions(("torch", "ale-py")).items()),
-        f"code {(commit or 'unknown')[:10]}{' with changes' if dirty else ''}",
+        code_in_words(),
         *words,
     ]
     yield from ("# Environment steps per second", "", f"{config.cfg.task.game}; {', '.join(told)}.", "")

@@ -1,30 +1,19 @@
 """Animations read back by Pillow, and what ffmpeg is given by a program that takes its place."""
 
-import sys
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageSequence
+from PIL import Image
 
+from animations import COPY, fake_ffmpeg, pictures
 from nero.playing.animation import write_animation
 from nero.playing.pictures import MINUTE, Frame
 from nero.trained.loading import Unusable
 
 KINDS = [".gif", ".png", ".webp"]
-COPY = "pathlib.Path(sys.argv[-1].removeprefix('file:')).write_bytes(sys.stdin.buffer.read())"
-
-
-def fake_ffmpeg(folder: Path, code: str = COPY) -> Path:
-    """A folder for PATH, in which ffmpeg notes its words in folder/words and runs this code."""
-    program = folder / "bin" / "ffmpeg"
-    program.parent.mkdir(parents=True)
-    note = f"pathlib.Path({str(folder / 'words')!r}).write_text('\\n'.join(sys.argv[1:]))"
-    program.write_text("\n".join([f"#!{sys.executable}", "import pathlib, sys", note, code]))
-    program.chmod(0o755)
-    return program.parent
 
 
 def moving(count: int, size: tuple[int, int] = (12, 10), seed: int = 0) -> list[Frame]:
@@ -39,12 +28,6 @@ def moving(count: int, size: tuple[int, int] = (12, 10), seed: int = 0) -> list[
         frame[top : top + 3, left : left + 2] = random.integers(0, 4, 3) * 80
         frames.append(frames[-1].copy() if len(frames) % 3 == 2 else frame)
     return frames
-
-
-def pictures(path: Path) -> list[tuple[Frame, float]]:
-    """Each picture of a file, and for how many milliseconds it stays."""
-    with Image.open(path) as images:
-        return [(np.asarray(image.convert("RGB")), image.info["duration"]) for image in ImageSequence.Iterator(images)]
 
 
 def shown(path: Path) -> list[Frame]:

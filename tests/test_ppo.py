@@ -20,12 +20,12 @@ from nero.games.base import Turn
 from nero.games.catch import Catch
 from nero.models.policy import Policy
 from nero.plans.config import compose
-from nero.runs.store import RunDirectory, Store
+from nero.runs.store import RunDirectory
 from nero.tasks.base import Context
 from nero.tasks.ppo import PPO, Scores, as_input, discounted_sums
 from nero.train import build_optimizers, build_task, train
 from toy import make_loop, without_times
-from whole_runs import assert_one_line, final_weights, prepare
+from whole_runs import assert_one_line, final_weights, prepare, train_until
 
 TASK = "pong_ppo"
 CPU = torch.device("cpu")
@@ -276,25 +276,34 @@ def test_a_cut_run_on_games_that_can_be_saved_goes_on_as_if_nothing_had_happened
     train(config)
     for stop in (1, 3, 5):  # after so many updates, in the middle of what a line of the log stands for and not
         config, run = prepare(tmp_path / str(stop), TASK, *SMALL)
-        _train_until(config, stop)
+        train_until(config, stop)
         assert train(config)["status"] == "done"
         assert without_times(run.read_metrics()) == without_times(whole.read_metrics())
         for ours, theirs in zip(final_weights(run), final_weights(whole), strict=True):
             assert torch.equal(ours, theirs)
 
 
-def _train_until(config: Any, updates: int) -> None:
-    looks = iter(range(1000))
-    with pytest.MonkeyPatch.context() as patch:
-        # One look before the first update, and one after each.
-        patch.setattr("nero.engine.loop.stop_reason", lambda _: "enough" if next(looks) == updates else None)
-        assert train(config)["status"] == "interrupted"
+def test_the_speed_of_a_run_that_goes_on_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update takes a second, and what was played before the cut took no time of the process that goes on."""
+    now, collect = [0.0], PPO._collect
+
+    def slowly(self: PPO, epoch: int) -> None:
+        collect(self, epoch)
+        now[0] += 1
+
+    monkeypatch.setattr("nero.tasks.ppo.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(PPO, "_collect", slowly)
+    config, run = prepare(tmp_path, TASK, *SMALL)
+    train_until(config, 3)
+    now[0] += 500
+    assert train(config)["status"] == "done"
+    assert [record["train/steps_per_second"] for record in run.read_metrics()] == [24.0, 24.0, 24.0]
 
 
 def test_emulators_begin_anew_and_the_log_says_so(tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
     config, run = prepare(tmp_path, TASK, *SMALL, "data=real")
-    _train_until(config, 4)
+    train_until(config, 4)
     assert train(config)["status"] == "done"
     assert [record["train/restarts"] for record in run.read_metrics()] == [0, 0, 1]
     assert [record["train/environment_steps"] for record in run.read_metrics()] == [48, 96, 144]
@@ -411,9 +420,10 @@ def test_the_game_is_learnt(tmp_path: Path) -> None:
     assert returns[-1] > 1
 
 
-def test_a_store_of_runs_keeps_the_number_of_threads(tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    config, _ = prepare(tmp_path, TASK, *SMALL, "machine.threads=2", "task.epochs=1")
-    train(config)
-    assert torch.get_num_threads() == threads
-    assert len(Store(tmp_path).runs()) == 1
+def test_on_a_cpu_torch_keeps_its_threads() -> None:
+    assert make_task().threads is None
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_torch_leaves_the_cores_to_the_games() -> None:
+    assert make_task(torch.device("cuda")).threads == 1

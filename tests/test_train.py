@@ -14,6 +14,7 @@ from nero.plans.config import ConfigError, RunConfig, compose
 from nero.runs.store import RunDirectory, Store
 from nero.tasks.classification import Classification
 from nero.train import build_optimizers, build_task, choose_capture, choose_device, train
+from whole_runs import train_until
 
 PONG = ["task=pong_ppo", "data=embedded", *SMALL_PONG, "task.epochs=6", "task.log_every=2"]
 
@@ -214,13 +215,10 @@ def test_a_run_that_is_refused_leaves_no_threads_behind(tmp_path: Path, small: l
 
 @pytest.mark.parametrize(("updates", "done"), [(1, 0), (2, 2), (3, 2), (5, 4)])
 def test_epochs_done_are_those_that_are_logged_where_a_line_stands_for_several(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: int, done: int
+    tmp_path: Path, updates: int, done: int
 ) -> None:
     config, run = prepare(tmp_path, PONG)
-    looks = iter(range(1000))  # one before the first update, and one after each
-    with monkeypatch.context() as patch:
-        patch.setattr("nero.engine.loop.stop_reason", lambda _: "enough" if next(looks) == updates else None)
-        assert train(config)["status"] == "interrupted"
+    train_until(config, updates)
     summary = run.read_summary()
     assert summary is not None
     assert (summary["status"], summary["epochs_done"]) == ("running", done)

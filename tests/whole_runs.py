@@ -58,6 +58,14 @@ def assert_cut_runs_go_on(tmp_path: Path, task: str, *words: str) -> None:
             assert torch.equal(ours, theirs)
 
 
+def train_until(config: RunConfig, updates: int) -> None:
+    """Stop a run that looks between its epochs alone after so many of them."""
+    looks = iter(range(1000))  # one before the first, and one after each
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nero.engine.loop.stop_reason", lambda deadline: "enough" if next(looks) == updates else None)
+        assert train(config)["status"] == "interrupted"
+
+
 def assert_follows_the_cpu(
     tmp_path: Path, task: str, rate: float, words: Sequence[str], gpu: Sequence[str] = ()
 ) -> None:

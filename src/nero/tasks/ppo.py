@@ -95,7 +95,7 @@ class PPO(Task):
         self.scores = Scores(environments, window)
         self.playing = False  # whether the games have begun
         self.restarts = 0
-        self.clock = time.monotonic()
+        self.since = time.monotonic(), 0  # the last line of the log: when, and after how many steps
         self.decide: Work = self._decide
         self.take_in: Work = self._take_in
         self.judge: Work = self._judge
@@ -114,6 +114,7 @@ class PPO(Task):
 
     def before_training(self, as_step: Callable[[Work], Work]) -> None:
         self.decide, self.take_in, self.judge = map(as_step, (self._decide, self._take_in, self._judge))
+        self.since = time.monotonic(), self.scores.steps  # what was played before a resume took other time
 
     # playing
 
@@ -227,15 +228,13 @@ class PPO(Task):
 
     def evaluate(self) -> dict[str, float]:
         sums = self.meters.read()
-        clock, played = time.monotonic(), sums["count"] / self.steps_per_epoch * self.steps * self.environments
-        speed, self.clock = played / (clock - self.clock), clock
-        self.scores.steps += round(played)
+        (begun, steps), self.since = self.since, (time.monotonic(), self.scores.steps)
         return {
             **{f"train/{name}": sums[name] / max(sums["count"], 1.0) for name in MEANS},
             "train/return": self.scores.mean_return(),
             "train/length": self.scores.mean_length(),
             "train/environment_steps": self.scores.steps,
-            "train/steps_per_second": speed,
+            "train/steps_per_second": (self.since[1] - steps) / (self.since[0] - begun),
             "train/restarts": self.restarts,
         }
 
@@ -379,6 +378,7 @@ class Scores:
     def add(self, turn: Turn) -> None:
         self.returns += turn.rewards
         self.lengths += 1
+        self.steps += len(self.lengths)
         if turn.over.any():
             self.finished.extend(zip(self.returns[turn.over].tolist(), self.lengths[turn.over].tolist(), strict=True))
             self.returns[turn.over], self.lengths[turn.over] = 0.0, 0
