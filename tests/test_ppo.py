@@ -112,8 +112,7 @@ def test_a_rollout_holds_what_was_seen_done_and_won_across_updates() -> None:
         list(task.batches(epoch))  # as it stands: nothing is learnt in between
         for step in range(STEPS):
             stacked = replay.stacked()
-            at = torch.full((GAMES,), step)
-            assert torch.equal(rollout.observations(at, torch.arange(GAMES)), stacked)
+            assert torch.equal(rollout.observations(step * GAMES + torch.arange(GAMES)), stacked)
             with torch.no_grad():
                 logits, values = network(stacked.float() / 255)
             actions = rollout.actions[step]
@@ -145,7 +144,7 @@ def test_sums_ahead_are_the_recurrence_from_the_end(values: list[list[float]], s
     for value, end in zip(given_values.flip(0), ended.flip(0), strict=True):
         total = value + factor * torch.where(end, 0.0, total)
         expected.append(total)
-    sums = discounted_sums(given_values, ended, factor)
+    sums = discounted_sums(given_values, ended.double(), factor)
     assert torch.allclose(sums, torch.stack(expected[::-1]), atol=1e-9)
 
 
@@ -166,9 +165,7 @@ def test_the_loss_is_the_clipped_objective_and_its_gradient() -> None:
         getattr(rollout, field).flatten()[indices]
         for field in ("actions", "log_probs", "advantages", "values", "returns")
     )
-    stacks = torch.stack(
-        [rollout.observations(torch.tensor([i // GAMES]), torch.tensor([i % GAMES]))[0] for i in indices.tolist()]
-    )
+    stacks = torch.stack([rollout.observations(torch.tensor([i]))[0] for i in indices.tolist()])
     logits, values = task.network(as_input(stacks))
     policy = Categorical(logits=logits)
     terms, value_terms, clipped = [], [], 0

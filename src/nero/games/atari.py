@@ -4,9 +4,9 @@ Of those wrappers the emulator's threads do: FIRE and then no-ops at reset, up t
 with the larger value of the last two in each pixel, grey pixels, an end at each lost life with the game going on, a new
 game in the very step in which one ended, and no sticky actions.
 
-Left for the device, which has time, are: the resizing to 84 x 84, a fifth of what a step would cost here; the stack of
-4 frames, so that each is moved once; and the sign of rewards, so that whole games can be told by their score.
-docs/reproduction.md lists what remains different.
+Left for the device, which has time, are: the resizing to 84 x 84, a fifth of what a step would cost here; and the stack
+of 4 frames, so that each is moved once. Rewards are the game's own, so that whole games can be told by their score; the
+task learns from their sign. docs/reproduction.md lists what remains different.
 """
 
 import difflib

@@ -36,6 +36,7 @@ from nero.models.policy import FRAMES, SIDE
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Task, Work, check_whole
 
 EARLIER = FRAMES - 1  # frames that a stack has beside the newest
+WATCHING = 2e-4  # s, about as long as the device takes to decide
 MEANS = ("entropy", "value_loss", "policy_loss", "kl", "clip_fraction")
 """What is logged of updates, as means over their minibatches."""
 
@@ -97,8 +98,8 @@ class PPO(Task):
         self.restarts = 0
         self.since = time.monotonic(), 0  # the last line of the log: when, and after how many steps
         self.decide: Work = self._decide
-        self.take_in: Work = self._take_in
-        self.judge: Work = self._judge
+        self.go_on: Work = self._go_on
+        self.finish: Work = self._finish
 
     def make_games(self, count: int, colour: bool = False) -> Games:
         """The game by ale-py, or the embedded one in its place."""
@@ -113,7 +114,7 @@ class PPO(Task):
         return {NETWORK: self.network}
 
     def before_training(self, as_step: Callable[[Work], Work]) -> None:
-        self.decide, self.take_in, self.judge = map(as_step, (self._decide, self._take_in, self._judge))
+        self.decide, self.go_on, self.finish = map(as_step, (self._decide, self._go_on, self._finish))
         self.since = time.monotonic(), self.scores.steps  # what was played before a resume took other time
 
     # playing
@@ -143,16 +144,15 @@ class PPO(Task):
         """Play, and leave in the rollout what was seen, done and won."""
         rollout, games = self.rollout, self.games
         rollout.begin_(self._luck(epoch))
+        self.decide(())
         turn: Turn | None = None
-        for _ in range(self.steps):
-            self.decide(())
+        for step in range(1, self.steps + 1):
             games.send(rollout.wait_for_actions())
             if turn is not None:
                 self.scores.add(turn)  # while the games go on
             turn = games.receive()
             rollout.upload(turn)
-            self.take_in(())
-        self.judge(())
+            (self.go_on if step < self.steps else self.finish)(())
         assert turn is not None
         self.scores.add(turn)
 
@@ -169,27 +169,33 @@ class PPO(Task):
     def _decide(self, nothing: Batch) -> None:
         """What to do in the present step of each game."""
         rollout = self.rollout
-        now, games = rollout.now.expand(self.environments), rollout.every_game
-        logits, values = self._outputs(rollout.observations(now, games))
-        actions = (logits + rollout.luck[rollout.now].squeeze(0)).argmax(dim=1)
-        rollout.put_(actions=actions, values=values, log_probs=_log_probs(logits, actions))
+        logits, values = self._outputs(rollout.observations(rollout.now))
+        (luck,) = rollout.at(rollout.now, "luck")
+        actions = (logits + luck).argmax(dim=1)
         rollout.download_actions_(actions)
+        rollout.put_(actions=actions, values=values, logits=logits)
 
     @torch.no_grad()
-    def _take_in(self, nothing: Batch) -> None:
-        """What became of it."""
+    def _go_on(self, nothing: Batch) -> None:
+        """See what became of it, and decide again."""
         self.rollout.take_in_(self.resize)
+        self._decide(nothing)
 
     @torch.no_grad()
-    def _judge(self, nothing: Batch) -> None:
-        """How much better each action was than expected: generalised advantage estimation (Schulman et al., 2016)."""
+    def _finish(self, nothing: Batch) -> None:
+        """See what became of the last step, and judge them all: how much better was each action than expected?
+
+        By generalised advantage estimation (Schulman et al., 2016).
+        """
         rollout = self.rollout
-        _, last = self._outputs(rollout.observations(rollout.now.expand(self.environments), rollout.every_game))
+        rollout.take_in_(self.resize)
+        _, last = self._outputs(rollout.observations(rollout.now))
         values, following = rollout.values, torch.cat([rollout.values[1:], last[None]])
-        surprise = rollout.rewards + self.discount * following * ~rollout.ended - values
+        surprise = rollout.rewards + self.discount * following * (1 - rollout.ended) - values
         advantages = discounted_sums(surprise, rollout.ended, self.discount * self.gae_lambda)
         rollout.returns.copy_(advantages + values)
         rollout.advantages.copy_((advantages - advantages.mean()) / (advantages.std() + 1e-5))
+        rollout.log_probs.copy_(_log_probs(rollout.logits, rollout.actions))
 
     def _outputs(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         logits, values = self.network(as_input(stacked))
@@ -198,14 +204,11 @@ class PPO(Task):
     # learning
 
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
-        (indices,) = batch
+        (places,) = batch
         rollout = self.rollout
-        at, game = indices // self.environments, indices % self.environments
-        actions, advantages, returns = (
-            tensor[at, game] for tensor in (rollout.actions, rollout.advantages, rollout.returns)
-        )
-        old_log_probs, old_values = rollout.log_probs[at, game], rollout.values[at, game]
-        logits, values = self._outputs(rollout.observations(at, game))
+        actions, advantages, returns = rollout.at(places, "actions", "advantages", "returns")
+        old_log_probs, old_values = rollout.at(places, "log_probs", "values")
+        logits, values = self._outputs(rollout.observations(places))
 
         log_ratios = _log_probs(logits, actions) - old_log_probs
         ratios = log_ratios.exp()
@@ -266,30 +269,32 @@ class PPO(Task):
 class Rollout:
     """What was played since the last update, on the device: [steps, games, ...] each.
 
-    The present step is `now`, on the device too, so that one captured piece of work does for every step. Frame t is
-    `frames[t + 3]`; before it are the last of the rollout before.
+    A place in it is a step and a game in one number, as in `flatten(0, 1)`. The present step of every game is `now`, on
+    the device too, so that one captured piece of work does for every step. The frame at a place is `EARLIER` steps
+    further on in `frames`; before the first are the last of the rollout before.
     """
 
     def __init__(self, steps: int, count: int, games: Games, device: torch.device) -> None:
-        self.steps, self.device = steps, device
+        self.steps, self.count, self.device = steps, count, device
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
 
         self.frames = zeros(EARLIER + steps + 1, count, SIDE, SIDE, dtype=torch.uint8)
-        self.age = zeros(steps + 1, count, dtype=torch.int64)  # of an episode in frames, up to what a stack holds
+        self.age = zeros(steps + 1, count)  # of an episode, in frames before the present one
         self.actions = zeros(steps, count, dtype=torch.int64)
-        self.log_probs, self.values, self.rewards = (zeros(steps, count) for _ in range(3))
-        self.ended = zeros(steps, count, dtype=torch.bool)
-        self.advantages, self.returns = zeros(steps, count), zeros(steps, count)
-        self.luck = zeros(steps, count, games.actions)
-        self.now = zeros(1, dtype=torch.int64)
-        self.every_game = torch.arange(count, device=device)
-        self.back = torch.arange(EARLIER, -1, -1, device=device)  # how long ago each frame of a stack was
+        self.logits, self.luck = zeros(steps, count, games.actions), zeros(steps, count, games.actions)
+        self.log_probs, self.values, self.advantages, self.returns = (zeros(steps, count) for _ in range(4))
+        self.outcomes = zeros(2, steps, count)
+        self.rewards, self.ended = self.outcomes  # 1 where the episode ended with the step
+        self.now = zeros(count, dtype=torch.int64)
+        self.first = torch.arange(count, device=device)
+        self.back = torch.arange(EARLIER, -1, -1, device=device)  # how many steps ago each frame of a stack was
+        self.ahead = count * (EARLIER - self.back)  # from a place to each of its frames
         # What goes back and forth, on both sides. Transfers to and from pinned memory do not hold up the host.
         pinned = device.type == "cuda"
         self.host_frames = torch.zeros(count, *games.screen, dtype=torch.uint8, pin_memory=pinned)
-        self.host_outcome = torch.zeros(2, count, pin_memory=pinned)  # rewards, and whether the episode has ended
+        self.host_outcome = torch.zeros(2, count, pin_memory=pinned)
         self.host_actions = torch.zeros(count, dtype=torch.int64, pin_memory=pinned)
         self.screens, self.outcome = torch.zeros_like(self.host_frames, device=device), zeros(2, count)
         self.done = torch.cuda.Event(blocking=True) if pinned else None
@@ -305,31 +310,31 @@ class Rollout:
         self.frames[:FRAMES] = self.frames[self.steps :].clone()
         self.age[0] = self.age[self.steps]
         self.luck.copy_(luck)
-        self.now.zero_()
+        self.now.copy_(self.first)
 
-    def observations(self, at: Tensor, game: Tensor) -> Tensor:
-        """The stacks that games had before them at some steps, oldest frame first, black before their first frame."""
-        count = self.frames.shape[1]
-        rows = (at[:, None] + EARLIER - self.back) * count + game[:, None]
-        stacks = self.frames.flatten(0, 1)[rows]
-        seen = self.back <= self.age[at, game][:, None]
+    def observations(self, places: Tensor) -> Tensor:
+        """The stacks that games had before them, oldest frame first, black before an episode's first frame."""
+        stacks = self.frames.flatten(0, 1)[places[:, None] + self.ahead]
+        seen = self.back <= self.age.flatten()[places][:, None]
         return stacks * seen[:, :, None, None]
+
+    def at(self, places: Tensor, *names: str) -> Iterator[Tensor]:
+        return (getattr(self, name).flatten(0, 1)[places] for name in names)
 
     def put_(self, **values: Tensor) -> None:
         """One value per game at the present step."""
         for name, value in values.items():
-            getattr(self, name).index_copy_(0, self.now, value[None])
+            getattr(self, name).flatten(0, 1).index_copy_(0, self.now, value)
 
     def take_in_(self, resize: AreaResize) -> None:
         """From what was uploaded: how the present step ended, and the frame of the next, which becomes the present."""
         self.screens.copy_(self.host_frames, non_blocking=True)
         self.outcome.copy_(self.host_outcome, non_blocking=True)
-        rewards, ended = self.outcome[0], self.outcome[1].bool()
-        self.put_(rewards=rewards.sign(), ended=ended)
-        age = torch.where(ended, 0, (self.age[self.now].squeeze(0) + 1).clamp(max=EARLIER))
-        self.now += 1
-        self.age.index_copy_(0, self.now, age[None])
-        self.frames.index_copy_(0, self.now + EARLIER, resize(self.screens)[None])
+        self.outcomes.flatten(1).index_copy_(1, self.now, self.outcome)
+        (age,) = self.at(self.now, "age")
+        self.now += self.count
+        self.put_(age=(age + 1) * (1 - self.outcome[1]))
+        self.frames[EARLIER:].flatten(0, 1).index_copy_(0, self.now, resize(self.screens))
 
     # what the host has to do with it
 
@@ -340,7 +345,7 @@ class Rollout:
         # By numpy: torch would wake its threads for so many bytes.
         np.copyto(self.host_frames.numpy(), turn.frames)
         outcome = self.host_outcome.numpy()
-        outcome[0], outcome[1] = turn.rewards, turn.ended
+        outcome[0], outcome[1] = np.sign(turn.rewards), turn.ended
 
     def download_actions_(self, actions: Tensor) -> None:
         self.host_actions.copy_(actions, non_blocking=True)
@@ -350,10 +355,18 @@ class Rollout:
         return self.host_actions.numpy()
 
     def wait(self) -> None:
-        """Until the device has done all that it was asked for."""
-        if self.done is not None:
-            self.done.record()
-            self.done.synchronize()
+        """Until the device has done all that it was asked for.
+
+        Watched for a moment, since a thread that sleeps is woken late; then asleep, since one that watches keeps a core
+        from the games.
+        """
+        if self.done is None:
+            return
+        self.done.record()
+        until = time.monotonic() + WATCHING
+        while not self.done.query() and time.monotonic() < until:
+            pass
+        self.done.synchronize()
 
     def seen(self) -> dict[str, Tensor]:
         """What the next rollout starts from. Copies: to save a part of a tensor is to save all of it."""
@@ -416,7 +429,7 @@ def discounted_sums(values: Tensor, ended: Tensor, factor: float) -> Tensor:
     All at once: a step counts where no end lies between, that is where as many ends came before both.
     """
     steps = len(values)
-    before = ended.cumsum(dim=0) - ended.long()
+    before = ended.cumsum(dim=0) - ended
     ahead = torch.arange(steps, device=values.device)
     distance = ahead[None, :] - ahead[:, None]
     weights = torch.where(distance >= 0, factor ** distance.clamp(min=0).to(values.dtype), 0.0)
@@ -425,4 +438,4 @@ def discounted_sums(values: Tensor, ended: Tensor, factor: float) -> Tensor:
 
 
 def _log_probs(logits: Tensor, actions: Tensor) -> Tensor:
-    return logits.log_softmax(dim=1).gather(1, actions[:, None]).squeeze(1)
+    return logits.log_softmax(dim=-1).gather(-1, actions[..., None]).squeeze(-1)
