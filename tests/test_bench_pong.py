@@ -122,6 +122,7 @@ def test_a_run_that_logs_nothing_that_counts_is_one_line(words: list[str], capsy
         (["--runs", "1", "0"], "--runs are from 1"),
         (["--out", "/nowhere/at/all.md"], "there is no folder /nowhere/at"),
         (["task.game=pingpong", *SMALL], "ale-py has no game 'pingpong'"),
+        (["optim=nerro", *SMALL], "there is no optim=nerro; there are: adam, lamb, "),
         (["optim.lr=0", *SMALL], "optim.lr must be a positive number"),
     ],
 )

@@ -67,6 +67,9 @@ def test_a_task_can_change_an_optimisers_settings_and_the_command_line_has_the_l
         ("seed=0.5", "seed must be"),
         ("task.epochs=0", "task.epochs must be"),
         ("data=fake", "data must be one of real, embedded, not 'fake'"),
+        ("optim=nerro", "there is no optim=nerro; there are: adam, lamb, "),
+        ("optim.lrr=1", r"optim.lrr=1: Could not override 'optim.lrr'. To append to your config use \+optim.lrr=1$"),
+        ("task.epochs=[1", r"task.epochs=\[1: no viable alternative at input '\[1'$"),
         ("precision=fp8", "precision must be one of fp32, tf32, bf16, not 'fp8'"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,11 +70,18 @@ class RunConfig:
 
 
 def compose(overrides: Sequence[str]) -> RunConfig:
-    """Compose the shipped configs with `overrides` as the command line would."""
+    """Compose the shipped configs with `overrides` as the command line would; ConfigError where they make none."""
     # Inside a Hydra program (a sweep) Hydra already stands on these configs, and may not be initialised twice.
     running = GlobalHydra.instance().is_initialized()
     with nullcontext() if running else initialize_config_dir(config_dir=str(CONFIG_DIR), version_base="1.3"):
-        cfg = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+        try:
+            cfg = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+        except MissingConfigException as error:
+            group, _, name = str(error.missing_cfg_file).rpartition("/")
+            raise ConfigError(f"there is no {group}={name}; there are: {', '.join(error.options or [])}") from error
+        except HydraException as error:
+            said = " ".join(str(error).partition("\nSee ")[0].split())  # without the address of Hydra's manual
+            raise ConfigError(f"{' '.join(overrides)}: {said}") from error
     return from_hydra(cfg, cfg.hydra.runtime.choices)
 
 
