@@ -9,6 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+# Tests are small and may run side by side: more threads only wait for each other. Before torch is imported, since what
+# it multiplies matrices with has threads of its own, and counts them once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 # Before anything imports Triton: without a GPU its kernels are tested in its interpreter.
@@ -44,13 +49,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    # Tests are small and may run side by side: more threads only wait for each other.
-    torch.set_num_threads(1)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-
 @pytest.fixture
 def small() -> list[str]:
     return list(SMALL)
@@ -74,7 +72,7 @@ def script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def script_environment(tmp_path: Path) -> dict[str, str]:
-    own = {"NERO_RUNS": str(tmp_path / "runs"), "NERO_DATA": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
+    own = {"NERO_RUNS": str(tmp_path / "runs"), "NERO_DATA": str(tmp_path / "data")}
     return {**os.environ, **own}
 
 
