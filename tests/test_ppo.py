@@ -221,6 +221,56 @@ def test_another_seed_plays_and_acts_otherwise() -> None:
     assert not torch.equal(actions[0], actions[2])
 
 
+def test_the_policy_learns_from_the_sign_of_rewards_and_scores_are_the_games_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = make_task()
+    plain = task.games.receive
+    turns: list[Turn] = []
+
+    def generous() -> Turn:
+        turn = plain()
+        turns.append(turn._replace(rewards=turn.rewards * np.float32([0.5, 1, 7])))
+        return turns[-1]
+
+    monkeypatch.setattr(task.games, "receive", generous)
+    for epoch in range(2):
+        list(task.batches(epoch))
+    rewards = np.stack([turn.rewards for turn in turns])
+    assert {-0.5, -7} <= set(np.unique(rewards).tolist())
+    assert np.array_equal(task.rollout.rewards.numpy(), np.sign(rewards[STEPS:]))
+    ends = [np.flatnonzero([turn.over[game] for turn in turns]) for game in range(GAMES)]
+    expected = [rewards[: end[0] + 1, game].sum() for game, end in enumerate(ends)]
+    assert [score for score, _ in task.scores.finished] == expected
+
+
+@pytest.mark.parametrize(("ready_at", "looks"), [(1, 1), (4, 4), (10, 10), (11, 10)])
+def test_the_host_watches_the_device_for_a_moment_and_then_sleeps(
+    monkeypatch: pytest.MonkeyPatch, ready_at: int, looks: int
+) -> None:
+    """The moment is as long as ten looks; to sleep is nothing where the device is ready."""
+    now, events = [0], []
+
+    class Device:
+        def record(self) -> None:
+            events.append("asked")
+
+        def query(self) -> bool:
+            now[0] += 1
+            events.append("looked")
+            return now[0] >= ready_at
+
+        def synchronize(self) -> None:
+            events.append("slept")
+
+    monkeypatch.setattr("nero.tasks.ppo.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("nero.tasks.ppo.WATCHING", 10)
+    rollout = make_task().rollout
+    rollout.done = Device()
+    rollout.wait()
+    assert events == ["asked", *["looked"] * looks, "slept"]
+
+
 def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
     scores = Scores(count=2, window=3)
     assert math.isnan(scores.mean_return())

@@ -3,7 +3,7 @@
 One update is an epoch of the engine's loop, from top to bottom of this file:
 
     batches    plays `steps` steps of `environments` games with the policy as it stands (`_collect`), sees how much
-               better each action was than expected (`_judge`), and yields minibatches of what was played: indices only
+               better each action was than expected (`_finish`), and yields minibatches of what was played: places only
     losses     the clipped objective on a minibatch; the engine does the step
     evaluate   how the last finished games went, and what the update did
 
@@ -36,7 +36,7 @@ from nero.models.policy import FRAMES, SIDE
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Task, Work, check_whole
 
 EARLIER = FRAMES - 1  # frames that a stack has beside the newest
-WATCHING = 2e-4  # s, about as long as the device takes to decide
+WATCHING = 2e-4  # s that the host waits for the device with its eyes open, before it sleeps
 MEANS = ("entropy", "value_loss", "policy_loss", "kl", "clip_fraction")
 """What is logged of updates, as means over their minibatches."""
 
@@ -170,8 +170,7 @@ class PPO(Task):
         """What to do in the present step of each game."""
         rollout = self.rollout
         logits, values = self._outputs(rollout.observations(rollout.now))
-        (luck,) = rollout.at(rollout.now, "luck")
-        actions = (logits + luck).argmax(dim=1)
+        actions = (logits + _at(rollout.now, rollout.luck)).argmax(dim=1)
         rollout.download_actions_(actions)
         rollout.put_(actions=actions, values=values, logits=logits)
 
@@ -206,8 +205,10 @@ class PPO(Task):
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         (places,) = batch
         rollout = self.rollout
-        actions, advantages, returns = rollout.at(places, "actions", "advantages", "returns")
-        old_log_probs, old_values = rollout.at(places, "log_probs", "values")
+        actions, old_log_probs, old_values, advantages, returns = (
+            _at(places, played)
+            for played in (rollout.actions, rollout.log_probs, rollout.values, rollout.advantages, rollout.returns)
+        )
         logits, values = self._outputs(rollout.observations(places))
 
         log_ratios = _log_probs(logits, actions) - old_log_probs
@@ -314,12 +315,9 @@ class Rollout:
 
     def observations(self, places: Tensor) -> Tensor:
         """The stacks that games had before them, oldest frame first, black before an episode's first frame."""
-        stacks = self.frames.flatten(0, 1)[places[:, None] + self.ahead]
-        seen = self.back <= self.age.flatten()[places][:, None]
+        stacks = _at(places[:, None] + self.ahead, self.frames)
+        seen = self.back <= _at(places, self.age)[:, None]
         return stacks * seen[:, :, None, None]
-
-    def at(self, places: Tensor, *names: str) -> Iterator[Tensor]:
-        return (getattr(self, name).flatten(0, 1)[places] for name in names)
 
     def put_(self, **values: Tensor) -> None:
         """One value per game at the present step."""
@@ -331,9 +329,9 @@ class Rollout:
         self.screens.copy_(self.host_frames, non_blocking=True)
         self.outcome.copy_(self.host_outcome, non_blocking=True)
         self.outcomes.flatten(1).index_copy_(1, self.now, self.outcome)
-        (age,) = self.at(self.now, "age")
+        age = (_at(self.now, self.age) + 1) * (1 - self.outcome[1])
         self.now += self.count
-        self.put_(age=(age + 1) * (1 - self.outcome[1]))
+        self.put_(age=age)
         self.frames[EARLIER:].flatten(0, 1).index_copy_(0, self.now, resize(self.screens))
 
     # what the host has to do with it
@@ -435,6 +433,11 @@ def discounted_sums(values: Tensor, ended: Tensor, factor: float) -> Tensor:
     weights = torch.where(distance >= 0, factor ** distance.clamp(min=0).to(values.dtype), 0.0)
     together = before[:, None] == before[None, :]
     return (weights[:, :, None] * together * values[None, :]).sum(dim=1)
+
+
+def _at(places: Tensor, played: Tensor) -> Tensor:
+    """Of one of a rollout's tensors."""
+    return played.flatten(0, 1)[places]
 
 
 def _log_probs(logits: Tensor, actions: Tensor) -> Tensor:
