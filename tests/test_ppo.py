@@ -404,6 +404,19 @@ def test_the_papers_settings_are_the_shipped_ones() -> None:
     assert (with_momentum.eps, list(with_momentum.betas)) == (1e-5, [0.9, 0.999])
 
 
+class OffZero(Policy):
+    """A policy with biases.
+
+    Without them rounding would decide what passes a ReLU: a balanced filter sums to zero, over one grey as well.
+    """
+
+    def __init__(self, actions: int, hidden: int) -> None:
+        super().__init__(actions, hidden)
+        for name, weight in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.uniform_(weight, -0.1, 0.1)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["nero", "adam"])
 @pytest.mark.parametrize("data", ["embedded", "real"])
@@ -418,7 +431,8 @@ def test_a_captured_run_on_a_gpu_plays_and_learns_as_one_that_is_not(tmp_path: P
         "eager": ["machine=gpu", "machine.capture=false", "optim.lr=1e-5"],
         "cpu": ["machine=cpu", "optim.lr=1e-5"],
     }.items():
-        config, run = prepare(tmp_path / name, TASK, *SMALL, f"optim={optim}", f"data={data}", "precision=fp32", *words)
+        settings = [*SMALL, f"task.network._target_={__name__}.OffZero", f"data={data}", "precision=fp32"]
+        config, run = prepare(tmp_path / name, TASK, *settings, f"optim={optim}", *words)
         assert train(config)["status"] == "done"
         ends[name] = torch.cat([weight.double().flatten().cpu() for weight in final_weights(run)])
         logs[name] = run.read_metrics()
