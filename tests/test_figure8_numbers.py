@@ -1,5 +1,6 @@
-"""Figure 8 in numbers: rewards million by million, and the search over learning rates."""
+"""Figure 8 in numbers: rewards million by million, those of every seed, and the search over learning rates."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,13 @@ def cell_of(optim: str) -> Cell:
     return cells_of("pong")[f"{paper.PONG} {optim}"]
 
 
-def tables(store: Store) -> tuple[Lines, Lines]:
-    """The words of each line after the first, by the first: of the curves, and of the search."""
+def tables(store: Store) -> tuple[Lines, Lines, Lines]:
+    """The words of each line after the first, by the first: of the curves, of the seeds, and of the search."""
     _, states = states_of(store, "pong")
     text = figure8_numbers.to_markdown(states, load_curves(store))
-    before, after = text.split("\nFinal reward of the search, seed 0:\n")
-    curves, search = ({first: words for first, *words in markdown_rows(half)} for half in (before, after))
-    return curves, search
+    parts = re.split(r"\nFinal reward of (?:each seed at that learning rate|the search, seed 0):\n", text)
+    curves, seeds, search = ({first: words for first, *words in markdown_rows(part)} for part in parts)
+    return curves, seeds, search
 
 
 def rising(final: float, last: int = 4882) -> dict[int, float | None]:
@@ -52,7 +53,9 @@ def test_rewards_are_means_over_seeds_where_they_are_logged_next_to_each_million
         for seed in (0, 1, 2) if lr == 0.01 else (0,):
             final = (16.0 if lr == 0.01 else 3.0) + seed**2
             write_player(store, cell_of("nero"), lr, seed, final, rising(final))
-    curves, _ = tables(store)
+    curves, seeds, _ = tables(store)
+    assert seeds[""] == ["seed 0", "seed 1", "seed 2"]
+    assert seeds["Nero"] == ["16.00", "17.00", "20.00"]
     mean = 16 + (0 + 1 + 4) / 3
     assert curves["Nero"] == ["0.01", "3", *(f"{mean - (4882 - epoch) / 200:.2f}" for epoch in NEAREST.values())]
     assert curves["optimiser"] == ["η", "n", "1 M steps", "2 M steps", "3 M steps", "4 M steps", "5 M steps"]
@@ -60,10 +63,12 @@ def test_rewards_are_means_over_seeds_where_they_are_logged_next_to_each_million
 
 def test_what_is_missing_is_said(store: Store) -> None:
     write_player(store, cell_of("lamb_momentum"), 0.001, 1, 13.0, rising(13.0))
-    curves, search = tables(store)
+    curves, seeds, search = tables(store)
     assert curves["LAMB"] == ["missing", "0", *["missing"] * 5]
     assert curves["LAMB with β₁ = 0.9"][:2] == ["0.001 (incomplete: seeds 0, 2)", "1"]
     assert curves["LAMB with β₁ = 0.9"][-1] == "13.00"
+    assert seeds["LAMB"] == ["missing"] * 3
+    assert seeds["LAMB with β₁ = 0.9"] == ["missing", "13.00", "missing"]
     assert set(search) == {"", "---", "Nero", "SGD", "Adam", "LAMB"}, "of one rate there is no search"
     assert search["LAMB"] == ["missing"] * 5
 
@@ -71,11 +76,11 @@ def test_what_is_missing_is_said(store: Store) -> None:
 def test_a_log_that_ends_before_a_million_says_nothing_of_it(store: Store) -> None:
     write_player(store, cell_of("sgd"), 0.1, 0, 9.0, rising(9.0))
     write_player(store, cell_of("sgd"), 0.1, 1, 9.0, rising(9.0, last=2940))
-    curves, _ = tables(store)
+    curves, _, _ = tables(store)
     third = f"{9 - (4882 - 2930) / 200:.2f}"
     assert curves["SGD"][4:] == [third, "missing", "missing"]
     write_player(store, cell_of("adam"), 0.1, 0, 9.0, {980: -3.0, 1930: -2.0, 1973: -1.0})
-    curves, _ = tables(store)
+    curves, _, _ = tables(store)
     assert curves["Adam"][2:] == ["-3.00", *["missing"] * 4], "neither of the others is near two millions"
 
 
@@ -83,7 +88,8 @@ def test_a_seed_that_diverged_leaves_no_mean_after_it(store: Store) -> None:
     for seed, last in enumerate((4882, 2500, 4882)):
         final = 14.0 if last == 4882 else None
         write_player(store, cell_of("lamb_momentum"), 0.001, seed, final, rising(14.0, last=last))
-    curves, _ = tables(store)
+    curves, seeds, _ = tables(store)
+    assert seeds["LAMB with β₁ = 0.9"] == ["14.00", "diverged", "14.00"]
     rewards = [f"{14 - (4882 - NEAREST[millions]) / 200:.2f}" for millions in (1, 2)]
     assert curves["LAMB with β₁ = 0.9"] == ["0.001", "3", *rewards, *["diverged"] * 3]
 
@@ -91,7 +97,7 @@ def test_a_seed_that_diverged_leaves_no_mean_after_it(store: Store) -> None:
 def test_a_reward_without_a_game_over_is_no_number(store: Store) -> None:
     for seed in (0, 1):
         write_player(store, cell_of("adam"), 0.1, seed, 9.0, rising(9.0) | ({980: None} if seed else {}))
-    curves, _ = tables(store)
+    curves, _, _ = tables(store)
     assert curves["Adam"][2] == "not finite"
     assert curves["Adam"][6] == "9.00"
 
@@ -100,7 +106,7 @@ def test_every_rate_has_a_column_with_what_came_of_it(store: Store) -> None:
     for lr, final in {0.0001: -20.97, 0.01: 20.6, 0.1: 3.0, 1.0: None}.items():
         write_player(store, cell_of("nero"), lr, 0, final)
     write_player(store, cell_of("nero"), 0.001, 1, 15.0)  # another seed than the search's
-    _, search = tables(store)
+    _, _, search = tables(store)
     assert search[""] == ["η = 0.0001", "η = 0.001", "η = 0.01", "η = 0.1", "η = 1"]
     assert search["Nero"] == ["-20.97", "missing", "20.60", "3.00", "diverged"]
 

@@ -6,7 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from nero.models.policy import Policy
+from nero.games.atari import AtariGames
+from nero.models.area_resize import AreaResize
+from nero.models.policy import FRAMES, SIDE, Policy
+from nero.optim.nero import Nero
+from nero.tasks.ppo import as_input
 
 
 def test_tensors_and_parameters_of_the_papers() -> None:
@@ -54,3 +58,20 @@ def test_at_first_every_action_is_about_as_likely() -> None:
     assert values.shape == (5,)
     assert logits.softmax(dim=1).detach().numpy() == pytest.approx(1 / 6, abs=0.01)
     assert values.detach().abs().max() > 0
+
+
+def test_of_pongs_greys_a_balanced_first_layer_sees_rounding_alone() -> None:
+    """A filter that sums to zero has nothing to say of one grey; an orthogonal one has."""
+    pytest.importorskip("ale_py")
+    games = AtariGames("pong", 1)
+    frame = AreaResize(games.screen, SIDE, torch.device("cpu"))(torch.from_numpy(games.reset(0)))
+    torch.manual_seed(0)
+    network = Policy(games.actions)
+    shares = []
+    for _ in range(2):
+        with torch.no_grad():
+            seen = network.features[0](as_input(frame[:, None].expand(-1, FRAMES, -1, -1)))
+        shares.append((seen.abs() < 1e-6).float().mean().item())
+        Nero(network.parameters(), lr=0.01)  # balances them
+    assert shares[0] < 0.001
+    assert shares[1] > 0.6

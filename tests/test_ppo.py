@@ -417,32 +417,48 @@ class OffZero(Policy):
                 nn.init.uniform_(weight, -0.1, 0.1)
 
 
+class ShortRun:
+    """Of a policy with biases, at a rate so small that the same actions are drawn whatever is rounded how."""
+
+    def __init__(self, folder: Path, optim: str, data: str, *words: str) -> None:
+        if data == "real":
+            pytest.importorskip("ale_py")
+        network = f"task.network._target_={__name__}.{OffZero.__name__}"
+        config, run = prepare(folder, TASK, *SMALL, network, f"optim={optim}", f"data={data}", "precision=fp32", *words)
+        assert train(config)["status"] == "done"
+        self.end = torch.cat([weight.double().flatten().cpu() for weight in final_weights(run)])
+        self.log = run.read_metrics()
+
+
+def assert_alike(start: ShortRun, one: ShortRun, *others: ShortRun) -> None:
+    """Weights in units of how far they have come."""
+    way = (one.end - start.end).norm()
+    assert way > 1e-6 * start.end.norm()
+    for other in others:
+        assert (other.end - one.end).norm() < 0.04 * way
+        for ours, theirs in zip(other.log, one.log, strict=True):
+            for key in ("train/entropy", "train/value_loss", "train/environment_steps"):
+                assert ours[key] == pytest.approx(theirs[key], rel=1e-3)
+
+
+@pytest.mark.parametrize("data", ["embedded", "real"])
+def test_a_run_by_another_library_for_convolutions_learns_the_same(tmp_path: Path, data: str) -> None:
+    start = ShortRun(tmp_path / "start", "nero", data, "optim.lr=1e-12")
+    usual = ShortRun(tmp_path / "usual", "nero", data, "optim.lr=1e-5")
+    with torch.backends.mkldnn.flags(enabled=False):
+        other = ShortRun(tmp_path / "other", "nero", data, "optim.lr=1e-5")
+    assert_alike(start, usual, other)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["nero", "adam"])
 @pytest.mark.parametrize("data", ["embedded", "real"])
 def test_a_captured_run_on_a_gpu_plays_and_learns_as_one_that_is_not(tmp_path: Path, optim: str, data: str) -> None:
-    """At a rate so small that the same actions are drawn; weights in units of how far they have come."""
-    if data == "real":
-        pytest.importorskip("ale_py")
-    ends, logs = {}, {}
-    for name, words in {
-        "start": ["machine=gpu", "optim.lr=1e-12"],
-        "captured": ["machine=gpu", "optim.lr=1e-5"],
-        "eager": ["machine=gpu", "machine.capture=false", "optim.lr=1e-5"],
-        "cpu": ["machine=cpu", "optim.lr=1e-5"],
-    }.items():
-        settings = [*SMALL, f"task.network._target_={__name__}.OffZero", f"data={data}", "precision=fp32"]
-        config, run = prepare(tmp_path / name, TASK, *settings, f"optim={optim}", *words)
-        assert train(config)["status"] == "done"
-        ends[name] = torch.cat([weight.double().flatten().cpu() for weight in final_weights(run)])
-        logs[name] = run.read_metrics()
-    way = (ends["eager"] - ends["start"]).norm()
-    assert way > 1e-6 * ends["start"].norm()
-    for other in ("captured", "cpu"):
-        assert (ends[other] - ends["eager"]).norm() < 0.04 * way
-        for ours, theirs in zip(logs[other], logs["eager"], strict=True):
-            for key in ("train/entropy", "train/value_loss", "train/environment_steps"):
-                assert ours[key] == pytest.approx(theirs[key], rel=1e-3)
+    start = ShortRun(tmp_path / "start", optim, data, "machine=gpu", "optim.lr=1e-12")
+    captured = ShortRun(tmp_path / "captured", optim, data, "machine=gpu", "optim.lr=1e-5")
+    eager = ShortRun(tmp_path / "eager", optim, data, "machine=gpu", "machine.capture=false", "optim.lr=1e-5")
+    cpu = ShortRun(tmp_path / "cpu", optim, data, "machine=cpu", "optim.lr=1e-5")
+    assert_alike(start, eager, captured, cpu)
 
 
 class Told(nn.Module):

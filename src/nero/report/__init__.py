@@ -11,7 +11,7 @@ panel       our curves, the authors' and the paper's final values in one panel
 rows_of_panels  training and validation beside each other, for Figures 1, 2 and 5 to 7;  log_scale  their vertical axes
 drawing     a cell's runs as a line and a band, and notes on what is missing;  curves  those runs, made comparable
 figure3_numbers, figure6_numbers, figure7_numbers, figure8_numbers  what those figures show, as Markdown
-            curve_numbers  a place on a curve;  search_numbers  where every learning rate ended
+            curve_numbers  a place on a curve;  search_numbers  where every learning rate and seed ended
 style       names, colours, bytes that can be reproduced
 files       what is written where, and the check against what is committed
 """

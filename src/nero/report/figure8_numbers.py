@@ -1,4 +1,4 @@
-"""Figure 8 in numbers: reward along our curves, and where every learning rate of the search ended.
+"""Figure 8 in numbers: reward along our curves, and where every seed and every learning rate of the search ended.
 
 Of the authors' runs there is no log.
 """
@@ -13,7 +13,7 @@ from nero.report import cells, curves, paper
 from nero.report.curve_numbers import mean_at, why_ended
 from nero.report.panel import Curve, of_task
 from nero.report.pong_figure import REWARD, STEPS, rewards
-from nero.report.search_numbers import search_lines
+from nero.report.search_numbers import search_lines, seed_lines
 from nero.report.table_formats import markdown_line
 
 MILLIONS = tuple(range(1, paper.PONG_MILLIONS + 1))
@@ -27,14 +27,15 @@ NOTES = (
 
 
 def to_markdown(states: Sequence[CellState], by_epoch: pd.DataFrame) -> str:
-    """The figure, million by million, and the search behind it."""
+    """The figure, million by million, and the seeds and the search behind it."""
     compared = of_task(paper.PONG, states)
     cells.require_real(curve.state for curve in compared)
     lines = ["# Figure 8 in numbers", "", markdown_line(HEADS), markdown_line(["---"] * len(HEADS))]
     lines += [markdown_line(words) for words in _curves(compared, rewards(by_epoch))]
-    searched = [curve.state for curve in compared if len(curve.state.search) > 1]
-    search = search_lines(searched, paper.REWARD["label"], REWARD)
-    return "\n".join([*lines, "", NOTES, "", *search, ""])
+    states = [curve.state for curve in compared]
+    seeds = seed_lines(states, paper.REWARD["label"], REWARD)
+    search = search_lines([state for state in states if len(state.search) > 1], paper.REWARD["label"], REWARD)
+    return "\n".join([*lines, "", NOTES, "", *seeds, "", *search, ""])
 
 
 def _curves(compared: Sequence[Curve], by_step: pd.DataFrame) -> Iterator[list[str]]:

@@ -1,8 +1,9 @@
-"""Where every learning rate of a search ended, beside the authors' where they logged theirs, as Markdown."""
+"""Where every learning rate of a search ended, beside the authors' where they logged theirs, and every seed at the one
+that leads, as Markdown."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from nero.plans.plan import CellState
+from nero.plans.plan import CellState, Summary
 from nero.report import cells, style
 from nero.report.table_formats import markdown_line
 from nero.report.units import number, rate, scale
@@ -25,11 +26,25 @@ def search_lines(
     for state in states:
         ends = []
         for lr in lrs:
-            run = state.search.get(lr)
-            mine = "missing" if run is None else "diverged" if cells.has_diverged(run) else shown(key, run["final"])
+            mine = _end(state.search.get(lr), key)
             other = theirs.get((state.cell.optim, lr), "not logged")
             ends.append(f"{mine} / {other}" if authors else mine)
         yield markdown_line([style.name(state.cell.optim), *ends])
+
+
+def seed_lines(states: Sequence[CellState], quantity: str, key: str) -> Iterator[str]:
+    """A line per cell, a column per seed, at the learning rate that leads the cell."""
+    seeds = sorted({seed for state in states for seed in state.cell.seeds})
+    yield f"Final {quantity} of each seed at that learning rate:"
+    yield ""
+    yield markdown_line(["", *(f"seed {seed}" for seed in seeds)])
+    yield markdown_line(["---"] * (len(seeds) + 1))
+    for state in states:
+        yield markdown_line([style.name(state.cell.optim), *(_end(state.at_leading.get(seed), key) for seed in seeds)])
+
+
+def _end(run: Summary | None, key: str) -> str:
+    return "missing" if run is None else "diverged" if cells.has_diverged(run) else shown(key, run["final"])
 
 
 def shown(key: str, value: float) -> str:
