@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-DATA ?= mnist cifar10 wikitext2 multi30k
+DATA ?= mnist cifar10 wikitext2 multi30k inception
 # Further words for scripts/train.py, such as ARGS="machine=gpu machine.budget_seconds=540 hydra/launcher=joblib".
 ARGS ?=
 SMOKE_STORE := results/smoke/runs
@@ -26,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	@touch $(READY)
 
-data: $(READY)  ## get and check the real data sets (DATA="mnist cifar10 wikitext2 multi30k" by default)
+data: $(READY)  ## get and check the real data sets (DATA="mnist cifar10 wikitext2 multi30k inception" by default)
 	$(PY) scripts/prepare_data.py $(DATA)
 
 smoke: $(READY)  ## the whole chain on embedded data, in minutes on a laptop: train, sweep, table, figure

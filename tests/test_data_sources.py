@@ -26,15 +26,18 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_registry_has_the_layout_that_the_loaders_read() -> None:
-    assert list(DATASETS) == ["mnist", "cifar10", "wikitext2", "multi30k"]
+    assert list(DATASETS) == ["mnist", "cifar10", "wikitext2", "multi30k", "inception"]
     paths = [file.path for name in DATASETS for file in DATASETS[name].files]
-    assert len(set(paths)) == len(paths) == 4 + 6 + 3 + 6
-    assert {path.split("/")[0] for path in paths} == {"MNIST", "cifar-10-batches-bin", "wikitext-2", "multi30k"}
+    assert len(set(paths)) == len(paths) == 4 + 6 + 3 + 6 + 1
+    folders = {"MNIST", "cifar-10-batches-bin", "wikitext-2", "multi30k"}
+    assert {path.split("/")[0] for path in paths} == {*folders, "inception-fid.pth"}
     for dataset in DATASETS.values():
         assert dataset.origins
         for file in dataset.files:
-            assert len(file.md5) == 32
-            assert file.size > 0
+            assert file.limit > 0
+            if isinstance(file, CheckedFile):
+                assert len(file.md5) == 32
+                assert file.size == file.limit
 
 
 def test_sizes_in_the_registry_are_those_of_the_formats() -> None:
@@ -140,6 +143,6 @@ def test_put_leaves_no_part_when_it_cannot_finish(toy: Path, monkeypatch: pytest
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["mnist", "cifar10", "wikitext2", "multi30k"])
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "wikitext2", "multi30k", "inception"])
 def test_the_real_files_pass_their_checksums(name: str) -> None:
     assert sources.problems(name, root_with(name), checksums=True) == []

@@ -34,6 +34,7 @@ def summary(run: PlannedRun, final: float | None, status: str = "done", goal: st
         "optim": run.optim,
         "status": status,
         "final": final,
+        "final_metrics": {"train/accuracy": final} if status == "done" else {},
         "metric": {"key": "train/accuracy", "goal": goal, "label": ""},
         "epochs_done": run.epochs,
         "seconds": 10.0,
@@ -144,6 +145,28 @@ def test_failed_and_running_runs_are_pending() -> None:
     first = survey(cell, {}).pending[0]
     for status in ("failed", "running"):
         assert first in survey(cell, {first.run_id: summary(first, None, status)}).pending
+
+
+def test_a_run_that_ended_without_its_metric_is_pending() -> None:
+    cell = load_experiment("mnist").cells[0]
+    first = survey(cell, {}).pending[0]
+    unmeasured = summary(first, None) | {"final_metrics": {"train/loss": 0.5}}
+    state = survey(cell, {first.run_id: unmeasured})
+    assert first in state.pending
+    assert first.run_id not in state.logged
+    not_finite = survey(cell, {first.run_id: summary(first, None)})
+    assert first not in not_finite.pending, "a metric that is there as null has been measured"
+    assert first.run_id in not_finite.logged
+
+
+def test_a_search_waits_for_a_rate_that_is_not_measured_yet() -> None:
+    cell = next(c for c in load_experiment("mnist").cells if len(c.lrs) > 1)
+    runs = survey(cell, {}).pending
+    logged = {run.run_id: summary(run, run.lr) for run in runs}
+    logged[runs[-1].run_id] |= {"final": None, "final_metrics": {}}
+    state = survey(cell, logged)
+    assert state.pending == (runs[-1],), "no repeat, though every rate has a run that is done"
+    assert (state.searching, state.best_lr, state.leading_lr) == (True, None, runs[-2].lr)
 
 
 def test_a_cell_whose_every_run_diverged_asks_for_no_repeats() -> None:

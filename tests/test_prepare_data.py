@@ -495,7 +495,7 @@ def test_without_names_the_command_takes_all(
     asked: list[str] = []
     monkeypatch.setattr(script, "prepare", lambda name, root, say: asked.append(name) or True)
     assert script.main([*names, "--root", str(tmp_path)]) == 0
-    assert asked == ["mnist", "cifar10", "wikitext2", "multi30k", "toy"]
+    assert asked == ["mnist", "cifar10", "wikitext2", "multi30k", "inception", "toy"]
 
 
 def test_check_prints_one_line_for_each_problem_and_fetches_nothing(

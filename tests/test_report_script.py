@@ -53,8 +53,8 @@ MNIST_FILES = {f"tables/mnist.{ending}" for ending in ("md", "csv", "tex")} | {
     "tables/figure3.md",
 }
 TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")} | {
-    *(f"figures/figure{number}.{ending}" for number in (5, 6, 7) for ending in ("pdf", "svg", "png")),
-    *("tables/figure6.md", "tables/figure7.md"),
+    *(f"figures/figure{name}.{ending}" for name in ("4", "4_samples", 5, 6, 7) for ending in ("pdf", "svg", "png")),
+    *("tables/figure4.md", "tables/figure6.md", "tables/figure7.md"),
 }
 PONG_FILES = {f"tables/pong.{ending}" for ending in ("md", "csv", "tex")} | {
     *(f"figures/figure8.{ending}" for ending in ("pdf", "svg", "png")),
@@ -108,13 +108,27 @@ def test_failed_runs_are_named(report: Report, store: Store, capsys: pytest.Capt
 
 
 def test_an_experiment_without_an_entry_gets_its_table_and_learning_curves(
-    report: Report, store: Store, out: Path
+    report: Report, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(catalogue, "ON_REQUEST", {})
     fill(store, "smoke", plausible, data="embedded")
     assert report("smoke") == 0
     assert written(out) == {f"tables/smoke.{ending}" for ending in ("md", "csv", "tex")} | {
         f"figures/smoke.{ending}" for ending in ("pdf", "svg", "png")
     }
+
+
+def test_the_chain_on_embedded_data_also_shows_samples(report: Report, out: Path) -> None:
+    assert report("smoke") == 1, "no run is there"
+    assert written(out) == {f"tables/smoke.{ending}" for ending in ("md", "csv", "tex")} | {
+        f"figures/{name}.{ending}" for name in ("smoke", "samples") for ending in ("pdf", "svg", "png")
+    }
+
+
+def test_what_is_made_by_default_is_all_on_real_data() -> None:
+    assert not catalogue.CATALOGUE.keys() & catalogue.ON_REQUEST.keys()
+    cells = [cell for name in catalogue.CATALOGUE for cell in loaded(name).cells]
+    assert not any(cell.setting("data") == "embedded" for cell in cells)
 
 
 def test_errors_exit_2(report: Report, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,7 +206,7 @@ def test_the_notebook_runs_from_any_folder(store: Store, monkeypatch: pytest.Mon
     client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "src")}})
     client.execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    assert sum("image/png" in data for data in shown) == 7
+    assert sum("image/png" in data for data in shown) == 9
     texts = [data.get("text/markdown", "") for data in shown]
-    headed = ("Figure 3", "Table 1", "Table 2", "Figure 7", "Figure 8")
+    headed = ("Figure 3", "Figure 4", "Table 1", "Table 2", "Figure 7", "Figure 8")
     assert all(any(words in text for text in texts) for words in headed)

@@ -1,6 +1,7 @@
 """Run directories: readable after a kill, never written by two."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from nero.runs.atomic import write_atomic
 from nero.runs.lock import RunBusy
-from nero.runs.store import RunDirectory, Status, Store
+from nero.runs.store import RunDirectory, Status, Store, is_settled
 
 
 @pytest.fixture
@@ -58,6 +59,79 @@ def test_keep_metrics_drops_what_comes_after_the_checkpoint(run: RunDirectory) -
         run.append_metrics({"epoch": epoch})
     run.keep_metrics(epochs=3)
     assert [r["epoch"] for r in run.read_metrics()] == [1, 2, 3]
+
+
+def test_the_last_line_is_replaced_and_no_other(run: RunDirectory) -> None:
+    for epoch in (1, 2, 3):
+        run.append_metrics({"epoch": epoch, "train/loss": 1 / epoch})
+    run.replace_last_metrics({**run.read_metrics()[-1], "val/fid": 15.5})
+    assert run.read_metrics() == [
+        {"epoch": 1, "train/loss": 1.0},
+        {"epoch": 2, "train/loss": 0.5},
+        {"epoch": 3, "train/loss": 1 / 3, "val/fid": 15.5},
+    ]
+    run.append_metrics({"epoch": 4})
+    assert [record["epoch"] for record in run.read_metrics()] == [1, 2, 3, 4]
+
+
+def test_a_last_line_is_replaced_whole_or_not_at_all(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    for epoch in (1, 2):
+        run.append_metrics({"epoch": epoch})
+    before = (run.path / "metrics.jsonl").read_bytes()
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        run.replace_last_metrics({"epoch": 2, "val/fid": 15.5})
+    assert (run.path / "metrics.jsonl").read_bytes() == before
+
+
+def test_pictures_come_back_by_epoch_and_in_order(run: RunDirectory) -> None:
+    assert run.pictures("samples") == {}
+    for epoch in (120, 10, 90):
+        run.write_picture("samples.jpg", epoch, f"epoch {epoch}".encode())
+    run.write_picture("other.jpg", 20, b"of another name")
+    found = run.pictures("samples")
+    assert list(found) == [10, 90, 120]
+    assert {epoch: path.read_bytes() for epoch, path in found.items()} == {e: f"epoch {e}".encode() for e in found}
+    assert found[10].relative_to(run.path) == Path("pictures/samples-epoch0010.jpg")
+
+
+def test_a_picture_of_the_same_epoch_is_replaced(run: RunDirectory) -> None:
+    run.write_picture("samples.jpg", 10, b"old")
+    run.write_picture("samples.jpg", 10, b"new")
+    [path] = run.pictures("samples").values()
+    assert path.read_bytes() == b"new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_is_no_picture_of_an_epoch_is_passed_over(run: RunDirectory) -> None:
+    run.write_picture("samples.jpg", 10000, b"more digits than most")
+    for name in ("samples-epoch.jpg", "samples-epoch12x.jpg", "samples.jpg", "my-samples-epoch0010.jpg"):
+        (run.path / "pictures" / name).write_bytes(b"")
+    assert list(run.pictures("samples")) == [10000]
+
+
+FID = {"key": "val/fid", "goal": "min", "label": "FID"}
+
+
+@pytest.mark.parametrize(
+    ("status", "final_metrics", "settled"),
+    [
+        ("done", {"val/fid": 15.5, "train/loss": 0.1}, True),
+        ("done", {"val/fid": None}, True),  # measured, and not finite
+        ("done", {"train/loss": 0.1}, False),
+        ("done", {}, False),
+        ("diverged", {}, True),
+        ("failed", {"val/fid": 15.5}, False),
+        ("running", {"val/fid": 15.5}, False),
+    ],
+)
+def test_a_run_is_settled_once_it_diverged_or_is_measured(status: str, final_metrics: dict, settled: bool) -> None:
+    assert is_settled({"status": status, "metric": FID, "final_metrics": final_metrics}) is settled
+
+
+def test_a_run_without_a_summary_is_not_settled() -> None:
+    assert not is_settled(None)
+    assert not is_settled({})
 
 
 def test_two_checkpoints_are_kept_and_a_damaged_one_gives_way_to_the_one_before(run: RunDirectory) -> None:

@@ -3,6 +3,7 @@
 import gc
 import math
 import os
+import sys
 import time
 import traceback
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from nero.engine.seeding import SeedStreams, seed_global
 from nero.plans.config import ROOT, ConfigError, RunConfig
 from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
-from nero.runs.store import SETTLED, RunDirectory, Status, Store
+from nero.runs.store import SETTLED, RunDirectory, Status, Store, is_settled
 from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import BadSetting, Context, Task
 
@@ -67,6 +68,8 @@ def _carry_out(
     try:
         loop = build_loop(config, run, device, capture, trackers)
         fixed |= _task_summary(loop.task)
+        for remark in loop.task.remarks:
+            print(f"{run.run_id}  {remark}", file=sys.stderr, flush=True)
         run.write_config(config.identity)
         run.add_provenance(provenance(device_name(device)))
         run.write_summary({**fixed, **_so_far(run, 0.0), "status": Status.RUNNING})
@@ -133,12 +136,16 @@ def build_loop(
 
 def build_task(config: RunConfig, device: torch.device) -> Task:
     """The task with freshly initialised networks: the same ones on every device."""
-    return task_of(config.identity, context_of(config.identity, Path(config.cfg.data_root).expanduser(), device))
+    cfg = config.cfg
+    inception = Path(cfg.inception).expanduser() if cfg.inception else None
+    return task_of(config.identity, context_of(config.identity, Path(cfg.data_root).expanduser(), device, inception))
 
 
-def context_of(identity: Mapping[str, Any], data_root: Path, device: torch.device) -> Context:
+def context_of(
+    identity: Mapping[str, Any], data_root: Path, device: torch.device, inception: Path | None = None
+) -> Context:
     """What a run's task is given beside its settings; `identity` is what its config.yaml says."""
-    return Context(device, SeedStreams(identity["seed"]), identity["data"], data_root)
+    return Context(device, SeedStreams(identity["seed"]), identity["data"], data_root, inception)
 
 
 def task_of(identity: Mapping[str, Any], context: Context) -> Task:
@@ -219,7 +226,7 @@ def _deadline(machine: DictConfig) -> float:
 
 def _settled(run: RunDirectory) -> Outcome | None:
     summary = run.read_summary()
-    return {**summary, "skipped": True} if summary and summary["status"] in SETTLED else None
+    return {**summary, "skipped": True} if summary and is_settled(summary) else None
 
 
 def _fixed_summary(config: RunConfig, device: torch.device) -> dict[str, Any]:
@@ -241,7 +248,8 @@ def _fixed_summary(config: RunConfig, device: torch.device) -> dict[str, Any]:
 
 def _task_summary(task: Task) -> dict[str, Any]:
     parameters = sum(p.numel() for network in task.networks().values() for p in network.parameters())
-    return {"metric": task.metric.as_dict(), "parameters": parameters}
+    remarks = {"remarks": list(task.remarks)} if task.remarks else {}
+    return {"metric": task.metric.as_dict(), "parameters": parameters, **remarks}
 
 
 def _so_far(run: RunDirectory, seconds: float) -> dict[str, Any]:
@@ -261,7 +269,7 @@ def _result(run: RunDirectory, task: Task, ending: Ending) -> dict[str, Any]:
     if ending.status is Status.DONE:
         last: Mapping[str, Any] = run.read_metrics()[-1]
         metrics = {key: value for key, value in last.items() if "/" in key}
-        result |= {"final": metrics[task.metric.key], "final_metrics": metrics}
+        result |= {"final": metrics.get(task.metric.key), "final_metrics": metrics}
     if ending.status is Status.DIVERGED:
         result["diverged_at"] = ending.diverged_at
     return result

@@ -4,10 +4,36 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 
 class DamagedData(ValueError):
     """A file's content is not what its checksum says."""
+
+
+class DataFile(Protocol):
+    """A file of a data set, however its content is recognised; `path` is relative to the data root."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """Bytes that no right copy exceeds."""
+        ...
+
+    def problem(self, root: Path, checksums: bool = False) -> str | None:
+        """What is wrong with the copy under root, or None; quick without checksums."""
+        ...
+
+    def put(self, root: Path, content: bytes) -> None:
+        """Write the content in place, whole or not at all; DamagedData if it is not the right one."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -35,6 +61,11 @@ class CheckedFile:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
 
+    @property
+    def limit(self) -> int:
+        """A right copy has exactly its size."""
+        return self.size
+
     def problem(self, root: Path, checksums: bool = False) -> str | None:
         """What is wrong with the copy under root, or None; without checksums only its existence and length count."""
         place = root / self.path
@@ -56,18 +87,22 @@ class CheckedFile:
             raise DamagedData(f"{self.name} came with {len(content):,} bytes instead of {self.size:,}")
         if _md5(content, self.any_line_order) != self.md5:
             raise DamagedData(f"{self.name} came with a wrong checksum")
-        place = root / self.path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        # The process id keeps two commands that prepare the same folder out of each other's way.
-        part = place.with_name(f"{place.name}.{os.getpid()}.part")
-        try:
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, place)
-        finally:
-            part.unlink(missing_ok=True)
+        write_whole(root / self.path, content)
+
+
+def write_whole(place: Path, content: bytes) -> None:
+    """Put a file in place whole or not at all, with the folders that it needs."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # The process id keeps two commands that prepare the same folder out of each other's way.
+    part = place.with_name(f"{place.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, place)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _md5(content: bytes, any_line_order: bool) -> str:

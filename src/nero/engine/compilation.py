@@ -1,11 +1,14 @@
 """torch.compile by a key: of networks, and of optimisers' steps that are not one kernel already."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+
+from nero.tasks.base import Batch
 
 
 def compile_networks(networks: Mapping[str, nn.Module]) -> None:
@@ -17,6 +20,25 @@ def compile_networks(networks: Mapping[str, nn.Module]) -> None:
             continue
         for part in parts():
             part.compile(dynamic=True)  # such a network is large, and kernels for each shape would take minutes
+
+
+class FirstShapeOnly:
+    """Where kernels are made for one shape, they are for the first that comes.
+
+    Others, as a rule the last and smaller batch of an epoch, go without: to compile for them can take a minute, and to
+    run one step of an epoch by other kernels costs milliseconds.
+    """
+
+    def __init__(self, networks: Mapping[str, nn.Module]) -> None:
+        self.applies = not all(hasattr(network, "compiled_parts") for network in networks.values())
+        self.first: list[torch.Size] | None = None
+
+    def __call__(self, batch: Batch) -> AbstractContextManager[Any]:
+        """The context in which a step on this batch is taken."""
+        shapes = [tensor.shape for tensor in batch]
+        if self.first is None:
+            self.first = shapes
+        return torch.compiler.set_stance("force_eager") if self.applies and shapes != self.first else nullcontext()
 
 
 def steps(optimizers: Mapping[str, Optimizer], compiled: bool) -> dict[str, Callable[[], Any]]:

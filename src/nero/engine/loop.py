@@ -3,7 +3,8 @@
 import io
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 
 from nero.engine import seeding
 from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep, allow_capture
-from nero.engine.compilation import compile_networks, steps
+from nero.engine.compilation import FirstShapeOnly, compile_networks, steps
 from nero.engine.interrupt import stop_reason
 from nero.engine.precision import autocast, set_precision
 from nero.engine.schedules import Schedule
@@ -110,8 +111,10 @@ class Loop:
         if settings.capture:
             for optimizer in self.optimizers.values():
                 allow_capture(optimizer)
+        self.by_compiled_kernels: Callable[[Batch], AbstractContextManager[Any]] = lambda batch: nullcontext()
         if settings.compile:
             compile_networks(task.networks())
+            self.by_compiled_kernels = FirstShapeOnly(task.networks())
         # Outside of a capture learning rates are numbers, and a compiled step would be compiled anew for each.
         self.steps = steps(self.optimizers, settings.compile and settings.capture)
         self.position = Position()
@@ -129,6 +132,8 @@ class Loop:
         self.checkpointed = self.clock = time.monotonic()
         if reason := stop_reason(self.settings.deadline):
             return Ending(None, position, reason=reason)
+        if position.epoch == task.epochs:
+            self._measure_again()
         while position.epoch < task.epochs:
             for batch in task.batches(position.epoch, position.step):
                 self.rates.set(self.schedule(position.epoch + position.step / task.steps_per_epoch))
@@ -146,7 +151,11 @@ class Loop:
 
     def _step(self, batch: Batch) -> None:
         """What is captured: for each loss that the task yields, one backward pass and one step of that network."""
-        losses = self.task.losses(batch)
+        with self.by_compiled_kernels(batch):
+            self._step_by_losses(self.task.losses(batch))
+        self.steps_done += 1
+
+    def _step_by_losses(self, losses: Iterator[tuple[str, Tensor]]) -> None:
         while True:
             with autocast(self.settings.precision, self.settings.device):
                 pair = next(losses, None)
@@ -158,7 +167,6 @@ class Loop:
             self.steps[name]()
             newly_bad = ~torch.isfinite(loss.detach()) & (self.first_bad < 0)
             self.first_bad.copy_(torch.where(newly_bad, self.steps_done, self.first_bad))
-        self.steps_done += 1
 
     def _as_step(self, work: Work) -> Work:
         """Work of the task's own, in the arithmetic of a step and captured like one."""
@@ -198,9 +206,7 @@ class Loop:
         position.epoch, position.step = position.epoch + 1, 0
         if position.epoch % task.log_every and position.epoch < task.epochs:
             return
-        # Not compiled: once per epoch, in another mode and on other shapes, that would cost more than it saves.
-        with autocast(self.settings.precision, self.settings.device), torch.compiler.set_stance("force_eager"):
-            metrics = task.evaluate()
+        metrics = self._evaluate()
         traces = task.traces()
         task.meters.reset_()
         self._count_time()
@@ -219,6 +225,22 @@ class Loop:
         for tracker in self.trackers:
             tracker.epoch(record)
         position.epoch_seconds = 0.0
+
+    def _evaluate(self) -> dict[str, float]:
+        """The task's metrics; its pictures go to the run directory."""
+        # Not compiled: once per epoch, in another mode and on other shapes, that would cost more than it saves.
+        with autocast(self.settings.precision, self.settings.device), torch.compiler.set_stance("force_eager"):
+            metrics = self.task.evaluate()
+        for name, data in self.task.pictures().items():
+            self.run_directory.write_picture(name, self.position.epoch, data)
+        return metrics
+
+    def _measure_again(self) -> None:
+        """Training has ended before: add to its last line what could not be measured then."""
+        lines = self.run_directory.read_metrics()
+        last = lines[-1] if lines else {}
+        if self.task.metric.key not in last and last.get("epoch") == self.position.epoch:
+            self.run_directory.replace_last_metrics({**self._evaluate(), **last})
 
     def _count_time(self) -> None:
         now = time.monotonic()

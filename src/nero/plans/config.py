@@ -22,7 +22,7 @@ CONFIG_DIR = ROOT / "configs"
 PRECISIONS = ("fp32", "tf32", "bf16")
 """What arithmetic a run can ask for."""
 
-NOT_IDENTITY = ("machine", "tracking", "data_root", "store", "experiment")
+NOT_IDENTITY = ("machine", "tracking", "data_root", "inception", "store", "experiment")
 """Top-level keys that say where and how a run is carried out, not what it is: they are left out of its id."""
 
 

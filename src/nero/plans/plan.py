@@ -18,7 +18,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from nero.plans.config import ROOT, ConfigError, RunConfig, compose, names
-from nero.runs.store import SETTLED, Status
+from nero.runs.store import Status, is_settled
 
 EXPERIMENTS = ROOT / "experiments"
 Summary = Mapping[str, Any]
@@ -233,7 +233,7 @@ def expected_seconds(run: PlannedRun, summaries: Mapping[str, Summary]) -> float
 
 
 def _settled(summary: Summary | None) -> Summary | None:
-    return summary if summary and summary["status"] in SETTLED else None
+    return summary if is_settled(summary) else None
 
 
 def _list(value: Any) -> list[Any]:

@@ -13,9 +13,11 @@ from nero.plans.config import ROOT
 from nero.plans.plan import CellState, Experiment, Summary, load_experiment, survey
 from nero.report import (
     cells,
+    cgan_figure,
     cifar_figures,
     constraints,
     figure3_numbers,
+    figure4_numbers,
     figure6_numbers,
     figure7_numbers,
     figure8_numbers,
@@ -24,6 +26,7 @@ from nero.report import (
     language_figures,
     paper,
     pong_figure,
+    sample_strips,
 )
 from nero.report.tables import Listing, Table, build_table
 from nero.runs.store import Status, Store
@@ -95,6 +98,10 @@ def _figure6_numbers(evidence: Evidence) -> str:
     return figure6_numbers.to_markdown(evidence.states)
 
 
+def _samples(evidence: Evidence) -> Figure:
+    return sample_strips.samples(evidence.states, evidence.store)
+
+
 def _of_epochs(make: Callable[[Sequence[CellState], pd.DataFrame], Made]) -> Callable[[Evidence], Made]:
     """What needs the cells and their curves by epoch."""
     return lambda evidence: make(evidence.states, evidence.curves)
@@ -105,11 +112,17 @@ CATALOGUE: dict[str, Contents] = {
     "table1": Contents(
         paper.table1,
         {
+            "figure4": _of_epochs(cgan_figure.figure4),
+            "figure4_samples": _samples,
             "figure5": _of_epochs(cifar_figures.figure5),
             "figure6": _of_epochs(language_figures.figure6),
             "figure7": _of_epochs(language_figures.figure7),
         },
-        {"figure6": _figure6_numbers, "figure7": _of_epochs(figure7_numbers.to_markdown)},
+        {
+            "figure4": _of_epochs(figure4_numbers.to_markdown),
+            "figure6": _figure6_numbers,
+            "figure7": _of_epochs(figure7_numbers.to_markdown),
+        },
     ),
     "pong": Contents(
         paper.table1,
@@ -123,7 +136,13 @@ CATALOGUE: dict[str, Contents] = {
     ),
     "checks": Contents(paper.checks, {"checks": _learning_curves}),
 }
-"""By experiment. One that is not named here gets its table and its learning curves, with no numbers of the paper's."""
+"""By experiment; all of it is made where no experiment is named."""
+
+ON_REQUEST: dict[str, Contents] = {"smoke": Contents(figures={"smoke": _learning_curves, "samples": _samples})}
+"""Likewise, but made only for whoever names it: its runs are in a store of their own.
+
+An experiment that is in neither gets its table and its learning curves, with no numbers of the paper's.
+"""
 
 
 def default_store() -> Store:
@@ -156,4 +175,4 @@ def make_numbers(evidence: Evidence) -> dict[str, str]:
 
 def _contents(evidence: Evidence) -> Contents:
     name = evidence.experiment.name
-    return CATALOGUE.get(name) or Contents(figures={name: _learning_curves})
+    return CATALOGUE.get(name) or ON_REQUEST.get(name) or Contents(figures={name: _learning_curves})

@@ -82,11 +82,20 @@ def draw(
     at, ours = seeds.index.to_numpy(), linestyle != style.THEIRS
     shade = colour if ours else style.darker(colour)
     label = f"{label}, n = {count}" + (f" of {planned}" if count < planned else "")
-    [line] = axes.plot(at, seeds.mean(axis=1).to_numpy(), linestyle, color=shade, label=label)
+    means = seeds.mean(axis=1).to_numpy()
+    [line] = axes.plot(at, means, linestyle, color=shade, label=label)
+    if lone := _lone(means):  # through one point alone no line can be seen
+        line.set(marker=".", markevery=lone)
     if ours:  # the authors' range is left out: two bands of one colour could not be told apart
         low, high = seeds.min(axis=1).to_numpy(), seeds.max(axis=1).to_numpy()
         axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
     return line
+
+
+def _lone(values: np.ndarray) -> list[int]:
+    """Places of values with none to the left or right of them."""
+    there = np.pad(np.isfinite(values), 1)
+    return [int(place) for place in np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:])]
 
 
 def draw_authors(

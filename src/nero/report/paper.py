@@ -22,6 +22,9 @@ PAPER = ROOT / "results" / "paper"
 VGG11, RESNET18 = "cifar10_vgg11", "cifar10_resnet18"
 """Our tasks of Figures 1, 2 and 5."""
 
+CGAN = "cifar10_cgan"
+"""Our task of Figure 4."""
+
 WIKITEXT2, MULTI30K = "wikitext2_transformer", "multi30k_transformer"
 """Our tasks of Figures 6 and 7."""
 
@@ -29,7 +32,7 @@ PONG = "pong_ppo"
 """Our task of Figure 8."""
 
 TABLE1_TASKS = {
-    ("cgan", "BigGAN-like"): "cifar10_cgan",
+    ("cgan", "BigGAN-like"): CGAN,
     ("classification", "VGG11"): VGG11,
     ("classification", "ResNet-18"): RESNET18,
     ("language model", "Transformer"): WIKITEXT2,
@@ -58,6 +61,12 @@ ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
 
 CIFAR10_EPOCHS = 200
 """For how long it trained them."""
+
+FID = {"key": "val/fid", "goal": "min", "label": "FID"}
+"""What the paper reports of the generator: Fréchet Inception distance of its samples from the test images."""
+
+CGAN_EPOCHS = 120
+"""For how long it trained it."""
 
 PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
 """What the paper reports of the language model and of the translator."""

@@ -4,6 +4,7 @@
     config.yaml        what the run is: the resolved config that its id is a hash of
     provenance.jsonl   one line per start: commit, versions, device, command
     metrics.jsonl      one line per epoch, append-only
+    pictures/          what some tasks show of an epoch: <name>-epoch<number>.<format>
     summary.json       status and final metrics, replaced atomically
     checkpoint*        the newest two states to resume from, and an index with their checksums
     lock               who is writing (see `nero.runs.lock`)
@@ -13,7 +14,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +26,7 @@ from nero.runs.atomic import write_atomic
 from nero.runs.lock import exclusive, is_held
 
 Record = dict[str, Any]
+PICTURES = "pictures"
 
 
 class Status(StrEnum):
@@ -37,7 +39,18 @@ class Status(StrEnum):
 
 
 SETTLED = frozenset({Status.DONE, Status.DIVERGED})
-"""Statuses that are results: such a run is never run again."""
+"""Statuses that are results: such a run is never run again, once it is measured."""
+
+
+def is_settled(summary: Mapping[str, Any] | None) -> bool:
+    """Whether a run has its result.
+
+    One that came to its end without what it is to be measured by, such as the weights of a network that judges it, has
+    none yet: its metric is not there at all, where a value that was not finite is there as null.
+    """
+    if not summary or summary["status"] not in SETTLED:
+        return False
+    return summary["status"] == Status.DIVERGED or summary["metric"]["key"] in summary["final_metrics"]
 
 
 class Store:
@@ -106,8 +119,14 @@ class RunDirectory:
 
     def keep_metrics(self, epochs: int) -> None:
         """Before resuming after `epochs` whole epochs: drop later lines and damaged ones, which will be made again."""
-        kept = [record for record in self.read_metrics() if record["epoch"] <= epochs]
-        write_atomic(self.path / "metrics.jsonl", b"".join(_line(record) for record in kept))
+        self._write_metrics([record for record in self.read_metrics() if record["epoch"] <= epochs])
+
+    def replace_last_metrics(self, record: Mapping[str, Any]) -> None:
+        """Put another line in the place of the last, whole or not at all."""
+        self._write_metrics([*self.read_metrics()[:-1], record])
+
+    def _write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
+        write_atomic(self.path / "metrics.jsonl", b"".join(_line(record) for record in records))
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         # One write of one whole line: another reader sees all of it or, after a kill, a tail that is passed over.
@@ -117,6 +136,20 @@ class RunDirectory:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    # pictures
+
+    def write_picture(self, name: str, epoch: int, data: bytes) -> None:
+        """Keep a picture file such as `samples.jpg` of an epoch; one of the same epoch is replaced."""
+        stem, _, suffix = name.rpartition(".")
+        (self.path / PICTURES).mkdir(exist_ok=True)
+        write_atomic(self.path / PICTURES / f"{stem}-epoch{epoch:04}.{suffix}", data)
+
+    def pictures(self, stem: str) -> dict[int, Path]:
+        """Epoch -> file of the pictures of one name, in order of epochs."""
+        found = sorted((self.path / PICTURES).glob(f"{stem}-epoch[0-9]*.*"))
+        numbers = (path.stem.removeprefix(f"{stem}-epoch") for path in found)
+        return {int(number): path for number, path in zip(numbers, found, strict=True) if number.isdigit()}
 
     # summary
 

@@ -61,6 +61,7 @@ class Context:
     streams: Streams
     data: str  # "real" or "embedded"
     data_root: Path
+    inception: Path | None = None  # Inception's weights, where they are not under the data root
 
 
 class Meters:
@@ -128,6 +129,9 @@ class Task(ABC):
     clip_norm: float | None = None
     """The most that the gradients of a network together may measure, where an optimiser's settings do not say."""
 
+    remarks: tuple[str, ...] = ()
+    """What whoever looks at the run should know, a line each, such as what it goes without."""
+
     threads: int | None = None
     """CPU threads of torch that suit the task, where the machine's settings do not say."""
 
@@ -152,7 +156,15 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
-        """Metrics of the epoch, or of all `log_every` epochs, that have just ended: "train/loss", "val/error"."""
+        """Metrics of the epoch, or of all `log_every` epochs, that have just ended: "train/loss", "val/error".
+
+        What takes long may be measured now and then only, and in the last epoch. A run whose last line lacks the metric
+        itself is measured anew when it is next asked for.
+        """
+
+    def pictures(self) -> dict[str, bytes]:
+        """Files that show what `evaluate` has just measured, by their names with a suffix; kept with the run."""
+        return {}
 
     def traces(self) -> dict[str, list[float]]:
         """Values per step of what `evaluate` has metrics of, for figures that are drawn against iterations."""

@@ -11,8 +11,8 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from nero.data.augmentation import Augmentation
 from nero.data.images import ImageSet
-from nero.tasks.ahead import MadeAhead
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
+from nero.tasks.shuffled_images import ShuffledImages, to_device
 
 EVALUATION_BATCH = 2500
 EMBEDDED_TRAIN = 10_000
@@ -54,12 +54,7 @@ class Score:
 
 
 class Classification(Task):
-    """Minimise the cross entropy of one network over shuffled minibatches.
-
-    An epoch's images are gathered in their order, and augmented, all at once where they live: as bytes they take little
-    room, and one pass over all of them costs less than one per batch. A batch is a slice of them with its labels; a
-    last, smaller one is kept.
-    """
+    """Minimise the cross entropy of one network over shuffled minibatches."""
 
     def __init__(
         self,
@@ -73,13 +68,13 @@ class Classification(Task):
         augmentation: Augmentation | None = None,
         trace_accuracy: bool = False,
     ) -> None:
-        check_whole("batch_size", batch_size)
-        device = context.device
-        self.device, self.streams = device, context.streams
-        self.epochs, self.batch_size = epochs, batch_size
-        self.train_images, self.train_labels = _to_device(images.train_images, device), images.train_labels.to(device)
-        self.test_images, self.test_labels = _to_device(images.test_images, device), images.test_labels.to(device)
-        self.steps_per_epoch = -(-len(self.train_labels) // batch_size)
+        self.device = device = context.device
+        self.epochs = epochs
+        self.training = ShuffledImages(
+            context, images.train_images, images.train_labels, batch_size, epochs, augmentation
+        )
+        self.steps_per_epoch = self.training.steps
+        self.test_images, self.test_labels = to_device(images.test_images, device), images.test_labels.to(device)
         # Convolutions are fastest where the channels of a pixel lie together.
         self.network = network.to(device)
         convert_conv2d_weight_memory_format(self.network, torch.channels_last)
@@ -87,8 +82,6 @@ class Classification(Task):
         shape = (-1, 1, 1)
         self.mean = (255 * torch.tensor(mean, device=device)).reshape(shape)
         self.std = (255 * torch.tensor(std, device=device)).reshape(shape)
-        self.augmentation = augmentation
-        self._ready = MadeAhead(self._epoch_data, epochs)
         traces = {"train/accuracy": self.steps_per_epoch} if trace_accuracy else {}
         self.meters = Meters(device, sums=("loss", "correct", "count"), traces=traces)
         self.trace_accuracy = trace_accuracy
@@ -97,21 +90,7 @@ class Classification(Task):
         return {NETWORK: self.network}
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        images, labels = self._ready.take(epoch)
-        yield from list(zip(images.split(self.batch_size), labels.split(self.batch_size), strict=True))[start:]
-        self._ready.prepare_after(epoch)
-
-    def _epoch_data(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """All training images in the epoch's order, augmented, and their labels."""
-        # Drawn on the CPU, so that the numbers are the same on every device; and all of them before any is sent to the
-        # device, since sending waits until the device has done what it was asked for before.
-        count = len(self.train_labels)
-        order = torch.randperm(count, generator=self.streams.generator("shuffle", epoch))
-        if self.augmentation is None:
-            order = order.to(self.device)
-            return self.train_images[order], self.train_labels[order]
-        draws = self.augmentation.draw(count, self.streams.generator("augmentation", epoch))
-        return self.augmentation(self.train_images, order, draws), self.train_labels[order.to(self.device)]
+        return self.training.batches(epoch, start)
 
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         pixels, labels = batch
@@ -158,9 +137,3 @@ class Classification(Task):
         self.network.train()
         loss, correct = sums.tolist()
         return Score(loss / len(self.test_labels), correct, len(self.test_labels))
-
-
-def _to_device(images: Tensor, device: torch.device) -> Tensor:
-    """Coloured images with the three bytes of a pixel side by side: a pixel is moved whole."""
-    moved = images.to(device)
-    return moved.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else moved

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Seconds that FID takes on this machine, and whether it is the right number: CIFAR-10 itself has one that is known.
+
+    python scripts/bench_fid.py
+    python scripts/bench_fid.py --out results/tables/bench_fid.md machine=gpu
+
+Words with `=` are settings, as scripts/train.py takes them. Measured are: a look at all real images, which runs do once
+and keep; and, --repeats times after one that is not timed, what a run does each time: as many samples as there are test
+images, their features, and the distances from training and test images. The generator is untrained, so its FID means
+nothing; that of the training images from the test images is 3.15 with the right weights and the right resizing. Needs
+CIFAR-10 and Inception's weights (scripts/prepare_data.py cifar10 inception), and on a CPU hours.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from nero.data.sources import MissingData
+from nero.engine.precision import autocast, set_precision
+from nero.plans.config import ConfigError, compose
+from nero.report.table_formats import markdown_line
+from nero.runs.atomic import write_atomic
+from nero.runs.provenance import code_in_words, versions
+from nero.tasks.cgan import ConditionalGAN
+from nero.tasks.fid_of_images import NoJudge
+from nero.train import build_task, choose_device, device_name
+
+T = TypeVar("T")
+
+
+class NoFID(Exception):
+    """There is nothing to measure; the message is one line."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed FIDs (default: 3)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write")
+    options, words = parser.parse_known_args(arguments)
+    if unknown := [word for word in words if "=" not in word or word.startswith("--")]:
+        parser.error(f"unknown argument {unknown[0]}")
+    if options.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    try:
+        lines = list(_table(options.repeats, words))
+    except (ConfigError, MissingData, NoFID) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.out:
+        write_atomic(options.out, "\n".join([*lines, ""]).encode())
+    return 0
+
+
+def _table(repeats: int, words: list[str]) -> Iterator[str]:
+    """The lines of the table, printed as they come."""
+    for line in _lines(repeats, words):
+        print(line, flush=True)
+        yield line
+
+
+def _lines(repeats: int, words: list[str]) -> Iterator[str]:
+    config = compose(["task=cifar10_cgan", *words])
+    device = choose_device(config.cfg.machine.device)
+    set_precision(config.cfg.precision)
+    torch.backends.cudnn.benchmark = True
+    task = build_task(config, device)
+    assert isinstance(task, ConditionalGAN)
+    judge = task.judge
+    if isinstance(judge, NoJudge):
+        raise NoFID("; ".join(task.remarks))
+    judge.folder = None  # measured is what a run without kept statistics does
+    packages = [f"{package} {version}" for package, version in versions(("torch", "torchmetrics")).items()]
+    yield f"# {judge.label}"
+    yield ""
+    yield f"{', '.join([device_name(device), *packages])}; {code_in_words()}."
+    yield ""
+    yield markdown_line(["what", "seconds", "range"])
+    yield markdown_line(["---", "---:", "---:"])
+    seconds, references = _timed(lambda: judge.references, device)
+    counts = " and ".join(f"{reference.statistics.count:,}" for reference in references.values())
+    yield markdown_line([f"statistics of {counts} real images, once", f"{seconds:.2f}", ""])
+
+    def take() -> dict[str, float]:
+        task.meters.reset_()
+        with autocast(config.cfg.precision, device):
+            return task.evaluate()
+
+    take()
+    times = [_timed(take, device)[0] for _ in range(repeats)]
+    what = f"{judge.label} of {len(task.labels):,} samples from both, and the picture of samples"
+    yield markdown_line([what, f"{statistics.median(times):.2f}", f"{min(times):.2f} - {max(times):.2f}"])
+    yield ""
+    apart = references["train"].distance(references["val"].statistics)
+    yield f"{judge.label} of the training images from the test images: {apart:.4f}"
+
+
+def _timed(work: Callable[[], T], device: torch.device) -> tuple[float, T]:
+    """Seconds, and what it gave."""
+    begun = time.monotonic()
+    result = work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.monotonic() - begun, result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

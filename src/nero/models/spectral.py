@@ -1,0 +1,111 @@
+"""Layers with spectral norm: a weight is divided by its largest singular value before it is used.
+
+Not by torch.nn.utils.parametrizations.spectral_norm, though these layers compute what it does (a test holds one against
+the other), for two reasons. Under bf16 autocast torch's power iteration runs in bf16, whose eight bits are few for a
+number that every output is divided by; here it is float32 whatever is around it. And torch's works on a copy of a
+convolution whose channels lie last, where products and sums on the weight as it lies in memory let a compiler make a
+few kernels of it, which counts with 44 weights and two forward passes of each network a step.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FIRST_ITERATIONS = 15
+"""Of the power iteration when a layer is made; then one for each forward pass of training."""
+
+EPS = 1e-12
+"""What lengths are at least, before something is divided by them."""
+
+BIAS_STD = 0.01
+"""Of the normal distribution that biases start from."""
+
+
+class SpectralNorm(nn.Module):
+    """Gives a weight divided by its largest singular value, as a matrix with a row per output.
+
+    u, v:  the singular vectors, as far as the power iteration has found them
+    """
+
+    u: Tensor
+    v: Tensor
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        rows, columns = _matrix(weight).shape
+        self.register_buffer("u", F.normalize(torch.randn(rows, dtype=weight.dtype), dim=0, eps=EPS))
+        self.register_buffer("v", F.normalize(torch.randn(columns, dtype=weight.dtype), dim=0, eps=EPS))
+        with torch.no_grad():
+            for _ in range(FIRST_ITERATIONS):
+                self._iterate(_matrix(weight.detach()))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        matrix = _matrix(weight)
+        if self.training:
+            with torch.no_grad():
+                self._iterate(matrix.detach())
+        # Copies: a second forward pass changes the vectors in place, and a backward pass of the first may follow.
+        u, v = self.u.clone(), self.v.clone()
+        return weight / (u * (matrix * v).sum(dim=1)).sum()
+
+    def _iterate(self, matrix: Tensor) -> None:
+        """One power iteration."""
+        u = F.normalize((matrix * self.v).sum(dim=1), dim=0, eps=EPS)
+        self.v.copy_(F.normalize((matrix * u[:, None]).sum(dim=0), dim=0, eps=EPS))
+        self.u.copy_(u)
+
+
+def _matrix(weight: Tensor) -> Tensor:
+    """[outputs, all else], with the channels of a convolution last: no copy of one that lies so in memory."""
+    return (weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight).flatten(1)
+
+
+class Linear(nn.Linear):
+    """A linear layer with spectral norm; orthogonal weights, biases from a narrow normal distribution."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.spectral_norm = SpectralNorm(self.weight)
+
+    def reset_parameters(self) -> None:
+        _draw_(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.spectral_norm(self.weight), self.bias)
+
+
+class Convolution(nn.Conv2d):
+    """A convolution with spectral norm that keeps the image's size, likewise."""
+
+    def __init__(self, channels: int, filters: int, kernel: int) -> None:
+        super().__init__(channels, filters, kernel, padding=kernel // 2)
+        self.spectral_norm = SpectralNorm(self.weight)
+
+    def reset_parameters(self) -> None:
+        _draw_(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.spectral_norm(self.weight), self.bias, padding=self.padding)
+
+
+class Embedding(nn.Embedding):
+    """A table with spectral norm and orthogonal rows. Takes one-hot rows [N, rows], gives [N, width].
+
+    A product instead of a look-up: on a GPU the gradient of a look-up adds up in no fixed order.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__(rows, width)
+        self.spectral_norm = SpectralNorm(self.weight)
+
+    def reset_parameters(self) -> None:
+        nn.init.orthogonal_(self.weight)
+
+    def forward(self, one_hot: Tensor) -> Tensor:
+        return one_hot @ self.spectral_norm(self.weight)
+
+
+def _draw_(layer: nn.Linear | nn.Conv2d) -> None:
+    assert layer.bias is not None
+    nn.init.orthogonal_(layer.weight)
+    nn.init.normal_(layer.bias, std=BIAS_STD)

@@ -1,0 +1,140 @@
+"""A class-conditional GAN on CIFAR-10 (Figure 4, Table 1), judged by FID."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import convert_conv2d_weight_memory_format
+
+from nero.data.augmentation import Augmentation
+from nero.data.images import load_cifar10
+from nero.data.synthetic import shapes
+from nero.models.biggan import Z
+from nero.tasks.base import Batch, Context, Meters, Metric, Task, check_whole
+from nero.tasks.classification import load_images
+from nero.tasks.fid_of_images import judge
+from nero.tasks.sample_grid import grid, to_jpeg
+from nero.tasks.shuffled_images import ShuffledImages
+
+GENERATOR, DISCRIMINATOR = "generator", "discriminator"
+
+GRID_ROWS = 8
+"""Of the picture of samples, which has a column for each class."""
+
+SAMPLE_BATCH = 1000
+
+
+class ConditionalGAN(Task):
+    """Hinge losses with their constants dropped; one step of the discriminator, then one of the generator.
+
+    generator:      gives images [N, 3, 32, 32] from -1 to 1 for z [N, 80] and class numbers [N]
+    discriminator:  gives scores [N] for images and class numbers
+    augmentation:   how training images are varied; None for not at all
+    fid_every:      epochs between two FIDs; the last epoch has one in any case
+
+    FID is of as many samples as there are test images, with their labels: "val/fid" against the test images,
+    "train/fid" against the training images. On embedded data a small network stands in for Inception, and the keys say
+    so.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        generator: nn.Module,
+        discriminator: nn.Module,
+        augmentation: Augmentation | None,
+        epochs: int,
+        batch_size: int,
+        fid_every: int,
+        train_examples: int | None = None,
+    ) -> None:
+        check_whole("fid_every", fid_every)
+        self.device, self.streams = context.device, context.streams
+        self.epochs, self.fid_every = epochs, fid_every
+        images = load_images(context, train_examples, real=load_cifar10, embedded=shapes)
+        self.training = ShuffledImages(
+            context, images.train_images, images.train_labels, batch_size, epochs, augmentation
+        )
+        self.steps_per_epoch = self.training.steps
+        self.generator, self.discriminator = generator.to(self.device), discriminator.to(self.device)
+        for network in self.networks().values():
+            # Convolutions are fastest where the channels of a pixel lie together.
+            convert_conv2d_weight_memory_format(network, torch.channels_last)
+        self.judge, self.remarks = judge(context, images)
+        self.metric = Metric(self.judge.key("val"), "min", self.judge.label)
+        self.labels = images.test_labels.to(self.device)
+        self.grid_labels = torch.arange(images.classes, device=self.device).repeat(GRID_ROWS)
+        self.grid_z = torch.randn(len(self.grid_labels), Z, generator=self.streams.generator("samples shown"))
+        self.meters = Meters(self.device, sums=("discriminator", "generator", "count"))
+        # Before a batch has been asked for, training can only have ended: what is then measured is the end.
+        self.ended = epochs
+        self.shown: bytes | None = None
+
+    def networks(self) -> dict[str, nn.Module]:
+        return {GENERATOR: self.generator, DISCRIMINATOR: self.discriminator}
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        self.ended = epoch + 1
+        return self.training.batches(epoch, start)
+
+    def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+        pixels, labels = batch
+        count = len(labels)
+        with torch.no_grad():
+            fake = self.generator(self._z(count), labels)
+        # Both in one pass: the discriminator has no batch norm, so neither can tell what else is in the batch.
+        both = torch.cat([fake, self.prepare(pixels).to(fake.dtype)])
+        fake_scores, real_scores = self.discriminator(both, labels.repeat(2)).chunk(2)
+        loss = fake_scores.clamp(min=-1).mean() - real_scores.clamp(max=1).mean()
+        self.meters.add_("discriminator", loss * count)
+        yield DISCRIMINATOR, loss
+        with without_gradients(self.discriminator):
+            loss = -self.discriminator(self.generator(self._z(count), labels), labels).mean()
+            self.meters.add_("generator", loss * count)
+            self.meters.add_("count", float(count))
+            yield GENERATOR, loss
+
+    def _z(self, count: int) -> Tensor:
+        return torch.randn(count, Z, device=self.device)
+
+    def prepare(self, pixels: Tensor) -> Tensor:
+        """uint8 images as the discriminator takes them: from -1 to 1."""
+        return pixels.to(torch.float32) / 127.5 - 1
+
+    def evaluate(self) -> dict[str, float]:
+        sums = self.meters.read()
+        count = max(sums["count"], 1.0)
+        metrics = {"train/d_loss": sums["discriminator"] / count, "train/g_loss": sums["generator"] / count}
+        self.shown = None
+        if self.ended % self.fid_every and self.ended < self.epochs:
+            return metrics
+        z = torch.randn(len(self.labels), Z, generator=self.streams.generator("samples judged", self.ended))
+        metrics |= self.judge.distances(self.samples(z, self.labels))
+        [shown] = self.samples(self.grid_z, self.grid_labels)
+        self.shown = to_jpeg(grid(shown.cpu(), rows=GRID_ROWS))
+        return metrics
+
+    def pictures(self) -> dict[str, bytes]:
+        return {"samples.jpg": self.shown} if self.shown is not None else {}
+
+    @torch.no_grad()
+    def samples(self, z: Tensor, labels: Tensor) -> Iterator[Tensor]:
+        """Batches of uint8 images for z [N, 80] and class numbers [N], by the generator as it now stands."""
+        self.generator.eval()
+        try:
+            for some_z, some_labels in zip(z.split(SAMPLE_BATCH), labels.split(SAMPLE_BATCH), strict=True):
+                images = self.generator(some_z.to(self.device), some_labels)
+                yield ((images.to(torch.float32) + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+        finally:
+            self.generator.train()
+
+
+@contextmanager
+def without_gradients(network: nn.Module) -> Iterator[None]:
+    """Losses made in here have no gradients by the network's parameters, which then need not be computed."""
+    network.requires_grad_(False)
+    try:
+        yield
+    finally:
+        network.requires_grad_(True)

@@ -1,0 +1,209 @@
+"""The Fréchet Inception distance (FID): how far generated images are from real ones.
+
+The features of each set of images (Inception's last pooled layer, 2048 numbers an image) are summed up by a Gaussian;
+FID is the squared Fréchet distance of the two Gaussians. As the paper measures it: torch-fidelity's Inception, and
+images resized with antialiasing.
+
+    real = Reference(Statistics.of(inception(weights), real_batches))
+    fid = real.distance(Statistics.of(inception(weights), generated_batches))
+
+Batches are uint8 [N, 3, H, W] on the device of the network.
+"""
+
+import hashlib
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from nero.runs.atomic import write_atomic
+
+INSTALL = "FID needs the packages torchmetrics and torch-fidelity: pip install -e '.[fid]'"
+
+
+class NoInception(ImportError):
+    """The packages that Inception comes from are not installed; the message is one line."""
+
+
+def inception(weights: Mapping[str, Tensor]) -> nn.Module:
+    """Inception for FID, from the weights of `nero.data.inception`: uint8 [N, 3, H, W] -> float32 [N, 2048].
+
+    Raises NoInception without torchmetrics or torch-fidelity.
+    """
+    # torch-fidelity unpickles the file that it is given, so it is given only bytes that were written here.
+    file = io.BytesIO()
+    torch.save(dict(weights), file)
+    file.seek(0)
+    try:
+        from torchmetrics.image.fid import NoTrainInceptionV3
+
+        # The start that the weights replace is drawn from the global generator: a run's randomness is left alone.
+        with torch.random.fork_rng(devices=[]):
+            return NoTrainInceptionV3(
+                name="inception-v3-compat",
+                features_list=["2048"],
+                feature_extractor_weights_path=file,  # type: ignore[arg-type]  # torch.load takes a file as well
+                antialias=True,
+            )
+    except ImportError as error:
+        raise NoInception(INSTALL) from error
+
+
+class StandIn(nn.Module):
+    """A small random network in Inception's place where images are embedded ones: its distances are not FIDs.
+
+    uint8 [N, 3, H, W] -> float32 [N, 64]. The weights are always the same ones, and the global generator is left alone.
+    """
+
+    num_features = 64
+    first: Tensor
+    second: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.register_buffer("first", _filters(32, 3, generator))
+        self.register_buffer("second", _filters(self.num_features, 32, generator))
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        values = (images.to(torch.float32) - 128) / 128
+        values = conv2d(values, self.first, stride=2, padding=1).relu()
+        return conv2d(values, self.second, stride=2, padding=1).relu().mean((2, 3))
+
+
+def _filters(outputs: int, inputs: int, generator: torch.Generator) -> Tensor:
+    """3 x 3 filters that keep the size of what goes through them and a ReLU."""
+    return torch.randn(outputs, inputs, 3, 3, generator=generator) * math.sqrt(2 / (9 * inputs))
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The Gaussian that stands for a set of images.
+
+    count:       images
+    mean:        of their features, float64 [d]
+    covariance:  of their features, float64 [d, d], divided by count - 1
+    """
+
+    count: int
+    mean: Tensor
+    covariance: Tensor
+
+    @classmethod
+    def of(cls, features_of: Callable[[Tensor], Tensor], images: Iterable[Tensor]) -> "Statistics":
+        """The statistics of batches of images; they stay on the device of the features, which nothing waits for.
+
+        The features are worked out in float32 whatever autocast is on; TF32 products are left as the process has them.
+        """
+        count = 0
+        shift = total = products = torch.empty(0)
+        for batch in images:
+            with torch.no_grad(), torch.autocast(batch.device.type, enabled=False):
+                features = features_of(batch).to(torch.float64)
+                if features.ndim != 2 or len(features) != len(batch):
+                    raise ValueError(f"{len(batch)} images need as many rows of features, not {list(features.shape)}")
+                if not len(batch):
+                    continue
+                if not count:
+                    # Sums of values near zero: the covariance is no small difference of large numbers.
+                    shift = features.mean(0)
+                    total, products = torch.zeros_like(shift), shift.new_zeros(len(shift), len(shift))
+                features = features - shift
+                total += features.sum(0)
+                products.addmm_(features.T, features)
+                count += len(batch)
+        if count < 2:
+            raise ValueError(f"statistics need at least 2 images, not {count}")
+        mean = total / count
+        covariance = (products - count * torch.outer(mean, mean)) / (count - 1)
+        return cls(count, shift + mean, covariance)
+
+    def to(self, device: torch.device | str) -> "Statistics":
+        """The same on another device."""
+        return Statistics(self.count, self.mean.to(device), self.covariance.to(device))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "mean": self.mean, "covariance": self.covariance}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Statistics":
+        """What `state_dict` gave; KeyError or ValueError if it cannot be."""
+        count, mean, covariance = state["count"], state["mean"], state["covariance"]
+        tensors = isinstance(count, int) and isinstance(mean, Tensor) and isinstance(covariance, Tensor)
+        if not tensors or mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
+            raise ValueError("these are no statistics of images")
+        if not mean.dtype == covariance.dtype == torch.float64:
+            raise ValueError("statistics of images are kept in float64")
+        return cls(count, mean, covariance)
+
+
+class Reference:
+    """What sets of images are compared with, the real ones as a rule."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self.statistics = statistics
+        values, vectors = torch.linalg.eigh(statistics.covariance)
+        self._root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+
+    def distance(self, other: Statistics) -> float:
+        """FID: |μ₁ - μ₂|² + tr Σ₁ + tr Σ₂ - 2 tr (Σ₁ Σ₂)^½; NaN where the other statistics are not finite.
+
+        With R = Σ₁^½ the last trace is that of (R Σ₂ R)^½, a symmetric matrix. torchmetrics takes the eigenvalues of
+        the product Σ₁ Σ₂, which is not symmetric: the same number, and several times slower to get.
+        """
+        own = self.statistics
+        if other.mean.shape != own.mean.shape:
+            raise ValueError(f"{len(other.mean)} features cannot be compared with {len(own.mean)}")
+        other = other.to(own.mean.device)
+        if not (other.mean.isfinite().all() and other.covariance.isfinite().all()):
+            return math.nan
+        shared = torch.linalg.eigvalsh(self._root @ other.covariance @ self._root).clamp(min=0).sqrt().sum()
+        apart = (own.mean - other.mean).square().sum()
+        spread = own.covariance.trace() + other.covariance.trace()
+        # Rounding can take a distance of zero below it.
+        return float((apart + spread - 2 * shared).clamp(min=0))
+
+
+def cached_statistics(path: Path, key: str, compute: Callable[[], Statistics]) -> Statistics:
+    """The statistics that `path` keeps for this key, on the CPU; worked out anew, and kept, where it has none.
+
+    The key says all that they depend on: the images, the network, the arithmetic. A file that is damaged or has another
+    key is replaced.
+    """
+    kept = _read(path, key)
+    if kept is not None:
+        return kept
+    computed = compute().to("cpu")
+    file = io.BytesIO()
+    torch.save({"key": key, **computed.state_dict()}, file)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, _first_line(file.getvalue()) + file.getvalue())
+    except OSError as error:
+        warnings.warn(f"the statistics of the images could not be kept for the next run: {error}", stacklevel=2)
+    return computed
+
+
+def _read(path: Path, key: str) -> Statistics | None:
+    """The statistics in a file that is whole and has this key, or None."""
+    try:
+        first, newline, rest = path.read_bytes().partition(b"\n")
+        if first + newline != _first_line(rest):
+            return None
+        kept = torch.load(io.BytesIO(rest), map_location="cpu", weights_only=True)
+        return Statistics.from_state(kept) if kept["key"] == key else None
+    except Exception:  # whatever is wrong with the file, its content can be worked out again
+        return None
+
+
+def _first_line(rest: bytes) -> bytes:
+    """How the file begins: the checksum of all that follows, since torch.load does not notice damage in a tensor."""
+    return hashlib.sha256(rest).hexdigest().encode() + b"\n"

@@ -1,0 +1,119 @@
+"""Who judges generated images: Inception for real data, a stand-in for embedded data, nobody without Inception.
+
+The statistics of the real images are worked out once and kept under the data root.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nero.data import inception as inception_data
+from nero.data.checked_file import DamagedData
+from nero.data.images import ImageSet
+from nero.data.sources import command
+from nero.tasks.base import Context
+from nero.tasks.fid import NoInception, Reference, StandIn, Statistics, cached_statistics, inception
+
+BATCH = {"cuda": 250, "cpu": 50}
+"""Images that Inception sees at once, each enlarged to 299 x 299 pixels; by the kind of device."""
+
+
+class Judge:
+    """Distances of generated images from the training and the test images, by the features of one network.
+
+    network:  uint8 [N, 3, H, W] -> features [N, d], on the device of the images
+    name:     of a distance in the log, after the part of the data and a slash
+    label:    of a distance in tables
+    real:     the real images by part of the data (train, val), uint8
+    folder:   where statistics of the real images are kept; None for nowhere
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        name: str,
+        label: str,
+        real: Mapping[str, Tensor],
+        device: torch.device,
+        folder: Path | None = None,
+    ) -> None:
+        self.network, self.name, self.label = network.to(device), name, label
+        self.real, self.device, self.folder = real, device, folder
+
+    def key(self, part: str) -> str:
+        return f"{part}/{self.name}"
+
+    def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
+        """By their keys, for batches of uint8 images."""
+        statistics = self._statistics(images)
+        return {self.key(part): reference.distance(statistics) for part, reference in self.references.items()}
+
+    @cached_property
+    def references(self) -> dict[str, Reference]:
+        """What images are compared with, by part of the data; the first to ask waits."""
+        return {part: Reference(self._of_real(part).to(self.device)) for part in self.real}
+
+    def _of_real(self, part: str) -> Statistics:
+        real = self.real[part]
+        if self.folder is None:
+            return self._statistics([real])
+        file = self.folder / f"{self.name}-statistics-{part}-{len(real)}.pt"
+        network = type(self.network).__name__
+        key = f"{network}, {self.device.type}, {hashlib.sha256(real.contiguous().numpy()).hexdigest()}"
+
+        def compute() -> Statistics:
+            print(
+                f"{self.label}: {len(real):,} real images are looked at, once, for {file}", file=sys.stderr, flush=True
+            )
+            return self._statistics([real])
+
+        return cached_statistics(file, key, compute)
+
+    def _statistics(self, images: Iterable[Tensor]) -> Statistics:
+        small = (part.to(self.device) for batch in images for part in batch.split(BATCH[self.device.type]))
+        with exact_convolutions():
+            return Statistics.of(self.network, small)
+
+
+class NoJudge(Judge):
+    """Stands where Inception cannot be had: it has names, and no distances."""
+
+    def __init__(self, name: str, label: str) -> None:
+        self.name, self.label = name, label
+
+    def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
+        return {}
+
+
+def judge(context: Context, images: ImageSet) -> tuple[Judge, tuple[str, ...]]:
+    """The judge that fits the data, and what is to be said of it."""
+    real = {"train": images.train_images, "val": images.test_images}
+    if context.data == "embedded":
+        return Judge(StandIn(), "stand_in_fid", "stand-in FID", real, context.device), ()
+    name, label = "fid", "FID"
+    path = context.inception or context.data_root / inception_data.FILE
+    try:
+        if not path.is_file():
+            how = f"get it with: {command('inception', context.data_root)}"
+            raise NoInception(f"{path} is not there; {how}")
+        network = inception(inception_data.load_weights(path)).to(memory_format=torch.channels_last)
+    except (DamagedData, NoInception) as error:
+        return NoJudge(name, label), (f"goes on without FID: {error}",)
+    return Judge(network, name, label, real, context.device, folder=context.data_root), ()
+
+
+@contextmanager
+def exact_convolutions() -> Iterator[None]:
+    """Float32 throughout, whatever the arithmetic of the run: FIDs of all runs are by the same features."""
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed

@@ -1,0 +1,57 @@
+"""Convolutions with a change of size, held against torch's operations one after the other."""
+
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nero.models.resampling import convolve_and_average, enlarge_and_convolve
+
+
+def plainly_enlarged(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.conv2d(F.interpolate(x, scale_factor=2, mode="nearest"), weight, bias, padding=1)
+
+
+def plainly_averaged(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.avg_pool2d(F.conv2d(x, weight, bias, padding=1), 2)
+
+
+@given(
+    images=st.integers(1, 3),
+    channels=st.integers(1, 5),
+    filters=st.integers(1, 5),
+    height=st.integers(1, 4),
+    width=st.integers(1, 4),
+    with_bias=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_both_are_torchs_in_outputs_and_gradients(
+    images: int, channels: int, filters: int, height: int, width: int, with_bias: bool, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+
+    weight, bias = drawn(filters, channels, 3, 3), drawn(filters) if with_bias else None
+    for ours, plainly, scale in (
+        (enlarge_and_convolve, plainly_enlarged, 1),
+        (convolve_and_average, plainly_averaged, 2),
+    ):
+        x = drawn(images, channels, scale * height, scale * width)
+        inputs = [x, weight, *([bias] if bias is not None else [])]
+        results = [function(x, weight, bias) for function in (ours, plainly)]
+        torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+        gradients = [torch.autograd.grad(result.square().sum(), inputs) for result in results]
+        torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
+
+
+def test_kernels_are_made_in_the_weights_own_type_under_autocast() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(1, 3, 4, 4), torch.randn(2, 3, 3, 3)
+    exact = enlarge_and_convolve(x, weight, None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = enlarge_and_convolve(x, weight, None)
+    assert cast.dtype == torch.bfloat16
+    torch.testing.assert_close(cast.float(), exact, rtol=0.02, atol=0.05)

@@ -1,0 +1,141 @@
+"""Layers with spectral norm, held against torch's own parametrisation and against singular values."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import convert_conv2d_weight_memory_format
+from torch.nn.utils.parametrizations import spectral_norm
+
+from nero.models.spectral import BIAS_STD, Convolution, Embedding, Linear, SpectralNorm
+
+Layer = Linear | Convolution | Embedding
+MAKERS: dict[str, tuple[Callable[[], Layer], Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: Linear(7, 5), lambda: nn.Linear(7, 5), (3, 7)),
+    "convolution": (lambda: Convolution(4, 6, kernel=3), lambda: nn.Conv2d(4, 6, 3, padding=1), (2, 4, 5, 5)),
+    "1 x 1": (lambda: Convolution(4, 6, kernel=1), lambda: nn.Conv2d(4, 6, 1), (2, 4, 5, 5)),
+}
+
+
+def made(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+    """In float64, with weights far from orthogonal."""
+    torch.manual_seed(seed)
+    layer = make().double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(seed))
+    return layer
+
+
+def torchs(ours: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
+    """torch's layer with the same weight, bias and singular vectors."""
+    theirs = make().double()
+    theirs.load_state_dict({"weight": ours.weight, "bias": ours.bias})
+    theirs = spectral_norm(theirs)
+    norm = theirs.parametrizations.weight[0]
+    norm._u.copy_(ours.spectral_norm.u)
+    v = ours.spectral_norm.v
+    if ours.weight.ndim == 4:  # theirs has the channels first
+        channels, height, width = ours.weight.shape[1:]
+        v = v.reshape(height, width, channels).permute(2, 0, 1).flatten()
+    norm._v.copy_(v)
+    return theirs
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_layer_is_torchs_through_training_and_evaluation(kind: str, last: bool) -> None:
+    make, make_torchs, shape = MAKERS[kind]
+    ours = made(make)
+    theirs = torchs(ours, make_torchs)
+    if last:
+        convert_conv2d_weight_memory_format(ours, torch.channels_last)
+    inputs = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for _ in range(3):
+        outputs = [layer(inputs) for layer in (ours, theirs)]
+        torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
+        weights = [ours.weight, theirs.parametrizations.weight.original]
+        for layer, output, weight in zip((ours, theirs), outputs, weights, strict=True):
+            layer.zero_grad()
+            output.square().sum().backward()
+            assert weight.grad is not None
+        torch.testing.assert_close(weights[0].grad, weights[1].grad, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(ours.bias.grad, theirs.bias.grad, rtol=1e-10, atol=1e-10)
+        with torch.no_grad():  # a step, so that the vectors have something to follow
+            for weight in weights:
+                weight -= 0.1 * weight.grad
+    u = ours.spectral_norm.u.clone()
+    torch.testing.assert_close(ours.eval()(inputs), theirs.eval()(inputs), rtol=1e-12, atol=1e-12)
+    assert torch.equal(ours.spectral_norm.u, u), "evaluation moves nothing"
+
+
+def test_the_power_iteration_finds_the_largest_singular_value() -> None:
+    weight = torch.randn(6, 5, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    norm = SpectralNorm(weight)
+    for _ in range(500):
+        normalised = norm(weight)
+    torch.testing.assert_close(torch.linalg.matrix_norm(normalised.flatten(1), 2), torch.tensor(1.0).double())
+
+
+def test_a_new_layer_has_iterated_before_its_first_pass() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(30, 20)
+    norm = SpectralNorm(weight).eval()
+    true = torch.linalg.matrix_norm(weight, 2)
+    assert float(torch.linalg.matrix_norm(norm(weight), 2)) == pytest.approx(1, rel=0.03)
+    assert float(weight[0, 0] / norm(weight)[0, 0]) == pytest.approx(float(true), rel=0.03)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_layers_start_orthogonal_with_small_biases(kind: str) -> None:
+    torch.manual_seed(0)
+    layer = MAKERS[kind][0]()
+    matrix = layer.weight.flatten(1)
+    short = matrix if len(matrix) <= matrix.shape[1] else matrix.T
+    torch.testing.assert_close(short @ short.T, torch.eye(len(short)))
+    wide = Linear(2, 5000)
+    assert float(wide.bias.detach().std()) == pytest.approx(BIAS_STD, rel=0.1)
+    assert abs(float(wide.bias.detach().mean())) < 0.001
+
+
+def test_an_embedding_is_a_look_up_in_the_normalised_table() -> None:
+    torch.manual_seed(0)
+    table = Embedding(9, 4).eval()
+    labels = torch.tensor([3, 8, 3])
+    one_hot = torch.nn.functional.one_hot(labels, 9).float()
+    torch.testing.assert_close(table(one_hot), table.spectral_norm(table.weight)[labels])
+    assert len(list(table.parameters())) == 1
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_norm_is_float32_under_autocast(kind: str) -> None:
+    torch.manual_seed(0)
+    layer = MAKERS[kind][0]()
+    with torch.no_grad():
+        layer.weight.normal_()
+    again = copy.deepcopy(layer)
+    plain = layer.spectral_norm(layer.weight)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = again.spectral_norm(again.weight)
+    assert cast.dtype == torch.float32
+    assert torch.equal(cast, plain)
+    assert torch.equal(again.spectral_norm.u, layer.spectral_norm.u)
+
+
+def test_a_backward_pass_may_follow_a_second_forward_pass() -> None:
+    torch.manual_seed(0)
+    layer = Linear(7, 5)
+    with torch.no_grad():
+        layer.weight.normal_()
+    inputs = torch.randn(3, 7)
+    state = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    layer(inputs).sum().backward()
+    alone = layer.weight.grad
+    layer.load_state_dict(state)
+    layer.weight.grad = None
+    first = layer(inputs)
+    layer(inputs)
+    first.sum().backward()
+    assert torch.equal(layer.weight.grad, alone)
