@@ -65,7 +65,7 @@ class Judge:
             return self._statistics([real])
         file = self.folder / f"{self.name}-statistics-{part}-{len(real)}.pt"
         network = type(self.network).__name__
-        key = f"{network}, {self.device.type}, {hashlib.sha256(real.contiguous().numpy()).hexdigest()}"
+        key = f"{network}, {self.device.type}, {hashlib.sha256(real.contiguous().numpy().tobytes()).hexdigest()}"
 
         def compute() -> Statistics:
             print(
@@ -102,7 +102,8 @@ def judge(context: Context, images: ImageSet) -> tuple[Judge, tuple[str, ...]]:
         if not path.is_file():
             how = f"get it with: {command('inception', context.data_root)}"
             raise NoInception(f"{path} is not there; {how}")
-        network = inception(inception_data.load_weights(path)).to(memory_format=torch.channels_last)
+        network = inception(inception_data.load_weights(path))
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which mypy does not know
     except (DamagedData, NoInception) as error:
         return NoJudge(name, label), (f"goes on without FID: {error}",)
     return Judge(network, name, label, real, context.device, folder=context.data_root), ()
