@@ -7,7 +7,7 @@ DATA ?= mnist cifar10 wikitext2 multi30k inception
 # Further words for scripts/train.py, such as ARGS="machine=gpu machine.budget_seconds=540 hydra/launcher=joblib".
 ARGS ?=
 SMOKE_STORE := results/smoke/runs
-EXPERIMENTS := mnist table1 pong ablation imagenet checks
+EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks
 # Tests side by side, one process per core up to four.
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
@@ -51,6 +51,7 @@ $(EXPERIMENTS): $(READY)
 table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table
 ablation:  ## rerun Figures 1 and 2 and Table 2
 mnist:  ## rerun Figure 3
+cgan:  ## rerun the paper's search for momentum in the cGAN: Table 1's runs without it, and the same with 0.9
 pong:  ## rerun Figure 8: Table 1's runs on Pong, and LAMB with momentum
 imagenet:  ## rerun Figure 9
 checks:  ## CIFAR-10 in TF32 and in bf16 and from another start, translation by other batches and embeddings (not in the paper)

@@ -7,8 +7,9 @@
 
 Words with `=` are settings of every run, as scripts/train.py takes them; those in quotes after --variant are tried one
 after the other. The first two epochs, which compile, warm up and capture, are left out; the rest give median and range,
-and the first of them has yet to capture a last, smaller batch. A file that is there already keeps its other lines, if
-they were measured on the same device with the same packages.
+and the first of them has yet to capture a last, smaller batch. Epochs that measure more than others, as a GAN's last
+one takes its FID, are left out too. A file that is there already keeps its other lines, if they were measured on the
+same device with the same packages.
 """
 
 import argparse
@@ -130,6 +131,7 @@ def _seconds(words: list[str]) -> tuple[str, list[float]]:
     if message := outcome.get("message"):
         print(f"{config.run_id}: {message}", file=sys.stderr)
     timed = [record for record in records if record["epoch"] - record.get("epochs", 1) >= UNTIMED]
+    timed = [record for record in timed if record.keys() <= timed[0].keys()]
     if outcome["status"] == "done" and not timed:
         return "one line of the log holds all epochs", []
     return outcome["status"], [seconds_per_epoch(record) for record in timed for _ in range(record.get("epochs", 1))]

@@ -58,6 +58,21 @@ def test_a_line_of_the_log_that_stands_for_several_epochs_counts_by_the_epoch(
     assert " | 3.000 | 2.000 - 5.000 | " in capsys.readouterr().out
 
 
+def test_an_epoch_that_measures_more_than_others_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def logged(config: RunConfig) -> dict[str, str]:
+        run = Store(config.cfg.store).run(config.task_name, config.run_id)
+        run.path.mkdir(parents=True)
+        for epoch, seconds in enumerate((9, 8, 2, 3, 1, 7), start=1):
+            run.append_metrics({"epoch": epoch, "seconds": seconds, **({"val/fid": 3.0} if epoch == 6 else {})})
+        return {"status": "done"}
+
+    monkeypatch.setattr("nero.train.train", logged)
+    assert script_module("bench_tasks").main(["--task", "cifar10_cgan", "--optim", "sgd", *SMALL]) == 0
+    assert " | 2.000 | 1.000 - 3.000 | 3 | " in capsys.readouterr().out
+
+
 def test_a_run_whose_only_line_holds_the_untimed_epochs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*PONG, "--optim", "sgd", "--epochs", "4"]
     assert script_module("bench_tasks").main([*words, "--variant", "task.log_every=4", "task.log_every=2"]) == 0

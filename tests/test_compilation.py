@@ -1,12 +1,17 @@
-"""Which steps the engine compiles: those that are not one kernel already."""
+"""What the engine compiles: networks for the first shape, and steps that are not one kernel already."""
+
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch.optim import SGD, Adam, Optimizer
 
 from fused_steps import DEVICE
 from nero.engine.capture import allow_capture
-from nero.engine.compilation import is_fused, steps
+from nero.engine.compilation import FirstShapeOnly, compile_networks, is_fused, steps
 from nero.optim import LAMB, Nero, constrained
 
 
@@ -74,3 +79,91 @@ def test_steps_are_those_of_each_optimiser(compiled: bool, monkeypatch: pytest.M
         for old, new in zip(before, optimizers[name].param_groups[0]["params"], strict=True):
             assert not torch.equal(old, new)
     assert asked == ([(optimizers["a"], False)] if compiled else [])
+
+
+class Own(nn.Module):
+    """A layer of one's own: torch does not compile its layers when they stand alone."""
+
+    def __init__(self, outputs: int = 2) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).tanh()
+
+
+class InParts(Own):
+    """Compiled in parts, whose kernels are for any shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = Own()
+
+    def compiled_parts(self) -> list[nn.Module]:
+        return [self.linear]
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
+    """Counts what is compiled, and runs it as it stands."""
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    yield counter
+    torch._dynamo.reset()
+
+
+def run_on(networks: dict[str, nn.Module], sizes: list[int]) -> list[Tensor]:
+    """What networks, called one after the other, give for batches of these sizes."""
+    context = FirstShapeOnly(networks)
+    found = []
+    for size in sizes:
+        batch = torch.linspace(-1, 1, 4 * size).reshape(size, 4)
+        with context((batch,)):
+            found += [network(batch) for network in networks.values()]
+    return found
+
+
+def test_a_network_is_compiled_for_the_first_shape_and_runs_others_as_they_are(counter: CompileCounter) -> None:
+    networks: dict[str, nn.Module] = {"a": Own(), "b": Own(3)}
+    sizes = [8, 8, 3, 8, 5, 3, 8]
+    plain = run_on(networks, sizes)
+    compile_networks(networks)
+    found = run_on(networks, sizes)
+    assert counter.frame_count == 2, "each network once"
+    for ours, theirs in zip(found, plain, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_without_the_limit_each_shape_would_be_compiled(counter: CompileCounter) -> None:
+    network = Own()
+    compile_networks({"a": network})
+    for size in (8, 3, 8, 5):
+        network(torch.ones(size, 4))
+    assert counter.frame_count == 3
+
+
+def test_a_shape_is_that_of_every_tensor_of_a_batch() -> None:
+    context = FirstShapeOnly({"a": Own()})
+    one, other = torch.ones(8, 4), torch.ones(8, 5)
+    for batch, compiled in [((one, other), True), ((one, one), False), ((one, other), True), ((one,), False)]:
+        with context(batch):
+            assert (torch._dynamo.eval_frame._stance.stance == "default") is compiled
+
+
+def test_a_network_that_is_compiled_in_parts_lets_every_shape_through(counter: CompileCounter) -> None:
+    networks: dict[str, nn.Module] = {"a": InParts()}
+    compile_networks(networks)
+    run_on(networks, [8, 3, 5, 7])
+    assert counter.frame_count == 1, "one kernel, made for any shape"
+    context = FirstShapeOnly(networks)
+    for size in (8, 3):
+        with context((torch.ones(size, 4),)):
+            assert torch._dynamo.eval_frame._stance.stance == "default"
+
+
+def test_one_network_that_is_compiled_whole_is_enough_for_the_limit(counter: CompileCounter) -> None:
+    networks: dict[str, nn.Module] = {"parts": InParts(), "whole": Own(3)}
+    compile_networks(networks)
+    run_on(networks, [8, 3, 8])
+    assert counter.frame_count == 2

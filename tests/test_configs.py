@@ -16,6 +16,11 @@ SMALLER = {
     "mnist_reparam": ("task.depth=3", "task.train_examples=40", "task.batch_size=20"),
     "cifar10_vgg11": ("task.network.width=2", "task.network.hidden=8", "task.train_examples=40", "task.batch_size=20"),
     "cifar10_resnet18": ("task.network.width=2", "task.train_examples=40", "task.batch_size=20"),
+    "cifar10_cgan": (
+        *(f"task.{network}.{name}" for network in ("generator", "discriminator") for name in ("width=4", "rows=10")),
+        "task.train_examples=10",
+        "task.batch_size=5",
+    ),
     "wikitext2_transformer": ("task.network.width=8", "task.train_examples=20", "task.batch_size=5"),
     "multi30k_transformer": (
         *(f"task.network.{name}=8" for name in ("width", "heads", "inner")),

@@ -4,17 +4,20 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from nero.engine import interrupt
 from nero.engine.capture import WARM_UP
 from nero.engine.loop import Ending
 from nero.engine.precision import set_precision
 from nero.runs.store import RunDirectory, Status
-from nero.tasks.base import Batch, Meters, Work
+from nero.tasks.base import Batch, Meters, Metric, Work
 from toy import CPU, Line, make_loop, without_times
 
 
@@ -288,6 +291,141 @@ def test_a_trace_that_is_too_short_for_a_line_is_refused_before_the_first_step(r
     task = Line(epochs=1, steps=7)
     task.log_every = 2  # of which there is one
     assert make_loop(task, run).run().status is Status.DONE
+
+
+class Judged(Line):
+    """Its metric takes a judge, who may not be there; it shows a picture of each judgement, in every other epoch."""
+
+    metric = Metric("val/distance", "min", "distance")
+
+    def __init__(self, judge: float | None, epochs: int = 4) -> None:
+        super().__init__(epochs)
+        self.judge, self.judged = judge, 0
+
+    def evaluate(self) -> dict[str, float]:
+        self.judged += 1
+        distance = {} if self.judge is None else {"val/distance": self.judge}
+        return super().evaluate() | distance
+
+    def pictures(self) -> dict[str, bytes]:
+        return {"one.png": f"{self.judge}".encode(), "other.jpg": b"..."} if self.judged % 2 else {}
+
+
+def test_a_run_that_lacked_its_metric_is_measured_from_its_last_state(run: RunDirectory) -> None:
+    task = Judged(judge=None)
+    loop = make_loop(task, run)
+    assert loop.run().status is Status.DONE
+    loop.checkpoint()
+    before, weights = run.read_metrics(), task.first.state_dict()
+    assert "val/distance" not in before[-1]
+    task = Judged(judge=2.5)
+    loop = make_loop(task, run)
+    assert loop.restore()
+    ending = loop.run()
+    assert (ending.status, ending.position.total_steps) == (Status.DONE, 28)
+    assert task.seen_first == [], "no step was taken"
+    assert run.read_metrics() == [*before[:-1], {**before[-1], "val/distance": 2.5}]
+    for name, weight in task.first.state_dict().items():
+        assert torch.equal(weight, weights[name])
+
+
+def test_a_run_that_has_its_metric_is_not_measured_again(run: RunDirectory) -> None:
+    loop = make_loop(Judged(judge=2.5), run)
+    loop.run()
+    loop.checkpoint()
+    before = (run.path / "metrics.jsonl").read_bytes()
+    task = Judged(judge=7.0)
+    loop = make_loop(task, run)
+    loop.restore()
+    assert loop.run().status is Status.DONE
+    assert task.judged == 0
+    assert (run.path / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_value_that_was_not_finite_is_not_measured_again(run: RunDirectory) -> None:
+    loop = make_loop(Judged(judge=float("nan")), run)
+    loop.run()
+    loop.checkpoint()
+    assert run.read_metrics()[-1]["val/distance"] is None
+    task = Judged(judge=7.0)
+    loop = make_loop(task, run)
+    loop.restore()
+    loop.run()
+    assert (task.judged, run.read_metrics()[-1]["val/distance"]) == (0, None)
+
+
+def test_a_last_line_that_is_lost_is_not_made_of_another(run: RunDirectory) -> None:
+    loop = make_loop(Judged(judge=None), run)
+    loop.run()
+    loop.checkpoint()
+    run.keep_metrics(epochs=3)
+    before = run.read_metrics()
+    loop = make_loop(Judged(judge=2.5), run)
+    loop.restore()
+    loop.run()
+    assert run.read_metrics() == before
+
+
+def test_a_run_that_is_to_stop_is_not_measured(run: RunDirectory) -> None:
+    loop = make_loop(Judged(judge=None), run)
+    loop.run()
+    loop.checkpoint()
+    task = Judged(judge=2.5)
+    loop = make_loop(task, run, deadline=time.time() - 1)
+    loop.restore()
+    assert loop.run().status is None
+    assert task.judged == 0
+
+
+def test_pictures_are_kept_by_the_epoch_that_they_show(run: RunDirectory) -> None:
+    make_loop(Judged(judge=2.5, epochs=4), run).run()
+    for name in ("one", "other"):
+        assert list(run.pictures(name)) == [1, 3]
+    assert {path.read_bytes() for path in run.pictures("one").values()} == {b"2.5"}
+
+
+def test_pictures_of_a_later_measurement_are_of_the_last_epoch(run: RunDirectory) -> None:
+    loop = make_loop(Judged(judge=None, epochs=3), run)
+    loop.run()
+    loop.checkpoint()
+    loop = make_loop(Judged(judge=2.5, epochs=3), run)
+    loop.restore()
+    loop.run()
+    assert {epoch: path.read_bytes() for epoch, path in run.pictures("one").items()} == {1: b"None", 3: b"2.5"}
+
+
+class Own(nn.Sequential):
+    """Layers of one's own: torch compiles none of its own that stand alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+
+class Ragged(Line):
+    """The last batch of an epoch is smaller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Own(*self.first), Own(self.second)  # type: ignore[assignment]
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        for step, (x,) in enumerate(super().batches(epoch, start), start):
+            yield (x if step < self.steps_per_epoch - 1 else x[:5],)
+
+
+def test_a_last_smaller_batch_is_not_compiled_for(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, weights = reference(tmp_path, Ragged)
+    counter = CompileCounter()  # runs what it is given as it stands
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    task = Ragged()
+    assert make_loop(task, run, compile=True).run().status is Status.DONE
+    assert counter.frame_count == 2, "each network once"
+    assert without_times(run.read_metrics()) == expected
+    for name, weight in task.first.state_dict().items():
+        assert torch.equal(weight, weights[name])
+    torch.compiler.reset()
 
 
 class Prepared(Line):

@@ -174,6 +174,29 @@ def test_gradients_are_clipped_as_the_optimiser_says_and_else_as_the_task_says(
     assert torch.cat([weight.grad.flatten() for weight in weights]).norm().item() == pytest.approx(expected, rel=1e-4)
 
 
+CGAN = ["task=cifar10_cgan", "data=embedded", "task.train_examples=20"]
+CGAN += [f"task.{network}.{key}" for network in ("generator", "discriminator") for key in ("width=8", "rows=10")]
+
+
+def test_networks_have_one_optimiser_each_with_the_same_settings_but_for_their_own(tmp_path: Path) -> None:
+    words = ["optim=adam", "optim.lr=0.003", "+optim.networks.discriminator.betas=[0.9,0.99]"]
+    config, _ = prepare(tmp_path, CGAN, *words)
+    task = build_task(config, torch.device("cpu"))
+    optimizers = build_optimizers(config.cfg.optim, task)
+    found = {name: (opt.param_groups[0]["lr"], list(opt.param_groups[0]["betas"])) for name, opt in optimizers.items()}
+    assert found == {"generator": (0.003, [0.0, 0.999]), "discriminator": (0.003, [0.9, 0.99])}
+    for name, network in task.networks().items():
+        assert [id(p) for p in optimizers[name].param_groups[0]["params"]] == [id(p) for p in network.parameters()]
+    plain, _ = prepare(tmp_path, CGAN, *words[:2])
+    assert plain.run_id != config.run_id
+
+
+def test_settings_for_a_network_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    config, _ = prepare(tmp_path, CGAN, "+optim.networks.critic.lr=0.1")
+    with pytest.raises(ConfigError, match=r"optim\.networks: there is no network 'critic'; there are: generator, dis"):
+        train(config)
+
+
 @pytest.mark.parametrize(
     ("of_task", "of_machine", "during"),
     [(None, "null", None), (3, "null", 3), (3, "2", 2), (None, "2", 2)],

@@ -24,9 +24,11 @@ def prepare(tmp_path: Path, task: str, *words: str) -> tuple[RunConfig, RunDirec
 
 
 def final_weights(run: RunDirectory) -> list[Tensor]:
+    """Of all networks."""
     data = run.load_checkpoint()
     assert data is not None
-    return list(torch.load(io.BytesIO(data), weights_only=True)["networks"]["network"].values())
+    networks = torch.load(io.BytesIO(data), weights_only=True)["networks"]
+    return [weight for state in networks.values() for weight in state.values()]
 
 
 def assert_cut_runs_go_on(tmp_path: Path, task: str, *words: str) -> None:

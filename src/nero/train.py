@@ -28,6 +28,9 @@ from nero.runs.store import SETTLED, RunDirectory, Status, Store, is_settled
 from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import BadSetting, Context, Task
 
+NETWORKS = "networks"
+"""Key of an optimiser's settings: settings of its own for a network, by the network's name."""
+
 Outcome = dict[str, Any]
 """A run's summary, with `status` also "interrupted" or "busy", and `skipped` for a run that was settled before."""
 
@@ -82,7 +85,8 @@ def _carry_out(
             ending = loop.run()
             summary = {**fixed, **_result(run, loop.task, ending)}
             reason = ending.reason
-            kept = ending.status is Status.DONE and config.cfg.machine.keep_checkpoint
+            # One that could not be measured needs its last state for when it can be.
+            kept = ending.status is Status.DONE and (config.cfg.machine.keep_checkpoint or not is_settled(summary))
             if kept:
                 loop.checkpoint()
     except (ConfigError, MissingData):
@@ -176,14 +180,19 @@ def _instantiate(key: str, settings: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:
-    """One optimiser per network, all with the same settings; `clip_norm` is not the optimiser's but its gradients'.
+    """One optimiser per network, all with the same settings but for what `networks` says of one by its name.
 
-    Whether they are clipped, and where, is the optimiser's YAML to say, and else the task's.
+    `clip_norm` is not the optimiser's but its gradients': whether they are clipped, and where, is the optimiser's YAML
+    to say, and else the task's.
     """
-    settings = {key: value for key, value in cfg.items() if key != CLIP_NORM}
-    make_optimizer = _instantiate("optim", settings)
+    settings = {key: value for key, value in cfg.items() if key not in (CLIP_NORM, NETWORKS)}
+    own = cfg.get(NETWORKS) or {}
+    networks = task.networks()
+    if unknown := [name for name in own if name not in networks]:
+        raise ConfigError(f"optim.{NETWORKS}: there is no network {unknown[0]!r}; there are: {', '.join(networks)}")
+    makers = {name: _instantiate("optim", {**settings, **own.get(name, {})}) for name in networks}
     try:
-        optimizers = {name: make_optimizer(network.parameters()) for name, network in task.networks().items()}
+        optimizers = {name: makers[name](network.parameters()) for name, network in networks.items()}
         norm = cfg.get(CLIP_NORM, task.clip_norm)
         if norm is not None:
             for optimizer in optimizers.values():

@@ -96,6 +96,8 @@ class SelfAttention(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
+        if channels % 8:
+            raise ValueError(f"self-attention needs a multiple of 8 channels, not {channels}: a width that 4 divides")
         self.query = Convolution(channels, channels // 8, kernel=1)
         self.key = Convolution(channels, channels // 8, kernel=1)
         self.value = Convolution(channels, channels // 2, kernel=1)

@@ -1,6 +1,7 @@
-"""How convolutions start, where it is not torch's default."""
+"""How layers start, where it is not torch's default."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 def kaiming_by_fan_out_(network: nn.Module) -> None:
@@ -8,3 +9,17 @@ def kaiming_by_fan_out_(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def orthogonal_(weight: Tensor) -> None:
+    """As `nn.init.orthogonal_`, by one thread.
+
+    The decomposition behind it is of small matrices: several threads take ten times as long where other processes want
+    the cores as well. And one thread rounds alike on machines with any number of cores.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        nn.init.orthogonal_(weight)
+    finally:
+        torch.set_num_threads(threads)

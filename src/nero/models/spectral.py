@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nero.models.initialisation import orthogonal_
+
 FIRST_ITERATIONS = 15
 """Of the power iteration when a layer is made; then one for each forward pass of training."""
 
@@ -99,7 +101,7 @@ class Embedding(nn.Embedding):
         self.spectral_norm = SpectralNorm(self.weight)
 
     def reset_parameters(self) -> None:
-        nn.init.orthogonal_(self.weight)
+        orthogonal_(self.weight)
 
     def forward(self, one_hot: Tensor) -> Tensor:
         return one_hot @ self.spectral_norm(self.weight)
@@ -107,5 +109,5 @@ class Embedding(nn.Embedding):
 
 def _draw_(layer: nn.Linear | nn.Conv2d) -> None:
     assert layer.bias is not None
-    nn.init.orthogonal_(layer.weight)
+    orthogonal_(layer.weight)
     nn.init.normal_(layer.bias, std=BIAS_STD)

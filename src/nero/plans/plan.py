@@ -166,7 +166,7 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
                 lrs=tuple(float(lr) for lr in _list(row["lr"])),
                 search_seed=int(row.get("search_seed", 0)),
                 repeat_seeds=tuple(row.get("repeat_seeds", ())),
-                variant=tuple(zip(sweep, values, strict=True)),
+                variant=tuple((key, _hashable(value)) for key, value in zip(sweep, values, strict=True)),
                 overrides=(*shared, *row.get("overrides", ()), *extra),
             )
 
@@ -238,6 +238,11 @@ def _settled(summary: Summary | None) -> Summary | None:
 
 def _list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list) else [value]
+
+
+def _hashable(value: Any) -> Any:
+    """A swept value that is a list, such as betas, as a tuple: rows of tables are told apart by their variants."""
+    return tuple(_hashable(item) for item in value) if isinstance(value, list) else value
 
 
 def _word(value: Any) -> str:

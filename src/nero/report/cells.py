@@ -104,7 +104,12 @@ def ordered(variant: Variant) -> Variant:
 
 def variant_text(variant: Variant) -> str:
     """Swept settings in words, such as "sigma = 100"."""
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} = {value}" for key, value in variant)
+    return ", ".join(f"{_short(key)} = {value}" for key, value in variant)
+
+
+def _short(key: str) -> str:
+    """The last part of a key; with the network's name before it where it is a setting of one network's optimiser."""
+    return key.partition(".networks.")[2] or key.rsplit(".", 1)[-1]
 
 
 def row_text(row: RowKey) -> str:

@@ -59,6 +59,17 @@ class Judge:
         """What images are compared with, by part of the data; the first to ask waits."""
         return {part: Reference(self._of_real(part).to(self.device)) for part in self.real}
 
+    def of_stretched_images(self) -> "Judge":
+        """The same of images each stretched to the full range of greys, as the authors' code took FID.
+
+        It wrote all images, real and generated, to files by a function of torchvision's that does so if it is asked to
+        normalise.
+        """
+        real = {part: stretched(images) for part, images in self.real.items()}
+        return _OfStretchedImages(
+            self.network, f"stretched_{self.name}", f"{self.label} of stretched images", real, self.device, self.folder
+        )
+
     def _of_real(self, part: str) -> Statistics:
         real = self.real[part]
         if self.folder is None:
@@ -79,6 +90,21 @@ class Judge:
         small = (part.to(self.device) for batch in images for part in batch.split(BATCH[self.device.type]))
         with exact_convolutions():
             return Statistics.of(self.network, small)
+
+
+class _OfStretchedImages(Judge):
+    """Its real images are stretched already."""
+
+    def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
+        return super().distances(stretched(batch) for batch in images)
+
+
+def stretched(images: Tensor) -> Tensor:
+    """uint8 images [N, ...], each with its darkest value at 0 and its brightest at 255; a single grey becomes black."""
+    values = images.flatten(1).to(torch.float32)
+    low, high = values.amin(dim=1, keepdim=True), values.amax(dim=1, keepdim=True)
+    scaled = (values - low) / (high - low).clamp(min=1e-5) * 255
+    return (scaled + 0.5).to(torch.uint8).reshape(images.shape)
 
 
 class NoJudge(Judge):

@@ -22,5 +22,9 @@ def grid(images: Tensor, rows: int) -> Tensor:
 def to_jpeg(pixels: Tensor) -> bytes:
     """A uint8 image [height, width, 3] as the bytes of a file."""
     file = io.BytesIO()
-    Image.fromarray(pixels.contiguous().numpy()).save(file, "JPEG", quality=QUALITY, subsampling=0)
+    to_image(pixels).save(file, "JPEG", quality=QUALITY, subsampling=0)
     return file.getvalue()
+
+
+def to_image(pixels: Tensor) -> Image.Image:
+    return Image.fromarray(pixels.contiguous().numpy())

@@ -1,0 +1,108 @@
+"""The benchmark of FID: the stand-in's on embedded data, on the CPU."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import script_module
+from nero.data.synthetic import shapes
+from nero.tasks.fid import Reference, StandIn, Statistics
+
+SMALL = [
+    "machine=cpu",
+    "task.train_examples=40",
+    *(f"task.{network}.{word}" for network in ("generator", "discriminator") for word in ("width=4", "rows=10")),
+]
+NUMBER = r"\d+\.\d\d"
+
+
+def test_the_table_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "table.md"
+    words = ["data=embedded", *SMALL, "--out", str(out)]
+    assert script_module("bench_fid").main(["--repeats", "2", *words]) == 0
+    text = out.read_text()
+    title, _, told, _, head, rule, once, each, _, apart = text.splitlines()
+    assert title == "# stand-in FID", "and not FID"
+    assert re.fullmatch(r"CPU, \d+ threads, torch [\d.]+.*; code .*\.", told)
+    assert head == "| what | seconds | range |"
+    assert rule == "| --- | ---: | ---: |"
+    assert re.fullmatch(rf"\| statistics of 40 and 100 real images, once \| {NUMBER} \|  \|", once)
+    what = r"stand-in FID of 100 samples from both, and the picture of samples"
+    row = re.fullmatch(rf"\| {what} \| ({NUMBER}) \| ({NUMBER}) - ({NUMBER}) \|", each)
+    assert row is not None
+    middle, low, high = map(float, row.groups())
+    assert 0 <= low <= middle <= high
+    assert capsys.readouterr().out == text
+    data = shapes(train=40, test=100)
+    train, test = (Statistics.of(StandIn(), [images]) for images in (data.train_images, data.test_images))
+    assert apart == f"stand-in FID of the training images from the test images: {Reference(train).distance(test):.4f}"
+
+
+def test_every_repeat_is_timed_and_one_more_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    bench = script_module("bench_fid")
+    evaluate = bench.ConditionalGAN.evaluate
+
+    def counted(self) -> dict[str, float]:  # type: ignore[no-untyped-def]
+        taken.append(evaluate(self))
+        return taken[-1]
+
+    monkeypatch.setattr(bench.ConditionalGAN, "evaluate", counted)
+    assert bench.main(["data=embedded", *SMALL, "--repeats", "4"]) == 0
+    assert len(taken) == 5
+    assert all("val/stand_in_fid" in metrics for metrics in taken)
+
+
+def test_a_table_without_a_file_is_printed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert script_module("bench_fid").main(["data=embedded", *SMALL, "--repeats", "1"]) == 0
+    assert capsys.readouterr().out.count("\n") == 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_weights_are_one_line_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NERO_INCEPTION", raising=False)
+    monkeypatch.setattr("nero.tasks.cgan.load_cifar10", lambda root: shapes(train=40, test=10))
+    out = tmp_path / "table.md"
+    words = [*SMALL, f"data_root={tmp_path}", "--out", str(out)]
+    assert script_module("bench_fid").main(words) == 2
+    said = capsys.readouterr()
+    [line] = said.err.splitlines()
+    assert line.startswith(f"error: goes on without FID: {tmp_path / 'inception-fid.pth'} is not there; get it with: ")
+    assert said.out == ""
+    assert not out.exists()
+
+
+def test_missing_images_are_one_line_with_the_command_that_gets_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script_module("bench_fid").main([*SMALL, f"data_root={tmp_path}"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "prepare_data.py cifar10" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["quick"], "unknown argument quick"),
+        (["--samples=8"], "unknown argument --samples=8"),
+        (["--repeats", "0"], "--repeats must be at least 1"),
+        (["--repeats", "three"], "invalid int value: 'three'"),
+        (["data=imagined"], "error: data must be one of real, embedded, not 'imagined'"),
+        (["data=embedded", *SMALL, "task.fid_every=0"], "error: task: fid_every must be a whole number from 1, not 0"),
+        (["optim=nerro"], "error: there is no optim=nerro; there are: adam, "),
+    ],
+)
+def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = script_module("bench_fid").main(words)
+    except SystemExit as exit_:
+        status = exit_.code
+    assert status == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
