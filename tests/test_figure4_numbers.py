@@ -1,12 +1,11 @@
 """Figure 4 in numbers: both distances epoch by epoch, those of every seed, and the search over learning rates."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from fake_runs import cells_of, states_of, write_generator
-from markdown_rows import markdown_rows
+from markdown_rows import Lines, curves_seeds_and_search
 from nero.plans.plan import Cell
 from nero.report import figure4_numbers, paper
 from nero.report.cells import EmbeddedDataError
@@ -15,7 +14,6 @@ from nero.runs.store import Store
 
 TAKEN = tuple(range(10, 121, 10))
 SHOWN = (10, 30, 60, 90, 120)
-Lines = dict[str, list[str]]
 
 
 @pytest.fixture
@@ -28,12 +26,10 @@ def cell_of(optim: str) -> Cell:
 
 
 def tables(store: Store) -> tuple[Lines, Lines, Lines]:
-    """The words of each line after the first, by the first: of the curves, of the seeds, and of the search."""
     _, states = states_of(store, "table1")
-    text = figure4_numbers.to_markdown(states, load_curves(store))
-    whole = r"\nFinal FID against the test images of (?:each seed at that learning rate|the search, seed 0):\n"
-    curves, seeds, search = ({first: words for first, *words in markdown_rows(part)} for part in re.split(whole, text))
-    return curves, seeds, search
+    return curves_seeds_and_search(
+        figure4_numbers.to_markdown(states, load_curves(store)), "FID against the test images"
+    )
 
 
 def falling(final: float, last: int = 120) -> dict[int, float | None]:

@@ -1,12 +1,11 @@
 """Figure 8 in numbers: rewards million by million, those of every seed, and the search over learning rates."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from fake_runs import cells_of, states_of, write_player
-from markdown_rows import markdown_rows
+from markdown_rows import Lines, curves_seeds_and_search
 from nero.plans.plan import Cell
 from nero.report import figure8_numbers, paper
 from nero.report.cells import EmbeddedDataError
@@ -17,7 +16,6 @@ NEAREST = {1: 980, 2: 1950, 3: 2930, 4: 3910, 5: 4882}
 """Million steps of the environment -> the update next to them of those logged; one is 1,024 steps."""
 
 LOGGED = (*range(10, 4881, 10), 4882)
-Lines = dict[str, list[str]]
 
 
 @pytest.fixture
@@ -30,12 +28,8 @@ def cell_of(optim: str) -> Cell:
 
 
 def tables(store: Store) -> tuple[Lines, Lines, Lines]:
-    """The words of each line after the first, by the first: of the curves, of the seeds, and of the search."""
     _, states = states_of(store, "pong")
-    text = figure8_numbers.to_markdown(states, load_curves(store))
-    parts = re.split(r"\nFinal reward of (?:each seed at that learning rate|the search, seed 0):\n", text)
-    curves, seeds, search = ({first: words for first, *words in markdown_rows(part)} for part in parts)
-    return curves, seeds, search
+    return curves_seeds_and_search(figure8_numbers.to_markdown(states, load_curves(store)), "reward")
 
 
 def rising(final: float, last: int = 4882) -> dict[int, float | None]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 from torch.nn.utils.parametrizations import spectral_norm
 
@@ -98,6 +98,25 @@ def test_layers_start_orthogonal_with_small_biases(kind: str) -> None:
     wide = Linear(2, 5000)
     assert float(wide.bias.detach().std()) == pytest.approx(BIAS_STD, rel=0.1)
     assert abs(float(wide.bias.detach().mean())) < 0.001
+
+
+def test_layers_are_started_by_one_thread_and_leave_the_others_to_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, real = [], nn.init.orthogonal_
+
+    def watched(weight: Tensor) -> Tensor:
+        seen.append(torch.get_num_threads())
+        return real(weight)
+
+    monkeypatch.setattr(nn.init, "orthogonal_", watched)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        for make in (lambda: Convolution(4, 6, kernel=3), lambda: Embedding(9, 4)):
+            make()
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1]
 
 
 def test_an_embedding_is_a_look_up_in_the_normalised_table() -> None:

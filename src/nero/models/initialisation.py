@@ -15,7 +15,7 @@ def orthogonal_(weight: Tensor) -> None:
     """As `nn.init.orthogonal_`, by one thread.
 
     The decomposition behind it is of small matrices: several threads take ten times as long where other processes want
-    the cores as well. And one thread rounds alike on machines with any number of cores.
+    the cores as well.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
