@@ -641,9 +641,8 @@ def test_a_run_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optim", ["nero", "adam"])
-def test_the_chain_on_embedded_data_has_runs_that_learn(tmp_path: Path, optim: str) -> None:
-    [cell] = [cell for cell in load_experiment("smoke").cells if (cell.task, cell.optim) == ("cifar10_cgan", optim)]
+def test_neros_run_in_the_chain_on_embedded_data_learns(tmp_path: Path) -> None:
+    [cell] = [cell for cell in load_experiment("smoke").cells if (cell.task, cell.optim) == ("cifar10_cgan", "nero")]
     config = compose([*cell.run(*cell.lrs, cell.search_seed).overrides, "machine=cpu", f"store={tmp_path}"])
     train(config)
     records = Store(tmp_path).run(config.task_name, config.run_id).read_metrics()
