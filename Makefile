@@ -54,7 +54,7 @@ mnist:  ## rerun Figure 3
 cgan:  ## rerun the paper's search for momentum in the cGAN: Table 1's runs without it, and the same with 0.9
 pong:  ## rerun Figure 8: Table 1's runs on Pong, and LAMB with momentum
 imagenet:  ## rerun Figure 9
-checks:  ## CIFAR-10 in TF32 and in bf16 and from another start, translation by other batches and embeddings (not in the paper)
+checks:  ## CIFAR-10 and the cGAN in TF32 and in bf16, CIFAR-10 from another start, translation by other batches and embeddings (not in the paper)
 
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
 	@for name in $(EXPERIMENTS); do $(PY) scripts/plan.py $$name; done

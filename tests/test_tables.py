@@ -421,6 +421,8 @@ def test_checks_stand_beside_table_1(store: Store) -> None:
     assert [row_text((row.task, row.variant)) for row in table.rows] == [
         "cifar10_vgg11, precision = tf32",
         "cifar10_vgg11, precision = bf16",
+        "cifar10_cgan, precision = tf32",
+        "cifar10_cgan, precision = bf16",
         "cifar10_resnet18, precision = bf16, fan_out = True",
         "multi30k_transformer, precision = bf16, pool = 100, scale_embedding = True",
         "multi30k_transformer, precision = bf16, pool = 100, scale_embedding = False",
