@@ -23,6 +23,7 @@ import torch
 
 from nero.data.sources import MissingData
 from nero.engine.precision import autocast, set_precision
+from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ConfigError, compose
 from nero.report.table_formats import markdown_line
 from nero.runs.atomic import write_atomic
@@ -42,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed FIDs (default: 3)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write")
-    options, words = parser.parse_known_args(arguments)
-    if unknown := [word for word in words if "=" not in word or word.startswith("--")]:
-        parser.error(f"unknown argument {unknown[0]}")
+    options, words = parse_with_settings(parser, arguments)
     if options.repeats < 1:
         parser.error("--repeats must be at least 1")
     try:

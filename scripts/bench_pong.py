@@ -25,6 +25,7 @@ import numpy as np
 
 from nero.games.atari import AtariGames
 from nero.games.base import GameError
+from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ROOT, ConfigError, compose
 from nero.report.table_formats import markdown_line
 from nero.runs.atomic import write_atomic
@@ -43,13 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="that runs have, with their start (default: 60)")
     parser.add_argument("--warm-up", type=float, default=20.0, help="of those, not counted (default: 20)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write")
-    options, words = parser.parse_known_args(arguments)
-    if unknown := [word for word in words if "=" not in word or word.startswith("--")]:
-        parser.error(f"unknown argument {unknown[0]}")
+    options, words = parse_with_settings(parser, arguments)
     if min(options.runs) < 1 or not 0 <= options.warm_up < options.seconds:
         parser.error("--runs are from 1, and --warm-up is less than --seconds")
-    if options.out and not options.out.parent.is_dir():
-        parser.error(f"--out: there is no folder {options.out.parent}")
     try:
         lines = list(_table(options, words))
     except (ConfigError, GameError, RunFailed) as error:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nero.data.sources import MissingData
+from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ConfigError, compose
 from nero.report.table_formats import markdown_line
 from nero.runs.atomic import write_atomic
@@ -40,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--variant", nargs="+", default=[""], metavar="WORDS", help="settings to compare, in quotes")
     parser.add_argument("--epochs", type=int, default=6, help=f"the first {UNTIMED} are not timed (default: 6)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write the lines into")
-    options, words = parser.parse_known_args(arguments)
-    if unknown := [word for word in words if "=" not in word or word.startswith("--")]:
-        parser.error(f"unknown argument {unknown[0]}")
+    options, words = parse_with_settings(parser, arguments)
     # A list option takes the settings that follow it: they are told by their equals sign.
     for name in ("task", "optim"):
         given = getattr(options, name)

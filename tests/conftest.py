@@ -84,3 +84,11 @@ def script_module(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def exit_status(name: str, words: list[str]) -> object:
+    """With which one of scripts/ ends for these words: argparse's own errors raise, ours are returned."""
+    try:
+        return script_module(name).main(words)
+    except SystemExit as stop:
+        return stop.code

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import script_module
+from conftest import exit_status, script_module
 from nero.data.synthetic import shapes
 from nero.tasks.fid import Reference, StandIn, Statistics
 
@@ -93,6 +93,7 @@ def test_missing_images_are_one_line_with_the_command_that_gets_them(
         (["quick"], "unknown argument quick"),
         (["--samples=8"], "unknown argument --samples=8"),
         (["--repeats", "0"], "--repeats must be at least 1"),
+        (["--out", "nowhere/table.md"], "--out: there is no folder nowhere"),
         (["--repeats", "three"], "invalid int value: 'three'"),
         (["data=imagined"], "error: data must be one of real, embedded, not 'imagined'"),
         (["data=embedded", *SMALL, "task.fid_every=0"], "error: task: fid_every must be a whole number from 1, not 0"),
@@ -100,9 +101,5 @@ def test_missing_images_are_one_line_with_the_command_that_gets_them(
     ],
 )
 def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status = script_module("bench_fid").main(words)
-    except SystemExit as exit_:
-        status = exit_.code
-    assert status == 2
+    assert exit_status("bench_fid", words) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SMALL_PONG, script_module
+from conftest import SMALL_PONG, exit_status, script_module
 
 MPS = "nvidia-cuda-mps-control"
 SMALL = [*SMALL_PONG, "task.epochs=4", "task.log_every=1"]
@@ -129,11 +129,7 @@ def test_a_run_that_logs_nothing_that_counts_is_one_line(words: list[str], capsy
 def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     if "task.game=pingpong" in words:
         pytest.importorskip("ale_py")
-    try:
-        status = script_module("bench_pong").main(words)
-    except SystemExit as exit_:
-        status = exit_.code
-    assert status == 2
+    assert exit_status("bench_pong", words) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 

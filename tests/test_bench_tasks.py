@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SMALL_PONG, script_module
+from conftest import SMALL_PONG, exit_status, script_module
 from nero.plans.config import RunConfig
 from nero.runs.store import Store
 
@@ -143,6 +143,7 @@ def test_a_table_of_another_machine_is_left_alone(tmp_path: Path, capsys: pytest
     ("words", "message"),
     [
         (["--epochs", "2"], "--epochs must be at least 3"),
+        (["--out", "nowhere/table.md"], "--out: there is no folder nowhere"),
         (["--optims", "nero"], "unknown argument"),
         (["--task", "machine=cpu"], "--task names none"),
         (["--optim", "nero", "optim.lr=0", *SMALL], "optim.lr must be a positive number"),
@@ -150,9 +151,5 @@ def test_a_table_of_another_machine_is_left_alone(tmp_path: Path, capsys: pytest
     ],
 )
 def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status = script_module("bench_tasks").main(words)
-    except SystemExit as exit_:
-        status = exit_.code
-    assert status == 2
+    assert exit_status("bench_tasks", words) == 2
     assert message in capsys.readouterr().err

@@ -22,7 +22,8 @@ from nero.plans.config import RunConfig
 from nero.runs.store import RunDirectory
 from nero.tasks.base import BadSetting, Context
 from nero.tasks.cifar10 import CIFAR10, MEAN, STD
-from nero.tasks.classification import EVALUATION_BATCH, load_images
+from nero.tasks.classification import EVALUATION_BATCH
+from nero.tasks.loaded_images import load_images
 from nero.train import build_task, train
 from real_data import root_with
 from whole_runs import assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line

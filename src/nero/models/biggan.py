@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.resampling import convolve_and_average, enlarge_and_convolve
-from nero.models.spectral import Convolution, Embedding, Linear
+from nero.models.spectral import AveragingConvolution, Convolution, Embedding, EnlargingConvolution, Linear
 
 CHUNKS, CHUNK = 4, 20
 """z is split in chunks: one for the first layer, one for each block's conditional batch norms."""
@@ -64,7 +63,7 @@ class UpBlock(nn.Module):
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()
         self.norm1 = ConditionalBatchNorm(channels)
-        self.conv1 = Convolution(channels, filters, kernel=3)
+        self.conv1 = EnlargingConvolution(channels, filters)
         self.norm2 = ConditionalBatchNorm(filters)
         self.conv2 = Convolution(filters, filters, kernel=3)
         self.shortcut = Convolution(channels, filters, kernel=1) if channels != filters else nn.Identity()
@@ -72,8 +71,7 @@ class UpBlock(nn.Module):
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         # A 1 x 1 convolution of the enlarged image is the enlarged image of its convolution, at a quarter of the work.
         shortcut = F.interpolate(self.shortcut(x), scale_factor=2, mode="nearest")
-        weight = self.conv1.spectral_norm(self.conv1.weight)
-        out = enlarge_and_convolve(F.relu(self.norm1(x, condition)), weight, self.conv1.bias)
+        out = self.conv1(F.relu(self.norm1(x, condition)))
         return self.conv2(F.relu(self.norm2(out, condition))) + shortcut
 
 
@@ -121,7 +119,7 @@ class Discriminator(nn.Module):
     def __init__(self, width: int = 64, rows: int = 1000) -> None:
         super().__init__()
         self.rows = rows
-        self.block1 = FirstDownBlock(width)
+        self.block1 = DownBlock(3, width, first=True)
         self.block2 = DownBlock(width, 2 * width)
         self.attention = SelfAttention(2 * width)
         self.block3 = DownBlock(2 * width, 4 * width)
@@ -138,33 +136,21 @@ class Discriminator(nn.Module):
             return OUTPUT_SCALE * (self.score(x).squeeze(1) + projection)
 
 
-class FirstDownBlock(nn.Module):
-    """Halves an image: two convolutions beside a shortcut, and no nonlinearity before the first, which sees pixels."""
-
-    def __init__(self, filters: int) -> None:
-        super().__init__()
-        self.conv1 = Convolution(3, filters, kernel=3)
-        self.conv2 = Convolution(filters, filters, kernel=3)
-        self.shortcut = Convolution(3, filters, kernel=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.conv2.spectral_norm(self.conv2.weight)
-        out = convolve_and_average(F.relu(self.conv1(x)), weight, self.conv2.bias)
-        return out + self.shortcut(F.avg_pool2d(x, 2))
-
-
 class DownBlock(nn.Module):
-    """Halves an image's side by averages after two convolutions, beside a shortcut."""
+    """Halves an image's side by averages after two convolutions, beside a shortcut.
 
-    def __init__(self, channels: int, filters: int) -> None:
+    first:  whether pixels come in, which need no nonlinearity
+    """
+
+    def __init__(self, channels: int, filters: int, first: bool = False) -> None:
         super().__init__()
+        self.first = first
         self.conv1 = Convolution(channels, filters, kernel=3)
-        self.conv2 = Convolution(filters, filters, kernel=3)
+        self.conv2 = AveragingConvolution(filters, filters)
         self.shortcut = Convolution(channels, filters, kernel=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = self.conv2.spectral_norm(self.conv2.weight)
-        out = convolve_and_average(F.relu(self.conv1(F.relu(x))), weight, self.conv2.bias)
+        out = self.conv2(F.relu(self.conv1(x if self.first else F.relu(x))))
         # The average of a 1 x 1 convolution is the convolution of the average, at a quarter of the work.
         return out + self.shortcut(F.avg_pool2d(x, 2))
 
@@ -182,4 +168,5 @@ class SameBlock(nn.Module):
 
 
 def one_hot(labels: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """[N, rows] by a comparison, which goes into one kernel with what follows; torch's own writes int64 first."""
     return (labels[:, None] == torch.arange(rows, device=labels.device)).to(dtype)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nero.models.initialisation import orthogonal_
+from nero.models.resampling import convolve_and_average, enlarge_and_convolve
 
 FIRST_ITERATIONS = 15
 """Of the power iteration when a layer is made; then one for each forward pass of training."""
@@ -88,6 +89,26 @@ class Convolution(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(x, self.spectral_norm(self.weight), self.bias, padding=self.padding)
+
+
+class EnlargingConvolution(Convolution):
+    """Likewise, of 3 x 3 pixels, on the image enlarged to twice its side by nearest neighbours."""
+
+    def __init__(self, channels: int, filters: int) -> None:
+        super().__init__(channels, filters, kernel=3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return enlarge_and_convolve(x, self.spectral_norm(self.weight), self.bias)
+
+
+class AveragingConvolution(Convolution):
+    """Likewise, of 3 x 3 pixels, averaged over each 2 x 2 of its outputs to half the side."""
+
+    def __init__(self, channels: int, filters: int) -> None:
+        super().__init__(channels, filters, kernel=3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return convolve_and_average(x, self.spectral_norm(self.weight), self.bias)
 
 
 class Embedding(nn.Embedding):

@@ -12,8 +12,8 @@ from nero.data.images import load_cifar10
 from nero.data.synthetic import shapes
 from nero.models.biggan import Z
 from nero.tasks.base import Batch, Context, Meters, Metric, Task, check_whole
-from nero.tasks.classification import load_images
 from nero.tasks.fid_of_images import judge
+from nero.tasks.loaded_images import load_images
 from nero.tasks.sample_grid import grid, to_jpeg
 from nero.tasks.shuffled_images import ShuffledImages
 

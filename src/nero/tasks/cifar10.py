@@ -6,7 +6,8 @@ from nero.data.augmentation import Augmentation
 from nero.data.images import load_cifar10
 from nero.data.synthetic import shapes
 from nero.tasks.base import Context, Metric
-from nero.tasks.classification import Classification, load_images
+from nero.tasks.classification import Classification
+from nero.tasks.loaded_images import load_images
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 

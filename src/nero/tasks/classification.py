@@ -1,8 +1,7 @@
 """Classification of images that live on the device as uint8."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -11,29 +10,10 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from nero.data.augmentation import Augmentation
 from nero.data.images import ImageSet
-from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
+from nero.tasks.base import NETWORK, Batch, Context, Meters, Task
 from nero.tasks.shuffled_images import ShuffledImages, to_device
 
 EVALUATION_BATCH = 2500
-EMBEDDED_TRAIN = 10_000
-
-
-def load_images(
-    context: Context,
-    train_examples: int | None,
-    real: Callable[[Path], ImageSet],
-    embedded: Callable[..., ImageSet],
-) -> ImageSet:
-    """The real images under the data root, or embedded ones in their place; `train_examples` of them to train on."""
-    if train_examples is not None:
-        check_whole("train_examples", train_examples)
-    if context.data == "embedded":
-        train = EMBEDDED_TRAIN if train_examples is None else train_examples
-        return embedded(train=train, test=max(train // 5, 100))
-    images = real(context.data_root)
-    if train_examples is not None and train_examples > len(images.train_labels):
-        raise BadSetting(f"train_examples must be at most {len(images.train_labels)}, not {train_examples}")
-    return images.first(train_examples)
 
 
 @dataclass(frozen=True)

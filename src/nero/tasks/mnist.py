@@ -4,7 +4,8 @@ from nero.data.images import load_mnist
 from nero.data.synthetic import digits
 from nero.models import mlp
 from nero.tasks.base import Context, Metric
-from nero.tasks.classification import Classification, load_images
+from nero.tasks.classification import Classification
+from nero.tasks.loaded_images import load_images
 
 MEAN, STD = (0.1307,), (0.3081,)
 WIDTH, CLASSES = 28 * 28, 10

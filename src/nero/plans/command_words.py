@@ -1,0 +1,19 @@
+"""Command lines of benchmarks: options, and among them settings of the runs, as scripts/train.py takes them."""
+
+import argparse
+from collections.abc import Sequence
+
+
+def parse_with_settings(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
+) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the words with `=`; ends with a message for any other word, and for an --out without its folder.
+
+    The folder is looked for now: a table that cannot be written would else be found out when it has been measured.
+    """
+    options, words = parser.parse_known_args(arguments)
+    if unknown := [word for word in words if "=" not in word or word.startswith("--")]:
+        parser.error(f"unknown argument {unknown[0]}")
+    if options.out and not options.out.parent.is_dir():
+        parser.error(f"--out: there is no folder {options.out.parent}")
+    return options, words
