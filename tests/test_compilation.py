@@ -1,4 +1,4 @@
-"""What the engine compiles: networks for the first shape, and steps that are not one kernel already."""
+"""What the engine compiles: networks for the largest shape, and steps that are not one kernel already."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from fused_steps import DEVICE
 from nero.engine.capture import allow_capture
-from nero.engine.compilation import FirstShapeOnly, compile_networks, is_fused, steps
+from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, steps
 from nero.optim import LAMB, Nero, constrained
 
 
@@ -115,7 +115,7 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
 
 def run_on(networks: dict[str, nn.Module], sizes: list[int]) -> list[Tensor]:
     """What networks, called one after the other, give for batches of these sizes."""
-    context = FirstShapeOnly(networks)
+    context = LargestShapeOnly(networks)
     found = []
     for size in sizes:
         batch = torch.linspace(-1, 1, 4 * size).reshape(size, 4)
@@ -124,7 +124,7 @@ def run_on(networks: dict[str, nn.Module], sizes: list[int]) -> list[Tensor]:
     return found
 
 
-def test_a_network_is_compiled_for_the_first_shape_and_runs_others_as_they_are(counter: CompileCounter) -> None:
+def test_a_network_is_compiled_for_the_largest_shape_and_runs_others_as_they_are(counter: CompileCounter) -> None:
     networks: dict[str, nn.Module] = {"a": Own(), "b": Own(3)}
     sizes = [8, 8, 3, 8, 5, 3, 8]
     plain = run_on(networks, sizes)
@@ -133,6 +133,21 @@ def test_a_network_is_compiled_for_the_first_shape_and_runs_others_as_they_are(c
     assert counter.frame_count == 2, "each network once"
     for ours, theirs in zip(found, plain, strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_a_run_that_is_taken_up_at_a_smaller_batch_is_compiled_for_whole_ones_all_the_same(
+    counter: CompileCounter,
+) -> None:
+    networks: dict[str, nn.Module] = {"a": Own()}
+    compile_networks(networks)
+    context = LargestShapeOnly(networks)
+    stances = []
+    for size in (3, 8, 3, 8, 5):
+        with context((torch.ones(size, 4),)):
+            stances.append(torch._dynamo.eval_frame._stance.stance)
+            networks["a"](torch.ones(size, 4))
+    assert stances == ["default", "default", "force_eager", "default", "force_eager"]
+    assert counter.frame_count == 2
 
 
 def test_without_the_limit_each_shape_would_be_compiled(counter: CompileCounter) -> None:
@@ -144,7 +159,7 @@ def test_without_the_limit_each_shape_would_be_compiled(counter: CompileCounter)
 
 
 def test_a_shape_is_that_of_every_tensor_of_a_batch() -> None:
-    context = FirstShapeOnly({"a": Own()})
+    context = LargestShapeOnly({"a": Own()})
     one, other = torch.ones(8, 4), torch.ones(8, 5)
     for batch, compiled in [((one, other), True), ((one, one), False), ((one, other), True), ((one,), False)]:
         with context(batch):
@@ -156,7 +171,7 @@ def test_a_network_that_is_compiled_in_parts_lets_every_shape_through(counter: C
     compile_networks(networks)
     run_on(networks, [8, 3, 5, 7])
     assert counter.frame_count == 1, "one kernel, made for any shape"
-    context = FirstShapeOnly(networks)
+    context = LargestShapeOnly(networks)
     for size in (8, 3):
         with context((torch.ones(size, 4),)):
             assert torch._dynamo.eval_frame._stance.stance == "default"

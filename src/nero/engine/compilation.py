@@ -22,23 +22,23 @@ def compile_networks(networks: Mapping[str, nn.Module]) -> None:
             part.compile(dynamic=True)  # such a network is large, and kernels for each shape would take minutes
 
 
-class FirstShapeOnly:
-    """Where kernels are made for one shape, they are for the first that comes.
+class LargestShapeOnly:
+    """Where kernels are made for one shape, they are for the largest that has come.
 
     Others, as a rule the last and smaller batch of an epoch, go without: to compile for them can take a minute, and to
-    run one step of an epoch by other kernels costs milliseconds.
+    run one step of an epoch by other kernels costs milliseconds. Not for the first, since a run may be taken up there.
     """
 
     def __init__(self, networks: Mapping[str, nn.Module]) -> None:
         self.applies = not all(hasattr(network, "compiled_parts") for network in networks.values())
-        self.first: list[torch.Size] | None = None
+        self.largest: list[torch.Size] = []
 
     def __call__(self, batch: Batch) -> AbstractContextManager[Any]:
         """The context in which a step on this batch is taken."""
         shapes = [tensor.shape for tensor in batch]
-        if self.first is None:
-            self.first = shapes
-        return torch.compiler.set_stance("force_eager") if self.applies and shapes != self.first else nullcontext()
+        if sum(shape.numel() for shape in shapes) > sum(shape.numel() for shape in self.largest):
+            self.largest = shapes
+        return torch.compiler.set_stance("force_eager") if self.applies and shapes != self.largest else nullcontext()
 
 
 def steps(optimizers: Mapping[str, Optimizer], compiled: bool) -> dict[str, Callable[[], Any]]:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from nero.engine import seeding
 from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep, allow_capture
-from nero.engine.compilation import FirstShapeOnly, compile_networks, steps
+from nero.engine.compilation import LargestShapeOnly, compile_networks, steps
 from nero.engine.interrupt import stop_reason
 from nero.engine.precision import autocast, set_precision
 from nero.engine.schedules import Schedule
@@ -114,7 +114,7 @@ class Loop:
         self.by_compiled_kernels: Callable[[Batch], AbstractContextManager[Any]] = lambda batch: nullcontext()
         if settings.compile:
             compile_networks(task.networks())
-            self.by_compiled_kernels = FirstShapeOnly(task.networks())
+            self.by_compiled_kernels = LargestShapeOnly(task.networks())
         # Outside of a capture learning rates are numbers, and a compiled step would be compiled anew for each.
         self.steps = steps(self.optimizers, settings.compile and settings.capture)
         self.position = Position()

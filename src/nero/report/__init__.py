@@ -6,11 +6,12 @@ cells       what the runs of one table cell say;  constraints  which constraints
 paper       the paper's own numbers, from results/paper
 tables      the table of an experiment;  table_formats  the same as Markdown, CSV, LaTeX
 figures     Figure 3, and learning curves of any experiment
-            cifar_figures  Figures 1, 2 and 5;  language_figures  Figures 6 and 7;  pong_figure  Figure 8
+            cifar_figures  Figures 1, 2 and 5;  cgan_figure  Figure 4, and sample_strips  what its networks draw
+            language_figures  Figures 6 and 7;  pong_figure  Figure 8
 panel       our curves, the authors' and the paper's final values in one panel
 rows_of_panels  training and validation beside each other, for Figures 1, 2 and 5 to 7;  log_scale  their vertical axes
 drawing     a cell's runs as a line and a band, and notes on what is missing;  curves  those runs, made comparable
-figure3_numbers, figure6_numbers, figure7_numbers, figure8_numbers  what those figures show, as Markdown
+figureN_numbers  what Figures 3, 4, 6, 7 and 8 show, as Markdown
             curve_numbers  a place on a curve;  search_numbers  where every learning rate and seed ended
 style       names, colours, bytes that can be reproduced
 files       what is written where, and the check against what is committed
