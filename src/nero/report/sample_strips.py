@@ -30,10 +30,12 @@ SIZE = (SIDE * len(CLASSES), SIDE * ROWS)  # width and height of a picture
 GAP = 2  # pixels of white between images
 BLANK = 232  # grey, where an image is missing
 
-PANEL = (4.6, 4.4)  # inches, words included
-TITLE = 52  # letters that fit over a panel
-WIDTH = 50  # letters of a line in a strip's place
-ACROSS = 2
+COLUMNS = 5  # of a strip at most: photographs hardly compress, and no file of a report should grow beyond a megabyte
+
+PANEL = (2.5, 4.6)  # inches, words included
+TITLE = 28  # letters that fit over a panel
+WIDTH = 26  # letters of a line in a strip's place
+ACROSS = 4
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,10 @@ def samples(states: Sequence[CellState], store: Store) -> Figure:
 
 
 def read_strip(run: RunDirectory, key: str) -> Strip:
-    """The first row of every picture; `key` tells the epochs in which there should be one."""
+    """The first row of some of the pictures; `key` tells the epochs in which there should be one."""
     pictures = run.pictures(NAME)
     measured = {r["epoch"] for r in run.read_metrics() if key in r and isinstance(r.get("epoch"), int)}
-    epochs = tuple(sorted(measured | pictures.keys()))
+    epochs = spread(sorted(measured | pictures.keys()))
     read = {epoch: _read(pictures.get(epoch)) for epoch in epochs}
     found = {epoch: picture for epoch, picture in read.items() if not isinstance(picture, str)}
     faults: dict[str, list[int]] = {}
@@ -80,6 +82,14 @@ def read_strip(run: RunDirectory, key: str) -> Strip:
             faults.setdefault(picture, []).append(epoch)
     said = tuple(f"{fault}: {_epochs_text(missed)}" for fault, missed in faults.items())
     return Strip(epochs, _assemble(epochs, found) if found else None, said if pictures else ("no pictures",))
+
+
+def spread(epochs: Sequence[int], most: int = COLUMNS) -> tuple[int, ...]:
+    """The last, those at equal distances before it, and the first: `most` of them at most, and two at least."""
+    if len(epochs) <= most:
+        return tuple(epochs)
+    step = -(-len(epochs) // (most - 1))
+    return tuple(sorted({epochs[0], *epochs[::-1][::step]}))
 
 
 def _run(state: CellState) -> Summary | None:
@@ -100,8 +110,9 @@ def _panel(axes: Axes, curve: Curve, run: Summary | None, store: Store, names: S
     strip = read_strip(store.run(run["task"], run["run_id"]), run["metric"]["key"])
     # Seeds that are missing change nothing here; a search that goes on may bring another rate to the front.
     searching = [f"missing: {lacking}"] if curve.state.searching else []
-    heading = f"{curve.name}{rate_text(run['lr'])}, seed {run['seed']}: {_end(run)}"
-    style.head(axes, heading, [*searching, *(strip.faults if strip.pixels is not None else ())])
+    heading = f"{curve.name}{rate_text(run['lr'])}, seed {run['seed']}:"
+    faults = strip.faults if strip.pixels is not None else ()
+    style.head(axes, heading, [_end(run), *searching, *faults], TITLE)
     if strip.pixels is None:
         _say(axes, "\n".join(strip.faults))
     else:
@@ -136,7 +147,7 @@ def _assemble(epochs: Sequence[int], pictures: Mapping[int, np.ndarray]) -> np.n
 
 
 def _show(axes: Axes, epochs: Sequence[int], names: Sequence[str], pixels: np.ndarray) -> None:
-    axes.imshow(pixels, interpolation="nearest")
+    axes.imshow(pixels, interpolation="none")  # in files of vectors the pixels as they are
     step, middle = SIDE + GAP, (SIDE - 1) / 2
     axes.set_xticks([middle + step * place for place in range(len(epochs))], [str(epoch) for epoch in epochs])
     axes.set_yticks([middle + step * place for place in range(len(names))], names)

@@ -109,12 +109,12 @@ def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (4.6
     return figure, list(axes.flat)
 
 
-def head(axes: Axes, title: str, notes: Iterable[str]) -> None:
-    """A panel's title, and below it what is to be said on its face."""
+def head(axes: Axes, title: str, notes: Iterable[str], width: int = 62) -> None:
+    """A panel's title, and below it what is to be said on its face, in lines of `width` letters."""
     # A setting (lr = 1) and a short remark in brackets are kept on one line: textwrap breaks at the plain space only.
     whole = re.compile(r"\([^()]{1,30}\)| = ")
     kept = (whole.sub(lambda found: found[0].replace(" ", "\xa0"), text) for text in (title, *notes))
-    lines = [line.replace("\xa0", " ") for text in kept for line in textwrap.wrap(text, 62)]
+    lines = [line.replace("\xa0", " ") for text in kept for line in textwrap.wrap(text, width)]
     axes.set_title("\n".join(lines), loc="left")
 
 
