@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
+from nero.atomic import write_atomic
 from nero.models.parameter_sets import PARAMETER_SETS, Shape, small
 from nero.optim import LAMB, Madam, Nero
-from nero.runs.atomic import write_atomic
 from nero.runs.provenance import code_in_words, versions
 
 SETS = ("resnet50", "mlp100", "translation", "billion")

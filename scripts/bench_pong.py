@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
+from nero.atomic import write_atomic
 from nero.games.atari import AtariGames
 from nero.games.base import GameError
 from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ROOT, ConfigError, compose
 from nero.report.table_formats import markdown_line
-from nero.runs.atomic import write_atomic
 from nero.runs.provenance import code_in_words, versions
 from nero.runs.store import Store
 

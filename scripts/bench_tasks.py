@@ -20,11 +20,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from nero.atomic import write_atomic
 from nero.data.sources import MissingData
 from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ConfigError, compose
 from nero.report.table_formats import markdown_line
-from nero.runs.atomic import write_atomic
 from nero.runs.provenance import code_version, versions
 from nero.runs.tracking import seconds_per_epoch
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from torch.optim import SGD, Adam, Optimizer
 
+from nero.atomic import write_atomic
 from nero.models.parameter_sets import PARAMETER_SETS, Shape
 from nero.optim import LAMB, Nero
 from nero.plans.config import ROOT
-from nero.runs.atomic import write_atomic
 
 OPTIMISERS: dict[str, Callable[..., Optimizer]] = {
     "Nero": Nero,

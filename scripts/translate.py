@@ -22,13 +22,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from nero.atomic import write_atomic
 from nero.data.parallel_text import BEGIN, END
 from nero.decoding.bleu import bleu_metric
 from nero.decoding.joining import join_words
 from nero.decoding.sentences import PARTS, load_part, split_words
 from nero.decoding.translations import translations
 from nero.models.translator import Translator
-from nero.runs.atomic import write_atomic
 from nero.tasks.translation import Translation
 from nero.trained.loading import Trained, Unusable, load_trained
 from nero.trained.options import not_negative, run_parser, whole

@@ -16,6 +16,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
+from nero.runs.store import Store
+
 # Before anything imports Triton: without a GPU its kernels are tested in its interpreter.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -52,6 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def small() -> list[str]:
     return list(SMALL)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Empty."""
+    return Store(tmp_path / "runs")
 
 
 @pytest.fixture

@@ -32,11 +32,6 @@ ERRORS = dict(zip(LINES, (0.125, 0.12, 0.10, 0.09, 0.13, 0.14, 0.15, 0.095), str
 SEEDS = 0.01 * np.array([0.0, 0.2, 0.7])  # what each seed adds to these
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
-
-
 def ablation_table(store: Store) -> Table:
     return build_table(*states_of(store, "ablation"), paper.ablation(), constraints.LISTING)
 

@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -24,11 +23,6 @@ FINALS = {"nero": 15.0, "sgd": 33.0, "adam": 23.0, "lamb": 16.0}
 SEEDS = np.array([0.0, 0.5, 1.0])  # what each seed adds to these
 EPOCHS = tuple(range(10, 121, 10))  # at which FID is taken; those between are logged without
 QUIETLY = pytest.mark.filterwarnings("error")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 def drawn(store: Store) -> Figure:

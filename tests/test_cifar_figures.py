@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -34,11 +33,6 @@ FIGURES: dict[str, tuple[str, Callable[..., Figure]]] = {
     "figure5": ("table1", cifar_figures.figure5),
 }
 EVERY_FIGURE = pytest.mark.parametrize("name", FIGURES)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 def drawn(store: Store, name: str) -> Figure:

@@ -1,7 +1,5 @@
 """Figure 3 in numbers, against the same arithmetic done by hand on the authors' logs and made-up runs."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,11 +10,6 @@ from nero.report import figure3_numbers, paper
 from nero.report.cells import EmbeddedDataError
 from nero.report.frame import load_curves, load_traces
 from nero.runs.store import Store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 def lines(store: Store) -> dict[str, list[str]]:

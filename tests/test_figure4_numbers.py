@@ -1,7 +1,5 @@
 """Figure 4 in numbers: both distances epoch by epoch, those of every seed, and the search over learning rates."""
 
-from pathlib import Path
-
 import pytest
 
 from fake_runs import cells_of, states_of, write_generator
@@ -14,11 +12,6 @@ from nero.runs.store import Store
 
 TAKEN = tuple(range(10, 121, 10))
 SHOWN = (10, 30, 60, 90, 120)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 def cell_of(optim: str) -> Cell:

@@ -1,7 +1,6 @@
 """Figure 7 in numbers, against the same arithmetic done by hand on the authors' log and made-up runs."""
 
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -16,11 +15,6 @@ from nero.runs.store import Store
 
 EPOCHS = (10, 25, 50, 75, 100)
 Lines = dict[str, list[str]]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 def cell_of(optim: str) -> Cell:

@@ -1,7 +1,5 @@
 """Figure 8 in numbers: rewards million by million, those of every seed, and the search over learning rates."""
 
-from pathlib import Path
-
 import pytest
 
 from fake_runs import cells_of, states_of, write_player
@@ -16,11 +14,6 @@ NEAREST = {1: 980, 2: 1950, 3: 2930, 4: 3910, 5: 4882}
 """Million steps of the environment -> the update next to them of those logged; one is 1,024 steps."""
 
 LOGGED = (*range(10, 4881, 10), 4882)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 def cell_of(optim: str) -> Cell:

@@ -31,11 +31,6 @@ from read_figures import AUTHORS, VARIANT, band_at, bands, face, labels, lines
 AUTHORS_LEFT, AUTHORS_RIGHT = 2, 4
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
-
-
 def figure3(store: Store) -> Figure:
     _, states = states_of(store)
     return figures.figure3(states, load_curves(store), load_traces(store))

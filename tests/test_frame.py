@@ -19,11 +19,6 @@ WHOSE = ["run_id", "task", "optim", "lr", "seed"]
 NERO, REPARAM = "mnist_mlp100 nero", "mnist_reparam adam 100"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
-
-
 def test_an_empty_store_gives_empty_frames_with_all_columns(store: Store) -> None:
     assert list(load_runs(store).columns) == list(RUN_COLUMNS)
     assert load_runs(store).empty

@@ -12,22 +12,23 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 # What each room may import beside itself; a file of its own is written out.
 MAY_IMPORT = {
     "nero": {"nero.optim"},
+    "nero.atomic": set(),
     "nero.optim": set(),
     "nero.models": set(),
-    "nero.data": set(),
+    "nero.data": {"nero.atomic"},
     "nero.games": set(),
-    "nero.runs": {"nero"},
-    "nero.tasks": {"nero.optim", "nero.models", "nero.data", "nero.games", "nero.runs"},
+    "nero.runs": {"nero", "nero.atomic"},
+    "nero.tasks": {"nero.optim", "nero.models", "nero.data", "nero.games", "nero.runs", "nero.atomic"},
     "nero.plans": {"nero.runs"},
     "nero.engine": {"nero.tasks.base", "nero.runs"},
-    "nero.report": {"nero.plans", "nero.runs"},
+    "nero.report": {"nero.plans", "nero.runs", "nero.atomic"},
     "hydra_plugins.nero_plan": {"nero.plans", "nero.runs"},
     "nero.train": {"nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
     "nero.trained": {"nero.train", "nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
     "nero.decoding": {"nero.trained", "nero.data", "nero.models", "nero.tasks"},
-    "nero.playing": {"nero.trained", "nero.games", "nero.models", "nero.tasks", "nero.runs"},
+    "nero.playing": {"nero.trained", "nero.games", "nero.models", "nero.tasks", "nero.atomic"},
 }
-WITHOUT_TORCH = ("nero.plans", "nero.runs", "nero.report", "hydra_plugins.nero_plan")
+WITHOUT_TORCH = ("nero.atomic", "nero.plans", "nero.runs", "nero.report", "hydra_plugins.nero_plan")
 
 
 def modules() -> dict[str, Path]:

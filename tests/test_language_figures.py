@@ -4,7 +4,6 @@ import csv
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -32,11 +31,6 @@ FIGURES: dict[str, tuple[str, int, Callable[..., Figure]]] = {
 }
 EVERY_FIGURE = pytest.mark.parametrize("name", FIGURES)
 QUIETLY = pytest.mark.filterwarnings("error")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 def drawn(store: Store, name: str) -> Figure:

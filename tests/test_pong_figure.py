@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -30,11 +29,6 @@ FINALS = {"nero": 16.0, "sgd": 10.0, "adam": 12.0, "lamb": -20.0, "lamb_momentum
 SEEDS = np.array([0.0, 0.5, 4.0])  # what each seed adds to these
 EPOCHS = (10, 20, 2440, 4880, 4882)  # of an update each; those between are not logged
 QUIETLY = pytest.mark.filterwarnings("error")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 def drawn(store: Store) -> Figure:

@@ -19,11 +19,6 @@ Report = Callable[..., int]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
-
-
-@pytest.fixture
 def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 

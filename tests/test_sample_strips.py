@@ -3,7 +3,6 @@
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,11 +23,6 @@ OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
 EPOCHS = (10, 60, 120)  # at which `write_generator` takes FID
 SIDE, GAP = 32, 2  # pixels
 QUIETLY = pytest.mark.filterwarnings("error")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 def cell_of(optim: str) -> Cell:
@@ -312,9 +306,11 @@ def test_an_empty_store_gives_a_valid_figure(store: Store, file_format: str) -> 
 
 
 def test_words_and_strips_stay_on_the_figure(store: Store) -> None:
-    for optim in list(OPTIMS)[1:]:
+    for optim in ("sgd", "adam"):
         with_many_pictures(store, optim)
     write_generator(store, cell_of("nero"), 0.01, 0, 15.0)  # no pictures
+    for picture in sorted(with_many_pictures(store, "lamb").pictures("samples").values())[:-1]:
+        picture.unlink()  # much to say of it
     figure = drawn(store)
     figure.draw_without_rendering()
     boxes = [axes.get_tightbbox() for axes in figure.axes]

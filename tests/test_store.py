@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nero.runs.atomic import write_atomic
+from nero.atomic import write_atomic
 from nero.runs.lock import RunBusy
 from nero.runs.store import RunDirectory, Status, Store, is_settled
 

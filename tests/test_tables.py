@@ -4,7 +4,6 @@ import csv
 import io
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,11 +21,6 @@ from nero.report.units import ShownMetric
 from nero.runs.store import Store
 
 DEEP = "mnist_mlp100"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 def mnist_table(store: Store) -> Table:

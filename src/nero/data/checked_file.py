@@ -1,10 +1,11 @@
 """One file of a data set: where it lies, how long it is, what its checksum must be."""
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from nero.atomic import write_atomic
 
 
 class DamagedData(ValueError):
@@ -87,22 +88,9 @@ class CheckedFile:
             raise DamagedData(f"{self.name} came with {len(content):,} bytes instead of {self.size:,}")
         if _md5(content, self.any_line_order) != self.md5:
             raise DamagedData(f"{self.name} came with a wrong checksum")
-        write_whole(root / self.path, content)
-
-
-def write_whole(place: Path, content: bytes) -> None:
-    """Put a file in place whole or not at all, with the folders that it needs."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    # The process id keeps two commands that prepare the same folder out of each other's way.
-    part = place.with_name(f"{place.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, place)
-    finally:
-        part.unlink(missing_ok=True)
+        place = root / self.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(place, content)
 
 
 def _md5(content: bytes, any_line_order: bool) -> str:

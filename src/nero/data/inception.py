@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nero.data.checked_file import DamagedData, write_whole
+from nero.atomic import write_atomic
+from nero.data.checked_file import DamagedData
 
 if TYPE_CHECKING:  # torch takes seconds to load, and looking for files does not need it
     from torch import Tensor
@@ -128,7 +129,9 @@ class InceptionFile:
     def put(self, root: Path, content: bytes) -> None:
         """Write the content in place, whole or not at all, once its tensors have passed their check."""
         _read(content, self.name, self.digest)
-        write_whole(root / self.path, content)
+        place = root / self.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(place, content)
 
 
 def _read(content: bytes, name: str, expected: str) -> dict[str, "Tensor"]:

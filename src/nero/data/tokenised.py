@@ -5,11 +5,11 @@ The file, multi30k/tokens.json under the data root, fits as long as the raw text
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from nero.atomic import write_atomic
 from nero.data.sources import MissingData, require
 
 Sentences = list[list[str]]
@@ -102,17 +102,8 @@ def _write(place: Path, inputs: str, version: str, parts: Parts) -> None:
     """Keep the sentences, whole or not at all; where that is impossible, a warning."""
     kept = {"format": FORMAT, "inputs": inputs, "spacy": version, "parts": parts}
     rest = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))[1:].encode()
-    # The process id keeps two runs that begin together out of each other's way.
-    part = place.with_name(f"{place.name}.{os.getpid()}.part")
     try:
-        try:
-            with part.open("wb") as file:
-                file.write(_first_line(rest) + b"\n" + rest)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, place)
-        finally:
-            part.unlink(missing_ok=True)
+        write_atomic(place, _first_line(rest) + b"\n" + rest)
     except OSError as error:
         warnings.warn(f"multi30k was tokenised but could not be kept for the next run: {error}", stacklevel=3)
 

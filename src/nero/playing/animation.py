@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from nero.atomic import replacing
 from nero.playing.mp4 import find_ffmpeg, write_mp4
 from nero.playing.pictures import Frame, write_pictures
-from nero.runs.atomic import replacing
 from nero.trained.loading import Unusable
 
 KINDS = {".gif": "GIF", ".png": "PNG", ".webp": "WEBP", ".mp4": "MP4"}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from nero.atomic import write_atomic
 from nero.report import style
 from nero.report.table_formats import FORMATS
 from nero.report.tables import Table
-from nero.runs.atomic import write_atomic
 
 
 def table_files(table: Table) -> dict[Path, bytes]:

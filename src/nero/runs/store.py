@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from nero.runs.atomic import write_atomic
+from nero.atomic import write_atomic
 from nero.runs.lock import exclusive, is_held
 
 Record = dict[str, Any]

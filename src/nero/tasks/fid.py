@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from nero.runs.atomic import write_atomic
+from nero.atomic import write_atomic
 
 INSTALL = "FID needs the packages torchmetrics and torch-fidelity: pip install -e '.[fid]'"
 

@@ -12,7 +12,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
     If anything is raised, it is gone, and `path` is as it was.
     """
-    # The process id keeps two writers of one path (a lock held wrongly, a report run twice) out of each other's file.
+    # The process id keeps two writers of one path (a lock held wrongly, a report run twice, data prepared by two runs
+    # that begin together) out of each other's file.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         yield part
