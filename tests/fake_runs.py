@@ -5,6 +5,9 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
+import pytest
+
+from nero.plans import plan
 from nero.plans.plan import Cell, CellState, Experiment, PlannedRun, load_experiment, survey
 from nero.runs.store import RunDirectory, Store
 
@@ -43,6 +46,12 @@ def cells_of(name: str) -> dict[str, Cell]:
         " ".join([cell.task, cell.optim, *(str(value) for _, value in cell.variant)]): cell
         for cell in loaded(name).cells
     }
+
+
+def without_task(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    """As if configs/task had no YAML of it yet."""
+    names = plan.names
+    monkeypatch.setattr(plan, "names", lambda group: [name for name in names(group) if name != task])
 
 
 def write_run(

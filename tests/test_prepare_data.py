@@ -28,6 +28,7 @@ from nero.data.download import DownloadFailed, Patience, download
 from nero.data.origins import Archive, GzipFiles, NpmCifarSheets, NpmFiles, Origin
 from nero.data.prepare import Unobtainable, prepare
 from nero.data.sources import DATASETS, Dataset, is_complete
+from test_imagenet_folders import LITTLE, lay_out, pretend_it_is_little
 from test_tokenised import RAW, install
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "prepare_data.py"
@@ -538,9 +539,16 @@ def test_the_script_itself_runs_without_torch_and_fails_politely(tmp_path: Path)
     assert done.returncode == 1, done.stderr
     assert len(done.stderr.splitlines()) == 4
     assert f"{tmp_path}/empty/MNIST/raw/train-images-idx3-ubyte is missing" in done.stderr
-    done = subprocess.run([sys.executable, str(SCRIPT), "imagenet"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "imagenet"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"imagenet: {tmp_path}/empty/imagenet is missing\n"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "all", "imagenette"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
-    assert "choose from mnist, cifar10, wikitext2, multi30k" in done.stderr
+    assert "choose from mnist, cifar10, wikitext2, multi30k, inception or imagenet" in done.stderr
 
 
 @pytest.mark.parametrize("with_spacy", [True, False])
@@ -555,3 +563,77 @@ def test_multi30k_is_tokenised_where_spacy_is(
     assert script_module("prepare_data").main(["multi30k", "--root", str(tmp_path)]) == 0
     assert kept.exists() == with_spacy
     assert ("multi30k: tokenised" if with_spacy else "pip install 'nero[text]'") in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------- ImageNet
+
+
+def test_imagenet_is_looked_at_and_said_to_be_complete(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend_it_is_little(monkeypatch)
+    lay_out(tmp_path, LITTLE)
+    (tmp_path / "imagenet/val/.DS_Store").touch()
+    assert script.main(["imagenet", "--root", str(tmp_path)]) == 0
+    output = capsys.readouterr()
+    assert output.out == f"imagenet: complete in {tmp_path}: 5 training and 4 validation images in 2 classes\n"
+    assert output.err == "imagenet: 1 file under val is no image by its suffix, and skipped: .DS_Store\n"
+
+
+def test_another_data_set_in_the_place_of_imagenet_is_usable_and_not_the_papers(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend_it_is_little(monkeypatch)
+    lay_out(tmp_path, {"train": {"cat": 3, "dog": 2}, "val": {"cat": 1, "dog": 1}})
+    assert script.main(["imagenet", "--root", str(tmp_path)]) == 1
+    output = capsys.readouterr()
+    assert output.out == (
+        f"imagenet: not ImageNet in {tmp_path}: 5 training and 2 validation images in 2 classes;"
+        " a run would train on them, but not be the paper's\n"
+    )
+    assert output.err.splitlines() == [
+        f"imagenet: {tmp_path}/imagenet/val has 2 images in 2 classes instead of 4 in 2",
+        f"imagenet: {tmp_path}/imagenet/val has classes of other than 2 images: cat (1), dog (1)",
+    ]
+
+
+def test_where_imagenet_is_unusable_each_problem_is_followed_by_how_to_get_it(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "imagenet").mkdir()
+    assert script.main(["imagenet", "--check", "--root", str(tmp_path)]) == 1
+    output = capsys.readouterr()
+    assert output.err.splitlines() == [
+        f"imagenet: {tmp_path}/imagenet/train is missing",
+        f"imagenet: {tmp_path}/imagenet/val is missing",
+    ]
+    for words in ("image-net.org", "ILSVRC2012_devkit_t12.tar.gz", f"ln -s /where/it/is {tmp_path}/imagenet"):
+        assert words in output.out
+
+
+def test_only_check_opens_the_files_of_imagenet(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend_it_is_little(monkeypatch)
+    lay_out(tmp_path, LITTLE)
+    assert script.main(["imagenet", "--check", "--root", str(tmp_path)]) == 0
+    (tmp_path / "imagenet/val/n01440764/1.JPEG").write_bytes(b"")
+    assert script.main(["imagenet", "--root", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert script.main(["imagenet", "--check", "--root", str(tmp_path)]) == 1
+    output = capsys.readouterr()
+    assert output.err == f"imagenet: {tmp_path}/imagenet/val/n01440764/1.JPEG is empty\n"
+    assert f"damaged in {tmp_path}, in 1 of its files: 5 training" in output.out
+
+
+def test_all_leaves_imagenet_out_unless_it_is_named_too(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(script, "prepare", lambda name, root, say: asked.append(name) or True)
+    monkeypatch.setattr(script, "_look", lambda root, check: asked.append("imagenet") or True)
+    assert script.main(["all", "--root", str(tmp_path)]) == 0
+    assert asked == list(DATASETS)
+    asked.clear()
+    assert script.main(["imagenet", "all", "--root", str(tmp_path)]) == 0
+    assert asked == ["imagenet", *DATASETS]

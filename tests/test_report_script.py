@@ -55,6 +55,10 @@ PONG_FILES = {f"tables/pong.{ending}" for ending in ("md", "csv", "tex")} | {
     *(f"figures/figure8.{ending}" for ending in ("pdf", "svg", "png")),
     "tables/figure8.md",
 }
+IMAGENET_FILES = {f"tables/imagenet.{ending}" for ending in ("md", "csv", "tex")} | {
+    *(f"figures/figure9.{ending}" for ending in ("pdf", "svg", "png")),
+    "tables/figure9.md",
+}
 ABLATION_FILES = {f"tables/ablation.{ending}" for ending in ("md", "csv", "tex")} | {
     f"figures/figure{number}.{ending}" for number in (1, 2) for ending in ("pdf", "svg", "png")
 }
@@ -84,7 +88,8 @@ def test_missing_cells_exit_1_after_everything_is_written(
     report: Report, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report() == 1
-    assert written(out) == MNIST_FILES | TABLE1_FILES | PONG_FILES | ABLATION_FILES | CHECKS_FILES
+    every = (MNIST_FILES, TABLE1_FILES, PONG_FILES, IMAGENET_FILES, ABLATION_FILES, CHECKS_FILES)
+    assert written(out) == set().union(*every)
     streams = capsys.readouterr()
     assert not streams.err
     said = streams.out
@@ -93,6 +98,7 @@ def test_missing_cells_exit_1_after_everything_is_written(
     assert "table1: cifar10_vgg11, nero, sgd, adam, lamb: search 0 of 5" in said
     assert "pong: pong_ppo, nero, sgd, adam, lamb: search 0 of 5" in said
     assert "pong: pong_ppo, lamb_momentum: seeds 0, 1, 2" in said
+    assert "imagenet: imagenet_resnet50, weight_decay = 0.0001, sgd: " in said
     assert "ablation: cifar10_vgg11, madam, madam_constrained, lamb, lamb_constrained: search 0 of 6" in said
 
 
@@ -201,7 +207,7 @@ def test_the_notebook_runs_from_any_folder(store: Store, monkeypatch: pytest.Mon
     client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "src")}})
     client.execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    assert sum("image/png" in data for data in shown) == 9
+    assert sum("image/png" in data for data in shown) == 10
     texts = [data.get("text/markdown", "") for data in shown]
-    headed = ("Figure 3", "Figure 4", "Table 1", "Table 2", "Figure 7", "Figure 8")
+    headed = ("Figure 3", "Figure 4", "Table 1", "Table 2", "Figure 7", "Figure 8", "Figure 9")
     assert all(any(words in text for text in texts) for words in headed)

@@ -7,6 +7,8 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,25 @@ from torch.optim import Optimizer
 from nero.data.sources import MissingData
 from nero.engine import interrupt
 from nero.engine.clipping import CLIP_NORM, clip_before_step
+from nero.engine.distributed import (
+    ALONE,
+    WAYS,
+    BrokenGroup,
+    Ranks,
+    is_lost_connection,
+    is_started_together,
+    join,
+    own_device,
+    spread,
+)
 from nero.engine.loop import Ending, Loop, Settings
 from nero.engine.seeding import SeedStreams, seed_global
 from nero.plans.config import ROOT, ConfigError, RunConfig
 from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
-from nero.runs.store import SETTLED, RunDirectory, Status, Store, is_settled
+from nero.runs.store import SETTLED, RunDirectory, Status, Store, UnwrittenRun, is_settled
 from nero.runs.tracking import Progress, Tracker
-from nero.tasks.base import BadSetting, Context, Task
+from nero.tasks.base import BadSetting, Context, Machine, Task
 
 NETWORKS = "networks"
 """Key of an optimiser's settings: settings of its own for a network, by the network's name."""
@@ -40,62 +53,100 @@ def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
 
     Raises ConfigError or MissingData for what can never work here. Any other exception in the run is a `failed` run:
     it is recorded with its traceback, and whoever asked for several runs goes on with the next.
+
+    Started by torchrun or by SLURM as one of several processes, all call this for the same run and get the same
+    outcome; the first of them writes. An exception in the midst of training is then not returned but raised as
+    BrokenGroup by every rank: they have parted, and only a new start brings them together again.
     """
     run = Store(config.cfg.store).run(config.task_name, config.run_id)
-    if (settled := _settled(run)) is not None:
+    # Of several ranks, the first alone looks: others may see an older state of a file system that they share.
+    if not is_started_together() and (settled := _settled(run)) is not None:
         return settled
     machine = config.cfg.machine
     device = choose_device(machine.device)
-    capture = choose_capture(machine.capture, device)
-    if reason := interrupt.stop_reason(_deadline(machine)):
-        return {"run_id": run.run_id, "status": "interrupted", "message": reason}
+    ranks = choose_ranks(machine, device)
+    device = own_device(device, ranks)
+    capture = choose_capture(machine.capture, device, ranks)
+    if ranks.from_first(run.run_id) != run.run_id:
+        raise BrokenGroup(f"the ranks were asked for different runs: rank {ranks.rank} for {run.run_id}")
     threads = torch.get_num_threads()
     try:
-        with run.exclusive():
-            # Whoever held the run until now may have finished it.
-            return _settled(run) or _carry_out(config, run, device, capture, [progress or Progress()])
-    except RunBusy as busy:
-        return {"run_id": run.run_id, "status": "busy", "message": str(busy)}
+        with ExitStack() as held:
+            reason = _not_to_be_run(run, machine, held) if ranks.leads else None
+            if (outcome := ranks.from_first(reason)) is not None:
+                return outcome
+            own = run if ranks.leads else UnwrittenRun(run.path)
+            trackers: list[Tracker] = [progress or Progress()] if ranks.leads else []
+            outcome = _carry_out(config, own, device, capture, ranks, trackers)
+        # Nobody looks at the store before it has this run's end.
+        return ranks.from_first(outcome)
     finally:
         torch.set_num_threads(threads)  # whatever became of the run: others may follow in this process
 
 
+def _not_to_be_run(run: RunDirectory, machine: DictConfig, held: ExitStack) -> Outcome | None:
+    """What to say of a run that is not to be run now; None for one that is, which is then `held`."""
+    if (settled := _settled(run)) is not None:
+        return settled
+    if reason := interrupt.stop_reason(_deadline(machine)):
+        return {"run_id": run.run_id, "status": "interrupted", "message": reason}
+    try:
+        held.enter_context(run.exclusive())
+    except RunBusy as busy:
+        return {"run_id": run.run_id, "status": "busy", "message": str(busy)}
+    return _settled(run)  # whoever held the run until now may have finished it
+
+
 def _carry_out(
-    config: RunConfig, run: RunDirectory, device: torch.device, capture: bool, trackers: list[Tracker]
+    config: RunConfig,
+    run: RunDirectory,
+    device: torch.device,
+    capture: bool,
+    ranks: Ranks,
+    trackers: list[Tracker],
 ) -> Outcome:
     """The run itself, recorded whatever becomes of it. Whoever calls holds the run."""
-    fixed = _fixed_summary(config, device)
+    fixed = _fixed_summary(config, device, ranks)
     loop: Loop | None = None
     reason: str | None = None
     kept = False
+    broken: str | None = None
     try:
-        loop = build_loop(config, run, device, capture, trackers)
+        loop = ranks.all_or_none(lambda: build_loop(config, run, device, capture, trackers, ranks))
         fixed |= _task_summary(loop.task)
-        for remark in loop.task.remarks:
+        for remark in loop.task.remarks if ranks.leads else ():
             print(f"{run.run_id}  {remark}", file=sys.stderr, flush=True)
         run.write_config(config.identity)
-        run.add_provenance(provenance(device_name(device)))
+        run.add_provenance(provenance(device_name(device, ranks)))
         run.write_summary({**fixed, **_so_far(run, 0.0), "status": Status.RUNNING})
         with interrupt.listening():
             loop.restore()
+            task, place = loop.task, loop.position
+            done = place.epoch + place.step / task.steps_per_epoch
             for tracker in trackers:
-                tracker.start(
-                    run.run_id, run.path, config.identity, loop.task.epochs, loop.position.epoch, loop.task.metric.key
-                )
+                tracker.start(run.run_id, run.path, config.identity, task.epochs, done, task.metric.key)
             ending = loop.run()
-            summary = {**fixed, **_result(run, loop.task, ending)}
+            summary = {**fixed, **_result(run, task, ending)}
             reason = ending.reason
             # One that could not be measured needs its last state for when it can be.
             kept = ending.status is Status.DONE and (config.cfg.machine.keep_checkpoint or not is_settled(summary))
-            if kept:
+            if kept := ranks.from_first(kept):
                 loop.checkpoint()
     except (ConfigError, MissingData):
         raise
-    except Exception:
+    except Exception as error:
         run.write_config(config.identity)
         seconds = loop.position.seconds if loop else 0.0
         summary = {**fixed, **_so_far(run, seconds), "status": Status.FAILED, "traceback": _traceback()}
+        if ranks.size > 1 and loop is not None:
+            broken = f"rank {ranks.rank} failed: {type(error).__name__}: {error}"
+            if is_lost_connection(error):
+                # Nothing is wrong with the run: as after a kill, the next start goes on from the last checkpoint.
+                summary |= {"status": Status.RUNNING, "traceback": None}
+                broken = "another rank failed or is gone; the same command goes on from the last checkpoint"
     run.write_summary(summary)
+    if broken:
+        raise BrokenGroup(f"{run.run_id}: {broken}")
     # Only now: a kill before this line must find the run either settled or able to go on.
     if summary["status"] in SETTLED and not kept:
         run.drop_checkpoints()
@@ -116,17 +167,25 @@ def _carry_out(
 
 
 def build_loop(
-    config: RunConfig, run: RunDirectory, device: torch.device, capture: bool, trackers: list[Tracker]
+    config: RunConfig,
+    run: RunDirectory,
+    device: torch.device,
+    capture: bool,
+    trackers: list[Tracker],
+    ranks: Ranks = ALONE,
 ) -> Loop:
     """Everything that a run needs, seeded and ready to be restored or started. Adds the mirror to `trackers`."""
     cfg, machine = config.cfg, config.cfg.machine
-    task = build_task(config, device)
+    task = build_task(config, device, ranks)
+    if ranks.size > 1 and not task.splits_over_ranks:
+        raise ConfigError(f"task={config.task_name} is trained by one process, and here are {ranks.size}")
+    spread(task, ranks, machine.parallel, device)
     if (threads := machine.threads or task.threads) is not None:
         torch.set_num_threads(threads)
     optimizers = build_optimizers(cfg.optim, task)
-    if cfg.tracking.mirror is not None:
+    if cfg.tracking.mirror is not None and ranks.leads:
         trackers.append(_instantiate("tracking.mirror", cfg.tracking.mirror))
-    seed_global(SeedStreams(config.seed).number("training"))
+    seed_global(SeedStreams(config.seed).number("training" if ranks.leads else f"training of rank {ranks.rank}"))
     settings = Settings(
         device=device,
         precision=cfg.precision,
@@ -134,15 +193,17 @@ def build_loop(
         compile=machine.compile,
         checkpoint_seconds=machine.checkpoint_seconds,
         deadline=_deadline(machine),
+        ranks=ranks,
     )
     return Loop(task, optimizers, _instantiate("task.schedule", cfg.task.schedule), run, trackers, settings)
 
 
-def build_task(config: RunConfig, device: torch.device) -> Task:
-    """The task with freshly initialised networks: the same ones on every device."""
+def build_task(config: RunConfig, device: torch.device, ranks: Ranks = ALONE) -> Task:
+    """The task with freshly initialised networks: the same ones on every device and on every rank."""
     cfg = config.cfg
     inception = Path(cfg.inception).expanduser() if cfg.inception else None
-    return task_of(config.identity, context_of(config.identity, Path(cfg.data_root).expanduser(), device, inception))
+    context = context_of(config.identity, Path(cfg.data_root).expanduser(), device, inception)
+    return task_of(config.identity, replace(context, ranks=ranks, machine=choose_machine(cfg.machine, device)))
 
 
 def context_of(
@@ -211,17 +272,47 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def choose_capture(wanted: bool | str, device: torch.device) -> bool:
+def choose_ranks(machine: DictConfig, device: torch.device) -> Ranks:
+    """The processes that this one was started with, connected."""
+    if machine.parallel not in WAYS:
+        raise ConfigError(f"machine.parallel must be one of {', '.join(WAYS)}, not {machine.parallel!r}")
+    if machine.backend not in ("auto", "gloo"):
+        raise ConfigError(f"machine.backend must be auto or gloo, not {machine.backend!r}")
+    try:
+        return join(device, machine.backend)
+    except ValueError as error:
+        raise ConfigError(f"machine: {error}") from error
+
+
+def choose_capture(wanted: bool | str, device: torch.device, ranks: Ranks = ALONE) -> bool:
     if wanted not in (True, False, "auto"):
         raise ConfigError(f"machine.capture must be auto, true or false, not {wanted!r}")
     if wanted is True and device.type != "cuda":
         raise ConfigError("machine.capture=true needs a CUDA GPU")
-    return device.type == "cuda" and bool(wanted)
+    if wanted is True and ranks.size > 1:
+        raise ConfigError("machine.capture=true is for one process: messages between ranks are not captured")
+    return device.type == "cuda" and bool(wanted) and ranks.size == 1
 
 
-def device_name(device: torch.device) -> str:
-    """The device in words, as reports show it."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+def choose_machine(machine: DictConfig, device: torch.device) -> Machine:
+    """What a task is told of the machine."""
+    workers, decode, channels_last = machine.workers, machine.decode, machine.channels_last
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+        raise ConfigError(f"machine.workers must be null or a whole number from 0, not {workers!r}")
+    if decode not in ("auto", "cpu", "gpu", "dali"):
+        raise ConfigError(f"machine.decode must be one of auto, cpu, gpu, dali, not {decode!r}")
+    if decode == "gpu" and device.type != "cuda":
+        raise ConfigError("machine.decode=gpu needs a CUDA GPU")
+    if not isinstance(channels_last, bool):
+        raise ConfigError(f"machine.channels_last must be true or false, not {channels_last!r}")
+    return Machine(workers, decode, channels_last)
+
+
+def device_name(device: torch.device, ranks: Ranks = ALONE) -> str:
+    """The device in words, as reports show it; of several ranks that of the first."""
+    many = f"{ranks.size} x " if ranks.size > 1 else ""
+    own = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return f"{many}{own}"
 
 
 def _deadline(machine: DictConfig) -> float:
@@ -238,7 +329,7 @@ def _settled(run: RunDirectory) -> Outcome | None:
     return {**summary, "skipped": True} if summary and is_settled(summary) else None
 
 
-def _fixed_summary(config: RunConfig, device: torch.device) -> dict[str, Any]:
+def _fixed_summary(config: RunConfig, device: torch.device, ranks: Ranks) -> dict[str, Any]:
     """What is known of a run before its task is built."""
     return {
         "version": 1,
@@ -249,7 +340,7 @@ def _fixed_summary(config: RunConfig, device: torch.device) -> dict[str, Any]:
         "seed": config.seed,
         "data": config.cfg.data,
         "epochs": config.epochs,
-        "device": device_name(device),
+        "device": device_name(device, ranks),
         "metric": None,
         "parameters": None,
     }
@@ -276,7 +367,8 @@ def _so_far(run: RunDirectory, seconds: float) -> dict[str, Any]:
 def _result(run: RunDirectory, task: Task, ending: Ending) -> dict[str, Any]:
     result = {**_so_far(run, ending.position.seconds), "status": ending.status or Status.RUNNING}
     if ending.status is Status.DONE:
-        last: Mapping[str, Any] = run.read_metrics()[-1]
+        # A rank that does not write the run has no lines of it.
+        last: Mapping[str, Any] = next(reversed(run.read_metrics()), {})
         metrics = {key: value for key, value in last.items() if "/" in key}
         result |= {"final": metrics.get(task.metric.key), "final_metrics": metrics}
     if ending.status is Status.DIVERGED:

@@ -79,7 +79,8 @@ class CapturedStep:
     def _capture(self, batch: Batch) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            # Only what this thread does belongs to the graph: others may be moving the next batch to the device.
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                 self.step(batch)
         except RuntimeError as error:
             raise CaptureError(

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nero.engine import seeding
 from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep, allow_capture
 from nero.engine.compilation import LargestShapeOnly, compile_networks, steps
+from nero.engine.distributed import ALONE, Ranks, average_buffers_, shard_like, whole
 from nero.engine.interrupt import stop_reason
 from nero.engine.precision import autocast, set_precision
 from nero.engine.schedules import Schedule
@@ -24,6 +25,9 @@ from nero.tasks.base import Batch, Task, Work
 
 CHECK_EVERY = 50
 """Steps between two looks at whether the loss is still finite. A look waits for the device, so it is not free."""
+
+AGREE_EVERY = 10
+"""Steps after which several ranks ask each other whether to checkpoint or to stop."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Settings:
     compile: bool = False
     checkpoint_seconds: float = 300.0
     deadline: float = math.inf  # Unix seconds
+    ranks: Ranks = ALONE
 
 
 @dataclass
@@ -117,6 +122,8 @@ class Loop:
             self.by_compiled_kernels = LargestShapeOnly(task.networks())
         # Outside of a capture learning rates are numbers, and a compiled step would be compiled anew for each.
         self.steps = steps(self.optimizers, settings.compile and settings.capture)
+        self.look_every = AGREE_EVERY if settings.ranks.size > 1 else 1
+        self.checkpointed = time.monotonic()
         self.position = Position()
         # The number of the step, and of the first one whose loss was not finite (-1: none): on the device, so that a
         # step never has to ask the host.
@@ -130,7 +137,7 @@ class Loop:
         self.step = CapturedStep(self._step) if self.settings.capture else self._step
         task.before_training(self._as_step)
         self.checkpointed = self.clock = time.monotonic()
-        if reason := stop_reason(self.settings.deadline):
+        if reason := self._agreed()[0]:
             return Ending(None, position, reason=reason)
         if position.epoch == task.epochs:
             self._measure_again()
@@ -184,19 +191,30 @@ class Loop:
                 tracker.step(position.epoch, position.step, task.steps_per_epoch)
             if ending := self._diverged():
                 return ending
-        return self._pause() if task.resumes_within_epoch and position.step < task.steps_per_epoch else None
+        may_pause = task.resumes_within_epoch and position.step < task.steps_per_epoch
+        return self._pause() if may_pause and position.step % self.look_every == 0 else None
 
     def _pause(self) -> Ending | None:
         """Checkpoint if it is time to, and end if asked to."""
-        reason = stop_reason(self.settings.deadline)
-        if reason or time.monotonic() - self.checkpointed > self.settings.checkpoint_seconds:
+        reason, due = self._agreed()
+        if reason or due:
             self.checkpoint()
         return Ending(None, self.position, reason=reason) if reason else None
 
+    def _agreed(self) -> tuple[str | None, bool]:
+        """Why to stop, if any rank has to, and whether it is time for a checkpoint: the same on all ranks."""
+        reason = stop_reason(self.settings.deadline)
+        due = time.monotonic() - self.checkpointed > self.settings.checkpoint_seconds
+        running, fresh = self.settings.ranks.least(not reason, not due)
+        return (reason or "another rank was asked to") if not running else None, not fresh
+
     def _diverged(self) -> Ending | None:
-        first_bad = int(self.first_bad)
-        if first_bad < 0:
+        own = int(self.first_bad)
+        # Gradients are shared: what is not finite on one rank will be on all, but not at the same step.
+        [first] = self.settings.ranks.least(own if own >= 0 else math.inf)
+        if not math.isfinite(first):
             return None
+        first_bad = int(first)
         self._count_time()
         where = {"epoch": first_bad // self.task.steps_per_epoch + 1, "step": first_bad + 1}
         return Ending(Status.DIVERGED, self.position, diverged_at=where)
@@ -228,6 +246,7 @@ class Loop:
 
     def _evaluate(self) -> dict[str, float]:
         """The task's metrics; its pictures go to the run directory."""
+        average_buffers_(self.task.networks(), self.settings.ranks)
         # Not compiled: once per epoch, in another mode and on other shapes, that would cost more than it saves.
         with autocast(self.settings.precision, self.settings.device), torch.compiler.set_stance("force_eager"):
             metrics = self.task.evaluate()
@@ -238,7 +257,7 @@ class Loop:
     def _measure_again(self) -> None:
         """Training has ended before: add to its last line what could not be measured then."""
         lines = self.run_directory.read_metrics()
-        last = lines[-1] if lines else {}
+        last = self.settings.ranks.from_first(lines[-1] if lines else {})
         if self.task.metric.key not in last and last.get("epoch") == self.position.epoch:
             self.run_directory.replace_last_metrics({**self._evaluate(), **last})
 
@@ -251,9 +270,10 @@ class Loop:
     # checkpoints
 
     def checkpoint(self) -> None:
-        """Write the whole state, so that `restore` goes on as if nothing had happened."""
+        """Write the whole state, so that `restore` goes on as if nothing had happened, on any number of ranks."""
         self._count_time()
-        position = self.position
+        position, ranks = self.position, self.settings.ranks
+        average_buffers_(self.task.networks(), ranks)
         state = {
             "position": vars(position),
             "networks": {name: network.state_dict() for name, network in self.task.networks().items()},
@@ -263,33 +283,51 @@ class Loop:
             "steps_done": self.steps_done,
             "first_bad": self.first_bad,
         }
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        self.run_directory.save_checkpoint(buffer.getvalue(), {"epoch": position.epoch, "step": position.step})
+        if ranks.size > 1:
+            state = whole(state)
+        if ranks.leads:
+            buffer = io.BytesIO()
+            torch.save(state, buffer)
+            self.run_directory.save_checkpoint(buffer.getvalue(), {"epoch": position.epoch, "step": position.step})
         self.checkpointed = time.monotonic()
 
     def restore(self) -> bool:
         """Take up the newest whole checkpoint, and drop the metrics that come after it. False where there is none."""
-        data = self.run_directory.load_checkpoint()
+        ranks = self.settings.ranks
+        data = ranks.bytes_from_first(self.run_directory.load_checkpoint())
         if data is None:
             self.run_directory.keep_metrics(epochs=0)
             return False
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         for name, network in self.task.networks().items():
-            network.load_state_dict(state["networks"][name])
+            network.load_state_dict(_sharded_like(network, state["networks"][name]))
         for name, optimizer in self.optimizers.items():
             saved = state["optimizers"][name]
             for old, new in zip(saved["param_groups"], optimizer.param_groups, strict=True):
                 # How a step is carried out depends on the machine that does it, not on the one that wrote the state.
                 old.update({key: new[key] for key in IMPLEMENTATION_KEYS if key in new})
+            params = [param for group in optimizer.param_groups for param in group["params"]]
+            for number, values in saved["state"].items():
+                values.update({key: shard_like(params[number], value) for key, value in values.items()})
             optimizer.load_state_dict(saved)
         self.task.load_state_dict(state["task"])
-        seeding.restore_global_state(state["rng"], self.settings.device)
         self.steps_done.copy_(state["steps_done"])
         self.first_bad.copy_(state["first_bad"])
         self.position = Position(**state["position"])
+        if ranks.leads:
+            seeding.restore_global_state(state["rng"], self.settings.device)
+        else:
+            # Only the first rank's draws are kept: the others go on with new ones.
+            seeding.seed_global(torch.initial_seed() + self.position.total_steps)
         self.run_directory.keep_metrics(epochs=self.position.epoch)
         return True
+
+
+def _sharded_like(network: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
+    """Of a network's whole state, what this rank holds; the very same where nothing is sharded."""
+    own = network.state_dict()
+    state.update({key: shard_like(own[key], value) for key, value in state.items() if key in own})
+    return state
 
 
 def _check_rooms(task: Task) -> None:

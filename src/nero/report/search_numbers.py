@@ -3,10 +3,14 @@ that leads, as Markdown."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from nero.plans.plan import CellState, Summary
+from nero.plans.plan import Cell, CellState, Summary
 from nero.report import cells, style
 from nero.report.table_formats import markdown_line
 from nero.report.units import number, rate, scale
+
+
+def _optimiser(cell: Cell) -> str:
+    return style.name(cell.optim)
 
 
 def search_lines(
@@ -14,6 +18,7 @@ def search_lines(
     quantity: str,
     key: str,
     authors: Callable[[int], Mapping[tuple[str, float], str]] | None = None,
+    name: Callable[[Cell], str] = _optimiser,
 ) -> Iterator[str]:
     """A line per cell, a column per rate; `authors` has for a seed what to say of theirs, by (optimiser, rate)."""
     [seed] = {state.cell.search_seed for state in states}
@@ -29,10 +34,12 @@ def search_lines(
             mine = _end(state.search.get(lr), key)
             other = theirs.get((state.cell.optim, lr), "not logged")
             ends.append(f"{mine} / {other}" if authors else mine)
-        yield markdown_line([style.name(state.cell.optim), *ends])
+        yield markdown_line([name(state.cell), *ends])
 
 
-def seed_lines(states: Sequence[CellState], quantity: str, key: str) -> Iterator[str]:
+def seed_lines(
+    states: Sequence[CellState], quantity: str, key: str, name: Callable[[Cell], str] = _optimiser
+) -> Iterator[str]:
     """A line per cell, a column per seed, at the learning rate that leads the cell."""
     seeds = sorted({seed for state in states for seed in state.cell.seeds})
     yield f"Final {quantity} of each seed at that learning rate:"
@@ -40,7 +47,7 @@ def seed_lines(states: Sequence[CellState], quantity: str, key: str) -> Iterator
     yield markdown_line(["", *(f"seed {seed}" for seed in seeds)])
     yield markdown_line(["---"] * (len(seeds) + 1))
     for state in states:
-        yield markdown_line([style.name(state.cell.optim), *(_end(state.at_leading.get(seed), key) for seed in seeds)])
+        yield markdown_line([name(state.cell), *(_end(state.at_leading.get(seed), key) for seed in seeds)])
 
 
 def _end(run: Summary | None, key: str) -> str:

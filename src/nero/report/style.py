@@ -3,7 +3,7 @@
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 OPTIMS = {
     "nero": ("Nero", "#D55E00"),
+    "nero_tuned": ("Nero tuned", "#882255"),
     "sgd": ("SGD", "#0072B2"),
     "adam": ("Adam", "#009E73"),
     "lamb": ("LAMB", "#CC79A7"),
@@ -42,7 +43,7 @@ PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bf16"}
 
 OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
 
-OURS, THEIRS, VARIANT = "-", "--", ":"
+OURS, THEIRS, VARIANT, TARGET = "-", "--", ":", "-."
 FORMATS = ("pdf", "svg", "png")
 
 RC: Any = {
@@ -82,10 +83,13 @@ def name(optim: str) -> str:
 
 def colours(optims: Iterable[str]) -> dict[str, str]:
     """One colour per optimiser; those of OPTIMS are the same in every figure."""
-    others = [optim for optim in in_order(optims) if optim not in OPTIMS]
-    return {key: colour for key, (_, colour) in OPTIMS.items()} | {
-        optim: OTHERS[place % len(OTHERS)] for place, optim in enumerate(others)
-    }
+    return palette(in_order(optims), {key: colour for key, (_, colour) in OPTIMS.items()})
+
+
+def palette(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+    """The known colours, and further ones for names that have none."""
+    others = [name for name in names if name not in known]
+    return {**known, **{name: OTHERS[place % len(OTHERS)] for place, name in enumerate(others)}}
 
 
 def darker(colour: str) -> str:

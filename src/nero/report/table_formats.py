@@ -84,6 +84,8 @@ def notes(table: Table) -> str:
         said.append(f"Task: {', '.join(dict.fromkeys(row.task for row in table.rows))}.")
     if arithmetic := _arithmetic(table):
         said.append(arithmetic)
+    if table.remark:
+        said.append(table.remark)
     if not table.complete:
         said.append(f"A {ranked} with unfinished cells is not ranked; an incomplete cell shows what is logged so far.")
     return " ".join(said)

@@ -60,6 +60,7 @@ class Table:
     rows: tuple[Row, ...]
     embedded: bool
     source: str | None  # whose numbers stand beside ours
+    remark: str = ""  # what it says besides
     listing: Listing | None = None  # None: a row per (task, variant), a column per optimiser
 
     @property
@@ -100,7 +101,8 @@ def build_table(
             for (task, variant), row_states in rows.items()
         ),
         embedded=any(cells.is_embedded(state.cell) for state in states),
-        source=published.source if published else None,
+        source=published.source if published and published.results else None,
+        remark=published.remark if published else "",
         listing=listing,
     )
 

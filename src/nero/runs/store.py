@@ -210,6 +210,29 @@ class RunDirectory:
         return [entry for entry in index if isinstance(entry, dict)] if isinstance(index, list) else []
 
 
+class UnwrittenRun(RunDirectory):
+    """A run that another process writes: what this one would write is left out, and there is nothing to read."""
+
+    def write_config(self, config: Mapping[str, Any]) -> None: ...
+    def add_provenance(self, provenance: Mapping[str, Any]) -> None: ...
+    def append_metrics(self, record: Mapping[str, Any]) -> None: ...
+    def keep_metrics(self, epochs: int) -> None: ...
+    def replace_last_metrics(self, record: Mapping[str, Any]) -> None: ...
+    def write_picture(self, name: str, epoch: int, data: bytes) -> None: ...
+    def write_summary(self, summary: Mapping[str, Any]) -> None: ...
+    def save_checkpoint(self, data: bytes, position: Mapping[str, int]) -> None: ...
+    def drop_checkpoints(self) -> None: ...
+
+    def read_metrics(self) -> list[Record]:
+        return []
+
+    def read_summary(self) -> Record | None:
+        return None
+
+    def load_checkpoint(self) -> bytes | None:
+        return None
+
+
 def _line(record: Mapping[str, Any]) -> bytes:
     return (json.dumps(_strict(dict(record)), allow_nan=False) + "\n").encode()
 

@@ -14,11 +14,15 @@ class Tracker(Protocol):
     """Told what a run does; never asked."""
 
     def start(
-        self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str
+        self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: float, metric: str
     ) -> None: ...
     def step(self, epoch: int, step: int, steps: int) -> None: ...
     def epoch(self, record: Mapping[str, Any]) -> None: ...
     def finish(self, summary: Mapping[str, Any]) -> None: ...
+
+
+WITHIN_EPOCH = 60.0
+"""Seconds between two plain lines within an epoch, for epochs that take long."""
 
 
 class Progress:
@@ -36,15 +40,16 @@ class Progress:
         self.text = ""
         self.run_id = self.metric = ""
 
-    def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str) -> None:
+    def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: float, metric: str) -> None:
         self.run_id, self.epochs, self.metric = run_id, epochs, metric
         self.begun, self.first = time.monotonic(), done
         self.seconds: float | None = None
         self.value: float | None = None
-        self._show(f"epoch {done}/{epochs}" + ("  resuming" if done else ""))
+        self._show(f"epoch {round(done, 2):g}/{epochs}" + ("  resuming" if done else ""))
 
     def step(self, epoch: int, step: int, steps: int) -> None:
-        if self.interactive and time.monotonic() - self.shown > self.every:
+        every = self.every if self.interactive else max(self.every, WITHIN_EPOCH)
+        if time.monotonic() - self.shown > every:
             self._show(self._line(epoch + step / steps, f"{epoch + step / steps:.2f}"))
 
     def epoch(self, record: Mapping[str, Any]) -> None:
@@ -100,7 +105,7 @@ class WandbMirror:
         self.run: Any = None
         self.settings: dict[str, Any] = {"project": project, "mode": mode, "entity": entity}
 
-    def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: int, metric: str) -> None:
+    def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: float, metric: str) -> None:
         self.run = self.wandb.init(
             id=run_id,
             name=run_id,

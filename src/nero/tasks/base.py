@@ -53,6 +53,45 @@ class Streams(Protocol):
     def generator(self, purpose: str, epoch: int = 0) -> torch.Generator: ...
 
 
+class Ranks(Protocol):
+    """The processes that train together, each on its part of every batch, and this one's place among them."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def sum_(self, tensor: Tensor) -> None:
+        """Put the sum over all ranks in the place of each one's tensor."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One process, as most tasks are trained by."""
+
+    rank: int = 0
+    size: int = 1
+
+    def sum_(self, tensor: Tensor) -> None:
+        return
+
+
+ALONE = Alone()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How a task makes use of the machine; none of it changes what a run is.
+
+    workers:        processes that read images, where a task reads them from files; None for what suits the machine
+    decode:         where such images are decoded: "cpu" (by the workers), "gpu", "dali", or "auto"
+    channels_last:  whether the channels of a pixel lie together in memory
+    """
+
+    workers: int | None = None
+    decode: str = "auto"
+    channels_last: bool = True
+
+
 @dataclass(frozen=True)
 class Context:
     """What a task is given beside its own settings: where it runs, its randomness, its data."""
@@ -62,17 +101,27 @@ class Context:
     data: str  # "real" or "embedded"
     data_root: Path
     inception: Path | None = None  # Inception's weights, where they are not under the data root
+    ranks: Ranks = ALONE
+    machine: Machine = Machine()
 
 
 class Meters:
     """Sums and traces over the epochs of a line of the log, kept on the device and read once at their end.
 
-    Everything is allocated here and only ever changed in place, so that updates can be part of a captured step.
+    Everything is allocated here and only ever changed in place, so that updates can be part of a captured step. With
+    `ranks`, each adds up its own, and what is read or saved is the sum over all: they do either together.
     """
 
     def __init__(
-        self, device: torch.device, sums: tuple[str, ...] = (), traces: Mapping[str, int] | None = None
+        self,
+        device: torch.device,
+        sums: tuple[str, ...] = (),
+        traces: Mapping[str, int] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        if traces and ranks.size > 1:
+            raise ValueError("traces are of a process alone")
+        self._ranks = ranks
         self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in sums}
         self._traces = {name: torch.zeros(steps, device=device) for name, steps in (traces or {}).items()}
         self._places = {name: torch.zeros(1, dtype=torch.int64, device=device) for name in self._traces}
@@ -89,8 +138,14 @@ class Meters:
 
     def read(self) -> dict[str, float]:
         """The sums, in one transfer from the device."""
-        values: list[float] = torch.stack(list(self._sums.values())).tolist()
+        values: list[float] = self._totals().tolist()
         return dict(zip(self._sums, values, strict=True))
+
+    def _totals(self) -> Tensor:
+        """Over all ranks, in the order of the sums."""
+        totals = torch.stack(list(self._sums.values()))
+        self._ranks.sum_(totals)
+        return totals
 
     def trace_rooms(self) -> dict[str, int]:
         """Values that each trace has room for."""
@@ -100,16 +155,25 @@ class Meters:
         return {name: trace[: int(self._places[name])].tolist() for name, trace in self._traces.items()}
 
     def reset_(self) -> None:
-        for tensor in self.state_dict().values():
+        for tensor in self._named().values():
             tensor.zero_()
 
     def state_dict(self) -> dict[str, Tensor]:
-        named = {"sum": self._sums, "trace": self._traces, "place": self._places}
-        return {f"{kind}/{name}": tensor for kind, group in named.items() for name, tensor in group.items()}
+        state = self._named()
+        if self._ranks.size > 1:
+            state |= {f"sum/{name}": total for name, total in zip(self._sums, self._totals(), strict=True)}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        for name, tensor in self.state_dict().items():
+        if self._ranks.rank > 0:
+            self.reset_()  # the first has the sum of all
+            return
+        for name, tensor in self._named().items():
             tensor.copy_(state[name])
+
+    def _named(self) -> dict[str, Tensor]:
+        named = {"sum": self._sums, "trace": self._traces, "place": self._places}
+        return {f"{kind}/{name}": tensor for kind, group in named.items() for name, tensor in group.items()}
 
 
 class Task(ABC):
@@ -135,9 +199,21 @@ class Task(ABC):
     threads: int | None = None
     """CPU threads of torch that suit the task, where the machine's settings do not say."""
 
+    splits_over_ranks: bool = False
+    """Whether several processes can train it together. Each then has its part of every batch, `losses` yields such
+    that their mean over ranks is the whole batch's loss, `meters` are made with the context's ranks, and `evaluate`,
+    which all of them call, measures the same on each."""
+
     @abstractmethod
     def networks(self) -> dict[str, nn.Module]:
         """The networks by name; each gets an optimiser of its own."""
+
+    def spread(self, over_ranks: Callable[[nn.Module], nn.Module]) -> None:
+        """Told once, before there are optimisers, how to have a network trained by all ranks.
+
+        In training, forward passes go through what `over_ranks` gives for a network.
+        """
+        raise NotImplementedError
 
     def before_training(self, as_step: Callable[[Work], Work]) -> None:
         """Told once how to make work of its own between batches as quick as a step.

@@ -1,0 +1,90 @@
+"""Image files to pixels, and which part of an image to show."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+from torchvision.io import ImageReadMode, decode_image
+from torchvision.transforms import v2
+from torchvision.transforms.v2.functional import pil_to_tensor
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's pixels, by colour, as everybody normalises them."""
+
+FILL = tuple(round(255 * mean) for mean in MEAN)
+"""What stands where an image could not be read: nothing, once normalised."""
+
+Window = Callable[[int, int], tuple[int, int, int, int]]
+"""From an image's height and width to the part that is shown: top, left, height, width."""
+
+
+class Unreadable(ValueError):
+    """A file is no image, or a damaged one; the message is one line."""
+
+
+def read(path: Path) -> Tensor:
+    """A file's bytes, uint8."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Unreadable(error.strerror or "cannot be read") from error
+    if not data:
+        raise Unreadable("an empty file")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def decode(data: Tensor) -> Tensor:
+    """Pixels of an image file, uint8 [3, height, width]; by Pillow where torchvision cannot."""
+    try:
+        pixels = decode_image(data, mode=ImageReadMode.RGB)
+        if pixels.ndim == 3 and pixels.shape[0] == 3:
+            return pixels
+    except RuntimeError:
+        pass
+    try:
+        with Image.open(io.BytesIO(data.numpy().tobytes())) as image:
+            return pil_to_tensor(image.convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise Unreadable(_reason(error)) from error
+
+
+def header(data: Tensor) -> tuple[int, int, bool]:
+    """Height and width of an image file, and whether it is a JPEG as nvJPEG takes it: grey or of three colours."""
+    try:
+        with Image.open(io.BytesIO(data.numpy().tobytes())) as image:
+            return image.height, image.width, image.format == "JPEG" and image.mode in ("RGB", "L")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise Unreadable(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Pillow's, in one line; of a file that is no image at all it would give the address of a buffer."""
+    return "no image" if isinstance(error, UnidentifiedImageError) else " ".join(str(error).split()) or "no image"
+
+
+def random_window(size: int) -> Window:
+    """That of a random resized crop, drawn from torch's own generator: 8 to 100 % of the area, sides 3:4 to 4:3."""
+    crop = v2.RandomResizedCrop(size, antialias=True)
+
+    def draw(height: int, width: int) -> tuple[int, int, int, int]:
+        # What is asked of an image is its size: one pixel seen everywhere will do.
+        drawn = crop.make_params([torch.empty(()).expand(3, height, width)])
+        return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
+
+    return draw
+
+
+def show_window(pixels: Tensor, window: tuple[int, int, int, int], size: int) -> Tensor:
+    """A part of an image as uint8 [3, size, size]."""
+    shown: Tensor = v2.functional.resized_crop(pixels, *window, [size, size], antialias=True)
+    return shown
+
+
+def show_centre(pixels: Tensor, resize: int, size: int) -> Tensor:
+    """The middle of an image whose shorter side is made `resize` first, as uint8 [3, size, size]."""
+    resized = v2.functional.resize(pixels, [resize], antialias=True)
+    shown: Tensor = v2.functional.center_crop(resized, [size, size])
+    return shown

@@ -1,0 +1,260 @@
+"""Images from folders to the device, ahead of the steps that need them."""
+
+import itertools
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from nero.data.image_folders import ListedImages
+from nero.data.image_reading import IGNORED, Centred, ReadImages, Varied, Wanted, files_of, heed_no_terminal
+
+DeviceBatch = tuple[Tensor, Tensor]
+"""Images, uint8 [N, 3, size, size], and labels, int64 [N], on the device."""
+
+Decode = Callable[[list[Tensor], Tensor], tuple[Tensor, dict[int, str]]]
+"""From files (or pixels) and windows to images on the device, and what could not be read, by place in the batch."""
+
+AHEAD = 2
+"""Batches that wait on a device for their step."""
+
+
+class Faults:
+    """Files that could not be read: each is named once, and counted by whoever looks at labels."""
+
+    def __init__(self, images: ListedImages, say: Callable[[str], None] | None = None) -> None:
+        self.images = images
+        self.say = say or _to_standard_error
+        self.reasons: dict[str, str] = {}
+
+    def note(self, number: int, reason: str) -> None:
+        name = f"{self.images.root.name}/{self.images.name(number)}"
+        if name not in self.reasons:
+            self.reasons[name] = reason
+            self.say(f"skipped: {name}: {reason}")
+
+
+def _to_standard_error(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Waiting:
+    """For how long the device had nothing to do because the next batch was not there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_gpu = device.type == "cuda"
+        self.seconds = 0.0
+        self._gaps: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._begun: Any = None
+
+    def begin(self) -> None:
+        """All work has been asked for, and the next batch not yet taken."""
+        self._begun = self._now()
+
+    def end(self) -> None:
+        """The next batch is there."""
+        if self.on_gpu:
+            self._gaps.append((self._begun, self._now()))
+            while self._gaps and self._gaps[0][1].query():
+                self._count()
+        else:
+            self.seconds += self._now() - self._begun
+
+    def read(self) -> float:
+        """Seconds in all; waits for the device."""
+        while self._gaps:
+            self._gaps[0][1].synchronize()
+            self._count()
+        return self.seconds
+
+    def _count(self) -> None:
+        begin, end = self._gaps.pop(0)
+        self.seconds += begin.elapsed_time(end) / 1000
+
+    def _now(self) -> Any:
+        if not self.on_gpu:
+            return time.monotonic()
+        # The device's own clock: between two marks in its queue nothing but waiting lies.
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+class ImageStream:
+    """Batches of training images, from any place in the training to its end.
+
+    order:   epoch -> numbers of the images in their order and, for each image, what its variation is drawn from
+    part:    which of a batch's places this process has
+    decode:  how the device decodes; None where workers do
+    """
+
+    def __init__(
+        self,
+        images: ListedImages,
+        size: int,
+        order: Callable[[int], tuple[Tensor, Tensor]],
+        batch: int,
+        part: range,
+        steps: int,
+        epochs: int,
+        device: torch.device,
+        workers: int,
+        decode: Decode | None = None,
+    ) -> None:
+        self.reader = Varied(images, size, on_device=decode is not None)
+        self.order, self.batch, self.part = order, batch, part
+        self.steps, self.epochs, self.workers = steps, epochs, workers
+        self.stage = Stage(device, Faults(images), decode)
+        self.waiting = Waiting(device)
+        self._going: Generator[DeviceBatch, None, None] | None = None
+        self._next = (-1, -1)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[DeviceBatch]:
+        """The epoch's batches from number `start` on. Workers go on to the next epoch by themselves."""
+        if self._going is None or self._next != (epoch, start):
+            self.close()
+            loader = _loader(self.reader, self._wanted(epoch, start), self.workers, self.stage.device)
+            self._going = staged(loader, self.stage)
+        for step in range(start, self.steps):
+            self.waiting.begin()
+            batch = next(self._going)
+            self.waiting.end()
+            self._next = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
+            yield batch
+
+    def close(self) -> None:
+        """End the workers, if there are any."""
+        if self._going is not None:
+            self._going.close()
+            self._going = None
+
+    def _wanted(self, epoch: int, start: int) -> Iterator[list[Wanted]]:
+        for number in range(epoch, self.epochs):
+            order, variations = self.order(number)
+            for step in range(start if number == epoch else 0, self.steps):
+                begin = step * self.batch
+                mine = order[begin + self.part.start : begin + self.part.stop]
+                yield list(zip(mine.tolist(), variations[mine].tolist(), strict=True))
+
+
+def centred_batches(
+    images: ListedImages,
+    numbers: Tensor,
+    size: int,
+    resize: int,
+    batch: int,
+    device: torch.device,
+    workers: int,
+    faults: Faults,
+) -> Iterator[DeviceBatch]:
+    """These images once, in their order; -1 stands for an image that only fills a batch."""
+    wanted = ([(number, 0) for number in chunk.tolist()] for chunk in numbers.split(batch))
+    loader = _loader(Centred(images, size, resize), wanted, workers, device)
+    return staged(loader, Stage(device, faults))
+
+
+def _loader(
+    reader: Varied | Centred, wanted: Iterable[list[Wanted]], workers: int, device: torch.device
+) -> "Iterator[ReadImages]":
+    # torch asks for the numbers of a batch as a list; a generator is one that is asked once.
+    loader: DataLoader[Any] = DataLoader(
+        reader,  # type: ignore[arg-type]
+        batch_sampler=wanted,  # type: ignore[arg-type]
+        num_workers=workers,
+        collate_fn=_as_it_is,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=heed_no_terminal,
+        generator=torch.Generator(),  # torch draws a number for each start, and should not do so from the run's own
+    )
+    return iter(loader)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class Stage:
+    """The last step of loading: to the device, decoded there if not before, and flipped."""
+
+    def __init__(self, device: torch.device, faults: Faults, decode: Decode | None = None) -> None:
+        self.device, self.faults, self.decode = device, faults, decode
+
+    def __call__(self, read: ReadImages) -> DeviceBatch:
+        if self.decode is None:
+            failed: dict[int, str] = {}
+            pixels = read.pixels.to(self.device, non_blocking=True)
+        else:
+            pixels, failed = self.decode(files_of(read), read.windows)
+        labels = read.labels
+        for place, reason in itertools.chain(read.faults, failed.items()):
+            self.faults.note(int(read.numbers[place]), reason)
+        if failed:
+            labels = labels.index_fill(0, torch.tensor(list(failed)), IGNORED)
+        if len(labels) and not (labels >= 0).any() and (read.faults or failed):
+            reason = next(iter(self.faults.reasons.values()))
+            raise RuntimeError(f"none of {len(labels)} images of a batch could be read; of the first: {reason}")
+        flips = read.flips.to(self.device, non_blocking=True)
+        if read.flips.any():
+            pixels = torch.where(flips[:, None, None, None], pixels.flip(3), pixels)
+        return pixels, labels.to(self.device, non_blocking=True)
+
+
+def staged(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:
+    """Batches on the device. On a GPU they are brought there by a thread of their own, while steps are computed."""
+    return _by_thread(loader, stage) if stage.device.type == "cuda" else _in_turn(loader, stage)
+
+
+def _in_turn(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:
+    for read in loader:
+        yield stage(read)
+
+
+def _by_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:
+    ready: queue.Queue[Any] = queue.Queue(AHEAD)
+    stop = threading.Event()
+
+    def put(item: Any) -> None:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def bring() -> None:
+        try:
+            torch.cuda.set_device(stage.device)
+            stream = torch.cuda.Stream(stage.device)
+            with torch.cuda.stream(stream):
+                for read in loader:
+                    batch = stage(read)
+                    done = torch.cuda.Event()
+                    done.record()
+                    put((batch, done))
+                    if stop.is_set():
+                        return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    thread = threading.Thread(target=bring, name="batches to the device", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            batch, done = item
+            current = torch.cuda.current_stream(stage.device)
+            current.wait_event(done)
+            for tensor in batch:
+                tensor.record_stream(current)  # its memory belongs to the other stream
+            yield batch
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,260 @@
+"""ImageNet classification by ResNet-50 (Figure 9), from folders of JPEG files, on any number of GPUs."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import convert_conv2d_weight_memory_format
+
+from nero.data import imagenet
+from nero.data.image_decoding import MEAN, STD
+from nero.data.image_folders import ListedImages, list_images
+from nero.data.image_loading import Decode, DeviceBatch, Faults, ImageStream, centred_batches
+from nero.data.image_reading import IGNORED
+from nero.data.jpeg_folders import jpeg_folders
+from nero.models.parted_norm import PartedBatchNorm2d
+from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Task, check_whole
+
+EMBEDDED_TRAIN = 1_000
+EVALUATION_BATCH = 250
+"""Validation images at a time, of each rank."""
+
+MOST_WORKERS = 16
+KEPT_SHARE = 0.25
+"""Of a GPU's free memory: where all validation images fit into so much, they are read once and stay there."""
+
+
+class ImageNet(Task):
+    """Top-1 error on the validation images.
+
+    network:         called with num_classes=...; gives [N, classes] for [N, 3, image_size, image_size]
+    batch_size:      images of a step, over all ranks; what is left of an epoch below that is left out
+    image_size:      side of the images that the network sees, in pixels
+    resize:          length of the shorter side of a validation image before its middle is cut out
+    train_examples:  how many images to train on, evenly over the classes; None for all
+
+    "train/error" is counted over the epoch's batches as they came: augmented, each before its step. Images that cannot
+    be read are named, counted ("train/skipped", "val/skipped") and learnt nothing from.
+    """
+
+    metric = Metric("val/error", "min", "top-1 error")
+    splits_over_ranks = True
+
+    def __init__(
+        self,
+        context: Context,
+        network: Callable[..., nn.Module],
+        epochs: int,
+        batch_size: int,
+        image_size: int = 224,
+        resize: int = 256,
+        train_examples: int | None = None,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("image_size", image_size), ("resize", resize)):
+            check_whole(name, value)
+        if resize < image_size:
+            raise BadSetting(f"resize must be at least image_size, {image_size}, not {resize}")
+        self.device, self.streams, self.ranks = context.device, context.streams, context.ranks
+        self.epochs, self.batch_size = epochs, batch_size
+        self.image_size, self.resize = image_size, resize
+        train, self.val = _listed(context, train_examples)
+        self.remarks = imagenet.remarks(train, self.val) if context.data == "real" else ()
+        self.numbers = _evenly(len(train), train_examples)
+        self.steps_per_epoch = len(self.numbers) // batch_size
+        if self.steps_per_epoch == 0:
+            raise BadSetting(f"batch_size must be at most {len(self.numbers)}, the images there are, not {batch_size}")
+        self.workers = _workers(context)
+        self.val_faults = Faults(self.val)
+        part = self._part()
+        self.stream = ImageStream(
+            train,
+            image_size,
+            self._order,
+            batch_size,
+            part,
+            self.steps_per_epoch,
+            epochs,
+            self.device,
+            self.workers,
+            _decoder(context, image_size, len(part)),
+        )
+        self.kept: list[DeviceBatch] | None = None
+        self.classes = len(train.classes)
+        self.network = network(num_classes=self.classes).to(self.device)
+        if context.machine.channels_last:
+            convert_conv2d_weight_memory_format(self.network, torch.channels_last)
+        self.channels_last = context.machine.channels_last
+        self._divide_norms(part)
+        self.through = self.network
+        shape = (-1, 1, 1)
+        self.mean = (255 * torch.tensor(MEAN, device=self.device)).reshape(shape)
+        self.std = (255 * torch.tensor(STD, device=self.device)).reshape(shape)
+        self.meters = Meters(self.device, sums=("loss", "correct", "count", "skipped"), ranks=self.ranks)
+        self.begun = time.monotonic()
+        self.waited = 0.0
+
+    def _part(self) -> range:
+        """Places of a batch that this rank has: the ranks in order, as equal as can be."""
+        if self.batch_size < self.ranks.size:
+            raise BadSetting(f"batch_size must be at least {self.ranks.size}, the number of ranks")
+        ends = [self.batch_size * rank // self.ranks.size for rank in (self.ranks.rank, self.ranks.rank + 1)]
+        return range(*ends)
+
+    def _divide_norms(self, part: range) -> None:
+        for module in self.network.modules():
+            if isinstance(module, PartedBatchNorm2d):
+                try:
+                    module.divide(part.start, part.stop, self.batch_size)
+                except ValueError as error:
+                    raise BadSetting(f"network.norm_parts: {error}") from error
+
+    def networks(self) -> dict[str, nn.Module]:
+        return {NETWORK: self.network}
+
+    def spread(self, over_ranks: Callable[[nn.Module], nn.Module]) -> None:
+        self.through = over_ranks(self.network)
+
+    def _order(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """The same on every rank, however many there are."""
+        places = torch.randperm(len(self.numbers), generator=self.streams.generator("shuffle", epoch))
+        highest = int(self.numbers[-1]) + 1
+        variations = torch.randint(2**62, (highest,), generator=self.streams.generator("augmentation", epoch))
+        return self.numbers[places], variations
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        self.begun, self.waited = time.monotonic(), self.stream.waiting.read()
+        return self.stream.batches(epoch, start)
+
+    def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+        pixels, labels = batch
+        logits = self.through(self.prepare(pixels)).float()
+        total = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+        self.meters.add_("loss", total)
+        self.meters.add_("correct", (logits.detach().argmax(dim=1) == labels).sum())
+        self.meters.add_("count", (labels >= 0).sum())
+        self.meters.add_("skipped", (labels < 0).sum())
+        # The mean over ranks, whose parts may differ by an image, is then the mean over the batch.
+        yield NETWORK, total * (self.ranks.size / self.batch_size)
+
+    def prepare(self, pixels: Tensor) -> Tensor:
+        """uint8 images as the network takes them."""
+        images = (pixels.to(torch.float32) - self.mean) / self.std
+        return images.contiguous() if not self.channels_last else images
+
+    def evaluate(self) -> dict[str, float]:
+        seconds = time.monotonic() - self.begun
+        sums = self.meters.read()
+        count = max(sums["count"], 1.0)
+        shares = torch.tensor([(self.stream.waiting.read() - self.waited) / seconds], dtype=torch.float64)
+        self.ranks.sum_(shares)
+        return {
+            "train/loss": sums["loss"] / count,
+            "train/error": 1 - sums["correct"] / count,
+            "train/skipped": sums["skipped"],
+            "train/waiting": float(shares) / self.ranks.size,
+            **self._validate(),
+        }
+
+    @torch.no_grad()
+    def _validate(self) -> dict[str, float]:
+        sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        self.network.eval()
+        for pixels, labels in self._validation_batches():
+            logits = self.network(self.prepare(pixels)).float()
+            loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+            best = logits.topk(min(5, self.classes)).indices == labels[:, None]
+            measured = [loss, best[:, 0].sum(), best.any(dim=1).sum(), (labels >= 0).sum()]
+            sums += torch.stack([value.double() for value in measured])
+        self.network.train()
+        self.ranks.sum_(sums)
+        loss, first, five, count = sums.tolist()
+        count = max(count, 1.0)
+        return {
+            "val/loss": loss / count,
+            "val/error": 1 - first / count,
+            "val/top5_error": 1 - five / count,
+            "val/skipped": len(self.val) - count,
+        }
+
+    def _validation_batches(self) -> Iterator[DeviceBatch]:
+        """This rank's part of the validation images; where they fit, they stay on the GPU."""
+        if self.kept is not None:
+            yield from self.kept
+            return
+        mine = torch.arange(self.ranks.rank, len(self.val), self.ranks.size)
+        # As many for every rank: where its network is in shards, all of them compute together.
+        missing = -(-len(self.val) // self.ranks.size) - len(mine)
+        mine = torch.cat([mine, torch.full((missing,), -1)])
+        keep = self._has_room(len(mine))
+        kept = []
+        for batch in centred_batches(
+            self.val,
+            mine,
+            self.image_size,
+            self.resize,
+            EVALUATION_BATCH,
+            self.device,
+            min(self.workers, -(-len(mine) // EVALUATION_BATCH)),
+            self.val_faults,
+        ):
+            if keep:
+                kept.append(batch)
+            yield batch
+        self.kept = kept if keep else None
+
+    def _has_room(self, images: int) -> bool:
+        if self.device.type != "cuda":
+            return False
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return images * 3 * self.image_size**2 < KEPT_SHARE * free
+
+
+def _listed(context: Context, train_examples: int | None) -> tuple[ListedImages, ListedImages]:
+    """Training and validation images: real ones under the data root, or embedded ones that are made there."""
+    if train_examples is not None:
+        check_whole("train_examples", train_examples)
+    if context.data == "embedded":
+        train = EMBEDDED_TRAIN if train_examples is None else train_examples
+        try:
+            folders = jpeg_folders(context.data_root / "embedded", train, max(train // 5, 20))
+        except ValueError as error:
+            raise BadSetting(f"train_examples: {error}") from error
+        return list_images(folders[0]), list_images(folders[1])
+    found = imagenet.require(context.data_root)
+    if train_examples is not None and train_examples > len(found[0]):
+        raise BadSetting(f"train_examples must be at most {len(found[0])}, not {train_examples}")
+    return found
+
+
+def _evenly(count: int, wanted: int | None) -> Tensor:
+    """Numbers of `wanted` of `count` images, at equal distances: they are listed class by class."""
+    return torch.arange(count) if wanted is None else torch.arange(wanted) * count // wanted
+
+
+def _workers(context: Context) -> int:
+    """None for embedded images, of which a run reads few; else a worker for each CPU core that is this rank's."""
+    if context.machine.workers is not None:
+        return context.machine.workers
+    if context.data == "embedded":
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    beside = getattr(context.ranks, "local_size", 1)
+    return max(1, min(MOST_WORKERS, cores // beside))
+
+
+def _decoder(context: Context, size: int, batch: int) -> Decode | None:
+    """How the device decodes, or None where the workers do."""
+    device, where = context.device, context.machine.decode
+    if where == "dali":
+        from nero.data.dali_decoding import DaliDecoder
+
+        return DaliDecoder(size, device, batch)
+    if where == "gpu" or (where == "auto" and device.type == "cuda"):
+        from nero.data.gpu_decoding import decode_and_crop
+
+        return partial(decode_and_crop, size=size, device=device)
+    return None
