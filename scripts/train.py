@@ -3,6 +3,7 @@
 python scripts/train.py task=mnist_mlp100 optim=nero optim.lr=0.001 seed=0
 python scripts/train.py --multirun optim=nero,sgd optim.lr=0.1,0.01
 python scripts/train.py --multirun experiment=mnist
+torchrun --nproc-per-node 4 scripts/train.py task=imagenet_resnet50 optim=nero
 """
 
 import sys
@@ -19,6 +20,7 @@ from nero.plans.config import CONFIG_DIR, ConfigError, from_hydra
 @hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")
 def main(cfg: DictConfig) -> dict[str, Any]:
     from nero.data.sources import MissingData
+    from nero.engine.distributed import BrokenGroup, is_first
     from nero.runs.tracking import Progress
     from nero.train import train
 
@@ -30,11 +32,13 @@ def main(cfg: DictConfig) -> dict[str, Any]:
         # A launcher that runs several at a time gives each run plain lines: they share the terminal.
         together = not alone and not context.launcher._target_.endswith("BasicLauncher")
         outcome = train(from_hydra(cfg, context.runtime.choices), Progress(plain=together))
+    except BrokenGroup as error:
+        sys.exit(f"error: {error}")  # a sweep as well: the ranks have parted
     except (ConfigError, MissingData) as error:
         if alone:
-            sys.exit(f"error: {error}")
+            sys.exit(f"error: {error}" if is_first() else 1)
         return {"run_id": " ".join(context.overrides.task), "status": "refused", "message": str(error)}
-    if alone:
+    if alone and is_first():
         _say(outcome)
     return outcome
 

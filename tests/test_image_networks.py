@@ -1,15 +1,18 @@
-"""VGG-11 and ResNet-18 for small images, held against torchvision's networks with the same weights."""
+"""VGG-11, ResNet-18 for small images and ResNet-50, held against torchvision's networks with the same weights."""
 
 import math
 from collections.abc import Iterable
 
 import pytest
 import torch
+import torchvision.models
 from torch import Tensor, nn
 from torchvision.models import resnet18
 from torchvision.models.vgg import cfgs, make_layers
 
+from nero.models.parted_norm import PartedBatchNorm2d
 from nero.models.resnet import ResNet18
+from nero.models.resnet50 import resnet50
 from nero.models.vgg import VGG11, HalvingReLU
 
 VGG11_SHAPES = [
@@ -84,6 +87,43 @@ def test_resnet18_computes_what_torchvisions_computes(training: bool) -> None:
     torch.testing.assert_close(ours(images()), theirs(images()), rtol=1e-4, atol=1e-4)
     for mine, other in zip(ours.buffers(), theirs.buffers(), strict=True):  # running means and variances
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_resnet50_has_torchvisions_tensors_under_their_names() -> None:
+    with torch.device("meta"):
+        ours, theirs = resnet50(norm_parts=4), torchvision.models.resnet50()
+    shapes, expected = ([(k, v.shape) for k, v in network.state_dict().items()] for network in (ours, theirs))
+    assert shapes == expected
+    assert count(ours) == (161, 25_557_032)
+    norms = [module for module in ours.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert len(norms) == 53
+    assert all(isinstance(norm, PartedBatchNorm2d) and norm.parts == 4 for norm in norms)
+
+
+def test_resnet50_starts_and_computes_as_torchvisions() -> None:
+    networks = []
+    for make in (resnet50, torchvision.models.resnet50):
+        torch.manual_seed(0)
+        networks.append(make(num_classes=7))
+    x = torch.nn.functional.interpolate(images(), 64)
+    for training in (True, False):  # in evaluation with the running statistics of training
+        ours, theirs = (network.train(training)(x) for network in networks)
+        assert ours.shape == (4, 7)
+        assert torch.equal(ours, theirs)
+    states = (network.state_dict().values() for network in networks)
+    assert all(torch.equal(mine, other) for mine, other in zip(*states, strict=True))
+
+
+def test_a_smaller_resnet50_of_two_parts_computes_what_one_computes_of_each() -> None:
+    torch.manual_seed(0)
+    small = {"num_classes": 3, "layers": (1, 1, 1, 1)}
+    ours, theirs = resnet50(norm_parts=2, **small), resnet50(**small)
+    theirs.load_state_dict(ours.state_dict())
+    assert count(ours)[0] == 3 + 4 * 12 + 2, "stem, a block with its shortcut in each stage, head"
+    x = images(8) * torch.linspace(0.5, 2, 8).reshape(-1, 1, 1, 1)
+    apart = torch.cat([theirs(half) for half in x.chunk(2)])
+    torch.testing.assert_close(ours(x), apart, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(theirs(x), apart, rtol=1e-2), "else parts would make no difference"
 
 
 def test_halving_before_the_relu_is_halving_after_it() -> None:

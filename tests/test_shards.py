@@ -4,18 +4,12 @@ What real processes check (gloo, on the CPU) is a function of this file that eac
 """
 
 import copy
-import os
-import sys
-import time
-import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -48,106 +42,16 @@ from nero.optim.shards import (
     local_gradient,
     mean_over_all,
 )
+from rank_processes import Ranks, rank_groups
 from references import draw
 
-LIMIT = 120.0
-"""Seconds that one check may take; the slowest takes a few."""
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton's interpreter")
-
-
-# --------------------------------------------------------------------------------------------------- processes
-
-
-class Ranks:
-    """Processes of one group. Calling it calls a function in all of them, and fails with the first traceback."""
-
-    def __init__(self, world: int, folder: Path) -> None:
-        self.world, self.folder = world, folder
-        self.processes: list[Any] = []
-        self.connections: list[Connection] = []
-        self.starts = 0
-
-    def start(self) -> None:
-        # Forked from a process that has only imported this file: that each imports torch would take most of the time.
-        context = torch.multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
-        self.starts += 1
-        store = self.folder / f"store-{self.world}-{self.starts}"
-        # The interpreter lets Triton's kernel run on a CPU. Threads of four processes would only wait for each other.
-        settings = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-        with mock.patch.dict(os.environ, settings):
-            for rank in range(self.world):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=serve, args=(rank, self.world, store, theirs), daemon=True)
-                process.start()
-                theirs.close()
-                self.connections.append(ours)
-                self.processes.append(process)
-
-    def stop(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.join()
-        for connection in self.connections:
-            connection.close()
-        self.processes, self.connections = [], []
-
-    def __call__(self, check: Callable[..., None], *args: Any) -> None:
-        if not self.processes:
-            self.start()
-        failure = self._run(check, args)
-        if failure is not None:
-            self.stop()  # the others may be waiting for a message that will never come
-            pytest.fail(failure, pytrace=False)
-
-    def _run(self, check: Callable[..., None], args: tuple[Any, ...]) -> str | None:
-        for connection in self.connections:
-            connection.send((check, args))
-        waiting: dict[Any, int] = dict(zip(self.connections, range(self.world), strict=True))
-        end = time.monotonic() + LIMIT
-        while waiting:
-            ready = wait(list(waiting), timeout=max(end - time.monotonic(), 0))
-            if not ready:
-                return f"no answer from ranks {list(waiting.values())} after {LIMIT:.0f} s"
-            for answered in ready:
-                rank = waiting.pop(answered)
-                try:
-                    answer = self.connections[rank].recv()
-                except EOFError:
-                    answer = "the process died"
-                if answer is not None:
-                    return f"rank {rank} of {self.world}: {answer}"
-        return None
-
-
-def serve(rank: int, world: int, store: Path, connection: Connection) -> None:
-    """What a process does: answer every call by its traceback, or None."""
-    torch.set_num_threads(1)
-    limit = timedelta(seconds=LIMIT)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=limit)
-    while True:
-        try:
-            check, args = connection.recv()
-        except EOFError:  # the tests are over
-            return
-        try:
-            check(*args)
-            answer = None
-        except BaseException:
-            answer = traceback.format_exc()
-        connection.send(answer)
 
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Ranks]]:
-    """Groups of processes by their number, started when they are first called."""
-    if not dist.is_gloo_available():
-        pytest.skip("needs gloo")
-    made: dict[int, Ranks] = {}
-    folder = tmp_path_factory.mktemp("stores")
-    yield lambda world: made.setdefault(world, Ranks(world, folder))
-    for ranks in made.values():
-        ranks.stop()
+    with rank_groups(tmp_path_factory.mktemp("stores"), __name__) as made:
+        yield made
 
 
 @pytest.fixture(params=[2, 4])

@@ -13,7 +13,7 @@ from nero.runs.tracking import Tracker
 from nero.tasks.base import Batch, Meters, Metric, Task
 
 CPU = torch.device("cpu")
-TIMES = ("seconds", "train/steps_per_second")
+TIMES = ("seconds", "train/steps_per_second", "train/waiting")
 
 
 class Line(Task):

@@ -67,11 +67,14 @@ def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
     ranks = choose_ranks(machine, device)
     device = own_device(device, ranks)
     capture = choose_capture(machine.capture, device, ranks)
-    if ranks.from_first(run.run_id) != run.run_id:
-        raise BrokenGroup(f"the ranks were asked for different runs: rank {ranks.rank} for {run.run_id}")
+    if len(asked := set(ranks.all_of(run.run_id))) > 1:
+        raise ConfigError(f"the ranks were asked for different runs: {', '.join(sorted(asked))}")
     threads = torch.get_num_threads()
     try:
         with ExitStack() as held:
+            if ranks.size > 1:
+                # Whoever started the ranks ends them all when one is gone: what is to be written then is written first.
+                held.enter_context(interrupt.listening())
             reason = _not_to_be_run(run, machine, held) if ranks.leads else None
             if (outcome := ranks.from_first(reason)) is not None:
                 return outcome
@@ -110,9 +113,11 @@ def _carry_out(
     loop: Loop | None = None
     reason: str | None = None
     kept = False
+    task: Task | None = None
     broken: str | None = None
     try:
-        loop = ranks.all_or_none(lambda: build_loop(config, run, device, capture, trackers, ranks))
+        task = ranks.all_or_none(lambda: build_task(config, device, ranks))
+        loop = build_loop(config, task, run, device, capture, trackers, ranks)
         fixed |= _task_summary(loop.task)
         for remark in loop.task.remarks if ranks.leads else ():
             print(f"{run.run_id}  {remark}", file=sys.stderr, flush=True)
@@ -121,7 +126,7 @@ def _carry_out(
         run.write_summary({**fixed, **_so_far(run, 0.0), "status": Status.RUNNING})
         with interrupt.listening():
             loop.restore()
-            task, place = loop.task, loop.position
+            place = loop.position
             done = place.epoch + place.step / task.steps_per_epoch
             for tracker in trackers:
                 tracker.start(run.run_id, run.path, config.identity, task.epochs, done, task.metric.key)
@@ -138,7 +143,8 @@ def _carry_out(
         run.write_config(config.identity)
         seconds = loop.position.seconds if loop else 0.0
         summary = {**fixed, **_so_far(run, seconds), "status": Status.FAILED, "traceback": _traceback()}
-        if ranks.size > 1 and loop is not None:
+        # Without a task no rank has one: they have agreed on that, and are still together.
+        if ranks.size > 1 and task is not None:
             broken = f"rank {ranks.rank} failed: {type(error).__name__}: {error}"
             if is_lost_connection(error):
                 # Nothing is wrong with the run: as after a kill, the next start goes on from the last checkpoint.
@@ -168,15 +174,15 @@ def _carry_out(
 
 def build_loop(
     config: RunConfig,
+    task: Task,
     run: RunDirectory,
     device: torch.device,
     capture: bool,
     trackers: list[Tracker],
     ranks: Ranks = ALONE,
 ) -> Loop:
-    """Everything that a run needs, seeded and ready to be restored or started. Adds the mirror to `trackers`."""
+    """What trains a task, seeded and ready to be restored or started. Adds the mirror to `trackers`."""
     cfg, machine = config.cfg, config.cfg.machine
-    task = build_task(config, device, ranks)
     if ranks.size > 1 and not task.splits_over_ranks:
         raise ConfigError(f"task={config.task_name} is trained by one process, and here are {ranks.size}")
     spread(task, ranks, machine.parallel, device)

@@ -1,13 +1,15 @@
 """Image files to pixels, and which part of an image to show."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_image
+from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 from torchvision.transforms.v2.functional import pil_to_tensor
 
@@ -16,6 +18,9 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 FILL = tuple(round(255 * mean) for mean in MEAN)
 """What stands where an image could not be read: nothing, once normalised."""
+
+JPEG = [0xFF, 0xD8, 0xFF]
+"""How a JPEG file begins."""
 
 Window = Callable[[int, int], tuple[int, int, int, int]]
 """From an image's height and width to the part that is shown: top, left, height, width."""
@@ -37,27 +42,38 @@ def read(path: Path) -> Tensor:
 
 
 def decode(data: Tensor) -> Tensor:
-    """Pixels of an image file, uint8 [3, height, width]; by Pillow where torchvision cannot."""
-    try:
-        pixels = decode_image(data, mode=ImageReadMode.RGB)
-        if pixels.ndim == 3 and pixels.shape[0] == 3:
-            return pixels
-    except RuntimeError:
-        pass
-    try:
-        with Image.open(io.BytesIO(data.numpy().tobytes())) as image:
-            return pil_to_tensor(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise Unreadable(_reason(error)) from error
+    """Pixels of an image file, uint8 [3, height, width]: of a JPEG by torchvision, of all else by Pillow."""
+    # Not other formats: of a damaged GIF, torchvision's decoder writes beyond its memory.
+    if data[: len(JPEG)].tolist() == JPEG:
+        try:
+            return decode_jpeg(data, mode=ImageReadMode.RGB)
+        except RuntimeError:
+            pass
+    with _opened(data) as image:
+        return pil_to_tensor(_as_bytes(image).convert("RGB"))
 
 
 def header(data: Tensor) -> tuple[int, int, bool]:
     """Height and width of an image file, and whether it is a JPEG as nvJPEG takes it: grey or of three colours."""
+    with _opened(data) as image:
+        return image.height, image.width, image.format == "JPEG" and image.mode in ("RGB", "L")
+
+
+@contextmanager
+def _opened(data: Tensor) -> Iterator[Image.Image]:
+    """By Pillow; what goes wrong on opening it or afterwards is the file's fault."""
     try:
         with Image.open(io.BytesIO(data.numpy().tobytes())) as image:
-            return image.height, image.width, image.format == "JPEG" and image.mode in ("RGB", "L")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            yield image
+    except Exception as error:  # a damaged file makes a decoder stumble anywhere
         raise Unreadable(_reason(error)) from error
+
+
+def _as_bytes(image: Image.Image) -> Image.Image:
+    """Greys of 16 bits as the upper 8 of them; Pillow itself would call everything above 255 white."""
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
 
 
 def _reason(error: Exception) -> str:

@@ -1,6 +1,5 @@
 """Images from folders to the device, ahead of the steps that need them."""
 
-import itertools
 import queue
 import sys
 import threading
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from nero.data.image_decoding import FILL
 from nero.data.image_folders import ListedImages
 from nero.data.image_reading import IGNORED, Centred, ReadImages, Varied, Wanted, files_of, heed_no_terminal
 
@@ -24,6 +24,9 @@ Decode = Callable[[list[Tensor], Tensor], tuple[Tensor, dict[int, str]]]
 AHEAD = 2
 """Batches that wait on a device for their step."""
 
+FEW = 10
+"""Images of which it may be chance that none can be read; of more, something is wrong with where they come from."""
+
 
 class Faults:
     """Files that could not be read: each is named once, and counted by whoever looks at labels."""
@@ -34,10 +37,14 @@ class Faults:
         self.reasons: dict[str, str] = {}
 
     def note(self, number: int, reason: str) -> None:
-        name = f"{self.images.root.name}/{self.images.name(number)}"
+        name = self.name(number)
         if name not in self.reasons:
             self.reasons[name] = reason
             self.say(f"skipped: {name}: {reason}")
+
+    def name(self, number: int) -> str:
+        """Of an image, from its split's folder on."""
+        return f"{self.images.root.name}/{self.images.name(number)}"
 
 
 def _to_standard_error(line: str) -> None:
@@ -184,6 +191,7 @@ class Stage:
 
     def __init__(self, device: torch.device, faults: Faults, decode: Decode | None = None) -> None:
         self.device, self.faults, self.decode = device, faults, decode
+        self.unread = 0  # images since the last batch of which something could be read
 
     def __call__(self, read: ReadImages) -> DeviceBatch:
         if self.decode is None:
@@ -192,17 +200,25 @@ class Stage:
         else:
             pixels, failed = self.decode(files_of(read), read.windows)
         labels = read.labels
-        for place, reason in itertools.chain(read.faults, failed.items()):
-            self.faults.note(int(read.numbers[place]), reason)
         if failed:
-            labels = labels.index_fill(0, torch.tensor(list(failed)), IGNORED)
-        if len(labels) and not (labels >= 0).any() and (read.faults or failed):
-            reason = next(iter(self.faults.reasons.values()))
-            raise RuntimeError(f"none of {len(labels)} images of a batch could be read; of the first: {reason}")
+            places = torch.tensor(list(failed))
+            labels = labels.index_fill(0, places, IGNORED)
+            pixels[places.to(self.device)] = torch.tensor(FILL, dtype=torch.uint8, device=self.device)[:, None, None]
+        self._note({**dict(read.faults), **failed}, read.numbers, bool((labels >= 0).any()))
         flips = read.flips.to(self.device, non_blocking=True)
         if read.flips.any():
             pixels = torch.where(flips[:, None, None, None], pixels.flip(3), pixels)
         return pixels, labels.to(self.device, non_blocking=True)
+
+    def _note(self, reasons: dict[int, str], numbers: Tensor, has_others: bool) -> None:
+        """Name what could not be read of a batch, by place; RuntimeError in one line if that was all for too long."""
+        for place, reason in reasons.items():
+            self.faults.note(int(numbers[place]), reason)
+        self.unread = 0 if has_others else self.unread + len(reasons)
+        if reasons and self.unread > FEW:
+            place, reason = next(iter(reasons.items()))
+            name = self.faults.name(int(numbers[place]))
+            raise RuntimeError(f"none of {self.unread} images in a row could be read; of {name}: {reason}")
 
 
 def staged(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:

@@ -187,6 +187,10 @@ def files_of(batch: ReadImages) -> list[Tensor]:
 
 
 def heed_no_terminal(worker: int) -> None:
-    """A worker ends when its run does: Ctrl-C is for the run, which goes on until it has checkpointed."""
+    """A worker ends when its run does: signals are for the run, which goes on until it has checkpointed.
+
+    A terminal sends Ctrl-C, and a scheduler SIGTERM, to all processes at once. A second SIGTERM ends a worker that does
+    not end by itself.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -78,12 +78,20 @@ class Ranks:
         if self.size == 1:
             return data
         length = self.from_first(None if data is None else len(data))
-        if length is None:
-            return None
+        if not length:
+            return data if self.leads else None if length is None else b""
         own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data is not None and self.leads else None
         tensor = torch.empty(length, dtype=torch.uint8) if own is None else own
         dist.broadcast(tensor, src=0)
         return data if self.leads else tensor.numpy().tobytes()
+
+    def all_of(self, value: T) -> list[T]:
+        """What each rank gives, in their order."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def all_or_none(self, work: Callable[[], T]) -> T:
         """Do what every rank has to do; if some rank fails, all of them raise what the first of those raised."""
@@ -93,10 +101,8 @@ class Ranks:
             result = work()
         except Exception as raised:
             error = raised
-        if self.size > 1:
-            errors: list[Any] = [None] * self.size
-            dist.all_gather_object(errors, _portable(error))
-            error = error or next((other for other in errors if other is not None), None)
+        errors = self.all_of(_portable(error))  # before anything is decided: all take part
+        error = error or next((other for other in errors if other is not None), None)
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
@@ -163,6 +169,11 @@ def is_started_together() -> bool:
     return _launched_tasks() > 1
 
 
+def is_first() -> bool:
+    """Whether this process speaks for all that were started together, or is alone."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
 def _launched_tasks() -> int:
     """Tasks of the job that submitit has started this process for."""
     if SUBMITIT not in os.environ:
@@ -197,6 +208,8 @@ def spread(task: Task, ranks: Ranks, way: str, device: torch.device) -> None:
     def in_shards(network: nn.Module) -> nn.Module:
         from torch.distributed.fsdp import fully_shard  # takes long to import, and most runs do without
 
+        for param in network.parameters():
+            param.data = param.data.contiguous()  # channels last cannot be sharded; activations may still lie so
         for unit in _units(network):
             fully_shard(unit)
         fully_shard(network)

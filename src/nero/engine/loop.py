@@ -130,13 +130,17 @@ class Loop:
         self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
         self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
 
+    def begin(self) -> None:
+        """Get ready to take steps, wherever training stands: `step` takes one on a batch."""
+        self.rates = LearningRates(self.optimizers, self.settings.device, self.settings.capture)
+        self.step = CapturedStep(self._step) if self.settings.capture else self._step
+        self.task.before_training(self._as_step)
+        self.checkpointed = self.clock = time.monotonic()
+
     def run(self) -> Ending:
         """Go on to the end, to divergence, or to a request to stop."""
         position, task = self.position, self.task
-        self.rates = LearningRates(self.optimizers, self.settings.device, self.settings.capture)
-        self.step = CapturedStep(self._step) if self.settings.capture else self._step
-        task.before_training(self._as_step)
-        self.checkpointed = self.clock = time.monotonic()
+        self.begin()
         if reason := self._agreed()[0]:
             return Ending(None, position, reason=reason)
         if position.epoch == task.epochs:

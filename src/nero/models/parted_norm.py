@@ -28,17 +28,22 @@ class PartedBatchNorm2d(nn.BatchNorm2d):
         self.own = parts  # parts that this process holds whole; 0 where it exchanges sums
         self.membership: Tensor | None = None  # [parts, own images], 1 for an image in a part
 
-    def divide(self, begin: int, end: int, batch: int) -> None:
-        """From now on this process gets the images `begin` to `end` (exclusive) of batches of `batch` images."""
-        size = batch // self.parts
-        if size * self.parts != batch:
+    def divide(self, begin: int, end: int, batch: int, ranks: int = 1) -> None:
+        """From now on this process gets the images `begin` to `end` (exclusive) of batches of `batch` images.
+
+        ranks:  processes that share the batch; unless each has as many whole parts, all of them exchange sums, also one
+                that happens to hold whole parts
+        """
+        if not isinstance(self.parts, int) or self.parts < 1 or batch % self.parts:
             raise ValueError(f"a batch of {batch} images is no {self.parts} equal parts")
-        if begin % size == 0 and end % size == 0:
+        size = batch // self.parts
+        if self.parts % ranks == 0 and begin % size == 0 and end % size == 0:
             self.own, self.membership = (end - begin) // size, None
         else:
             part = torch.arange(begin, end) // size
             self.own = 0
-            self.membership = F.one_hot(part, self.parts).T.to(self.weight.device, torch.float32)
+            # In float64, in which no GPU rounds products as it does in TF32.
+            self.membership = F.one_hot(part, self.parts).T.to(self.weight.device, torch.float64)
             self.count = size
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,6 +55,8 @@ class PartedBatchNorm2d(nn.BatchNorm2d):
         return self._by_formula(x) if torch.compiler.is_compiling() else self._part_by_part(x)
 
     def _part_by_part(self, x: Tensor) -> Tensor:
+        if len(x) % self.own:
+            raise ValueError(f"{len(x)} images are no {self.own} equal parts")
         means, variances = (torch.zeros(self.own, self.num_features, device=x.device) for _ in range(2))
         parts = [
             F.batch_norm(part, means[i], variances[i], self.weight, self.bias, True, 1.0, self.eps)
@@ -74,10 +81,10 @@ class PartedBatchNorm2d(nn.BatchNorm2d):
         with torch.autocast(x.device.type, enabled=False):
             values = x.float()
             count = self.count * pixels
-            mean = _sum_over_ranks(self.membership @ values.sum((2, 3))) / count
-            centred = values - (whose @ mean)[:, :, None, None]
-            variance = _sum_over_ranks(self.membership @ centred.square().sum((2, 3))) / count
-            scale = (whose @ torch.rsqrt(variance + self.eps)) * self.weight
+            mean = _sum_over_ranks(self.membership @ values.sum((2, 3)).double()) / count
+            centred = values - (whose @ mean).float()[:, :, None, None]
+            variance = _sum_over_ranks(self.membership @ centred.square().sum((2, 3)).double()) / count
+            scale = (whose @ torch.rsqrt(variance + self.eps)).float() * self.weight
             normed = centred * scale[:, :, None, None] + self.bias.reshape(-1, 1, 1)
         self._track_(mean, variance * (count / (count - 1)))
         return normed.to(x.dtype)
@@ -88,8 +95,8 @@ class PartedBatchNorm2d(nn.BatchNorm2d):
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.momentum is not None
-        self.running_mean.lerp_(means.detach().mean(0), self.momentum)
-        self.running_var.lerp_(variances.detach().mean(0), self.momentum)
+        self.running_mean.lerp_(means.detach().mean(0).to(self.running_mean.dtype), self.momentum)
+        self.running_var.lerp_(variances.detach().mean(0).to(self.running_var.dtype), self.momentum)
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
 

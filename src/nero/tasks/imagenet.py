@@ -108,7 +108,7 @@ class ImageNet(Task):
         for module in self.network.modules():
             if isinstance(module, PartedBatchNorm2d):
                 try:
-                    module.divide(part.start, part.stop, self.batch_size)
+                    module.divide(part.start, part.stop, self.batch_size, self.ranks.size)
                 except ValueError as error:
                     raise BadSetting(f"network.norm_parts: {error}") from error
 
@@ -171,13 +171,13 @@ class ImageNet(Task):
             sums += torch.stack([value.double() for value in measured])
         self.network.train()
         self.ranks.sum_(sums)
-        loss, first, five, count = sums.tolist()
-        count = max(count, 1.0)
+        loss, first, five, read = sums.tolist()
+        count = max(read, 1.0)
         return {
             "val/loss": loss / count,
             "val/error": 1 - first / count,
             "val/top5_error": 1 - five / count,
-            "val/skipped": len(self.val) - count,
+            "val/skipped": len(self.val) - read,
         }
 
     def _validation_batches(self) -> Iterator[DeviceBatch]:
@@ -252,7 +252,10 @@ def _decoder(context: Context, size: int, batch: int) -> Decode | None:
     if where == "dali":
         from nero.data.dali_decoding import DaliDecoder
 
-        return DaliDecoder(size, device, batch)
+        try:
+            return DaliDecoder(size, device, batch)
+        except ImportError as error:
+            raise BadSetting(f"machine.decode=dali: {error}") from error
     if where == "gpu" or (where == "auto" and device.type == "cuda"):
         from nero.data.gpu_decoding import decode_and_crop
 
