@@ -6,16 +6,19 @@ READY := $(VENV)/.ready
 DATA ?= mnist cifar10 wikitext2 multi30k inception
 # Further words for scripts/train.py, such as ARGS="machine=gpu machine.budget_seconds=540 hydra/launcher=joblib".
 ARGS ?=
+# Processes, as a rule one per GPU, that train a run together, for tasks that can be spread (imagenet).
+RANKS ?= 1
+TRAIN := $(PY) $(if $(filter-out 1,$(RANKS)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)) scripts/train.py
 SMOKE_STORE := results/smoke/runs
 EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks
 # Tests side by side, one process per core up to four.
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data smoke test test-fast lint $(EXPERIMENTS) plan report figures notebooks bench bench-tasks clean
+.PHONY: help setup data smoke test test-fast lint $(EXPERIMENTS) plan report figures notebooks bench bench-tasks bench-imagenet clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## virtual environment with the tested versions (every other target does this first)
 
@@ -45,7 +48,7 @@ lint: $(READY)  ## ruff and mypy
 	$(PY) -m mypy
 
 $(EXPERIMENTS): $(READY)
-	$(PY) scripts/train.py --multirun experiment=$@ $(ARGS)
+	$(TRAIN) --multirun experiment=$@ $(ARGS)
 	$(PY) scripts/report.py $@
 
 table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table
@@ -53,7 +56,7 @@ ablation:  ## rerun Figures 1 and 2 and Table 2
 mnist:  ## rerun Figure 3
 cgan:  ## rerun the paper's search for momentum in the cGAN: Table 1's runs without it, and the same with 0.9
 pong:  ## rerun Figure 8: Table 1's runs on Pong, and LAMB with momentum
-imagenet:  ## rerun Figure 9
+imagenet:  ## rerun Figure 9, by RANKS=4 processes on as many GPUs, say
 checks:  ## CIFAR-10 and the cGAN in TF32 and in bf16, CIFAR-10 from another start, translation by other batches and embeddings (not in the paper)
 
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
@@ -72,6 +75,9 @@ bench: $(READY)  ## milliseconds per optimiser step on this machine, as tables (
 
 bench-tasks: $(READY)  ## seconds per epoch of a task with each optimiser; needs its data (make data DATA=mnist)
 	$(PY) scripts/bench_tasks.py $(ARGS)
+
+bench-imagenet: $(READY)  ## images per second of ResNet-50: of the step alone, and with images from JPEG files
+	$(PY) scripts/bench_imagenet.py $(ARGS)
 
 clean:  ## remove caches and the virtual environment; runs, results and data are never touched
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -163,19 +163,21 @@ def _input_rates(config: RunConfig, epochs: int) -> tuple[list[float], float, in
     task, device = loop.task, loop.settings.device
     assert isinstance(task, ImageNet)
     rates, seconds, waited = [], 0.0, 0.0
-    for epoch in range(epochs):
-        _wait(device)
-        before, begun = task.stream.waiting.read(), time.monotonic()
-        for batch in task.batches(epoch):
-            loop.step(batch)
-        _wait(device)
-        if epoch:
-            taken = time.monotonic() - begun
-            rates.append(task.steps_per_epoch * task.batch_size / taken)
-            seconds += taken
-            waited += task.stream.waiting.read() - before
-    task.stream.close()
-    _forget(loop)
+    try:
+        for epoch in range(epochs):
+            _wait(device)
+            before, begun = task.stream.waiting.read(), time.monotonic()
+            for batch in task.batches(epoch):
+                loop.step(batch)
+            _wait(device)
+            if epoch:
+                taken = time.monotonic() - begun
+                rates.append(task.steps_per_epoch * task.batch_size / taken)
+                seconds += taken
+                waited += task.stream.waiting.read() - before
+    finally:
+        task.after_training()
+        _forget(loop)
     return rates, waited / seconds, task.workers
 
 

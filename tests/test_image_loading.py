@@ -1,6 +1,5 @@
 """Images from folders to batches: the same whoever reads them and from wherever, and what becomes of damaged ones."""
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -17,11 +16,11 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from image_files import class_folders, encoded, garbage, picture
-from nero.data import image_loading
+from nero.data import image_loading, image_reading
 from nero.data.image_decoding import FILL, decode, read, show_window
 from nero.data.image_folders import ListedImages, list_images
 from nero.data.image_loading import FEW, DeviceBatch, Faults, ImageStream, Stage, Waiting, centred_batches, staged
-from nero.data.image_reading import IGNORED, Centred, Varied, Wanted, files_of, heed_no_terminal
+from nero.data.image_reading import IGNORED, Centred, Varied, Wanted, files_of
 
 CPU = torch.device("cpu")
 SIZE, BATCH, STEPS, EPOCHS = 12, 5, 4, 3
@@ -165,12 +164,13 @@ def test_workers_change_nothing_and_go_on_from_epoch_to_epoch(images: ListedImag
     stream = make_stream(images, workers)
     seen = set()
     for epoch in range(EPOCHS):
-        assert_same(list(stream.batches(epoch)), expected[epoch])
+        batches = stream.batches(epoch)
+        first = next(batches)
         seen.add(tuple(children()))
+        assert_same([first, *batches], expected[epoch])
+        expected_workers = workers if epoch + 1 < EPOCHS else 0
+        assert len(children()) == expected_workers
     assert len(seen) == 1, "the same workers all the time"
-    assert len(seen.pop()) == workers
-    stream.close()
-    assert children() == []
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -406,18 +406,22 @@ def is_there(process: int) -> bool:
     return True
 
 
-def test_workers_end_when_the_stream_is_closed_or_forgotten(images: ListedImages) -> None:
-    for way in ("closed", "forgotten"):
-        stream = make_stream(images, workers=2)
-        next(stream.batches(0))
-        processes = children()
-        assert len(processes) == 2
-        if way == "closed":
-            stream.close()
-            stream.close()  # once more does no harm
-        del stream
-        gc.collect()
-        assert not any(is_there(process) for process in processes)
+@pytest.mark.parametrize("way", ["closed", "forgotten", "at the end"])
+def test_workers_end_with_their_stream_and_nobody_waits_for_them(images: ListedImages, way: str) -> None:
+    stream = make_stream(images, workers=2)
+    batches = stream.batches(EPOCHS - 1)
+    next(batches)
+    processes = children()
+    assert len(processes) == 2
+    begun = time.monotonic()
+    if way == "closed":
+        stream.close()
+        stream.close()  # once more does no harm
+    elif way == "at the end":
+        list(batches)
+    del stream, batches
+    assert not any(is_there(process) for process in processes)
+    assert time.monotonic() - begun < 4, "torch gives each worker 5 seconds to end by itself"
 
 
 def test_validation_workers_end_with_their_images(images: ListedImages) -> None:
@@ -446,21 +450,26 @@ def test_what_asks_a_run_to_stop_leaves_its_workers_at_work(images: ListedImages
     stream.close()
 
 
-def test_a_worker_that_does_not_end_by_itself_can_be_ended(images: ListedImages) -> None:
-    """As multiprocessing does with those that are left over."""
+@pytest.mark.parametrize("again", [True, False])
+def test_a_worker_that_does_not_end_by_itself_can_be_ended(monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
+    """As multiprocessing does with those that are left over: at once by a second signal, and after a while by one."""
+    monkeypatch.setattr(image_reading, "PATIENCE", 60 if again else 1)
     process = multiprocessing.get_context("fork").Process(target=_stay, daemon=True)
     process.start()
-    assert process.pid is not None
-    for _ in range(2):
-        time.sleep(0.1)
+    time.sleep(0.1)
+    process.terminate()
+    process.join(0.2)
+    assert process.is_alive()
+    if again:
         process.terminate()
     process.join(5)
-    assert process.exitcode == -signal.SIGTERM
+    assert process.exitcode == -(signal.SIGTERM if again else signal.SIGALRM)
 
 
 def _stay() -> None:
-    heed_no_terminal(0)
-    time.sleep(60)
+    image_reading.heed_no_terminal(0)
+    while True:
+        time.sleep(10)
 
 
 @pytest.mark.gpu

@@ -150,6 +150,9 @@ def _carry_out(
                 # Nothing is wrong with the run: as after a kill, the next start goes on from the last checkpoint.
                 summary |= {"status": Status.RUNNING, "traceback": None}
                 broken = "another rank failed or is gone; the same command goes on from the last checkpoint"
+    finally:
+        if task is not None:
+            task.after_training()
     run.write_summary(summary)
     if broken:
         raise BrokenGroup(f"{run.run_id}: {broken}")

@@ -4,6 +4,7 @@ Either way the runs land in one store, go through whatever launcher is set, and 
 repeat is known only once its search is logged, so the plan is asked again after every batch.
 """
 
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -39,12 +40,12 @@ class PlanSweeper(BasicSweeper):
         else:
             outcomes = self._sweep_experiment(arguments)
         if outcomes:
-            print(describe_outcomes(outcomes), file=sys.stderr)
+            _say(describe_outcomes(outcomes))
         failed = [outcome for outcome in outcomes if outcome["status"] in ("failed", "refused")]
         if failed:
             sys.exit(f"{len(failed)} of {len(outcomes)} runs failed")
         if any(outcome["status"] == "interrupted" for outcome in outcomes):
-            print("stopped before the end; the same command goes on from here", file=sys.stderr)
+            _say("stopped before the end; the same command goes on from here")
         return outcomes
 
     def _sweep_experiment(self, arguments: list[str]) -> list[dict[str, Any]]:
@@ -63,7 +64,7 @@ class PlanSweeper(BasicSweeper):
                 # A run that failed is asked for once per sweep, not for ever; the next sweep tries it again.
                 runs = [run for run in pending(states) if run.run_id not in tried]
                 if not tried or not runs:
-                    print(describe_plan(experiment, states, summaries), file=sys.stderr)
+                    _say(describe_plan(experiment, states, summaries))
                 if not runs:
                     return outcomes
                 tried |= {run.run_id for run in runs}
@@ -80,6 +81,12 @@ class PlanSweeper(BasicSweeper):
         assert self.config is not None
         budget = self.config.machine.budget_seconds
         return [] if budget is None else [f"machine.deadline={time.time() + budget:.0f}"]
+
+
+def _say(text: str) -> None:
+    """Once, where torchrun has started several processes that all sweep alike."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr)
 
 
 def _outcome(job: JobReturn) -> dict[str, Any]:

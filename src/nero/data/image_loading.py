@@ -1,9 +1,11 @@
 """Images from folders to the device, ahead of the steps that need them."""
 
+import atexit
 import queue
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
@@ -20,6 +22,9 @@ DeviceBatch = tuple[Tensor, Tensor]
 
 Decode = Callable[[list[Tensor], Tensor], tuple[Tensor, dict[int, str]]]
 """From files (or pixels) and windows to images on the device, and what could not be read, by place in the batch."""
+
+Order = Callable[[int], tuple[Tensor, Tensor]]
+"""From an epoch to the numbers of the images in their order and, for each image, what its variation is drawn from."""
 
 AHEAD = 2
 """Batches that wait on a device for their step."""
@@ -93,10 +98,19 @@ class Waiting:
         return event
 
 
+_going_on: "weakref.WeakSet[ImageStream]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before Python waits for its child processes at exit: workers end when they are told to, not by a signal."""
+    for stream in list(_going_on):
+        stream.close()
+
+
 class ImageStream:
     """Batches of training images, from any place in the training to its end.
 
-    order:   epoch -> numbers of the images in their order and, for each image, what its variation is drawn from
     part:    which of a batch's places this process has
     decode:  how the device decodes; None where workers do
     """
@@ -105,7 +119,7 @@ class ImageStream:
         self,
         images: ListedImages,
         size: int,
-        order: Callable[[int], tuple[Tensor, Tensor]],
+        order: Order,
         batch: int,
         part: range,
         steps: int,
@@ -126,14 +140,17 @@ class ImageStream:
         """The epoch's batches from number `start` on. Workers go on to the next epoch by themselves."""
         if self._going is None or self._next != (epoch, start):
             self.close()
-            loader = _loader(self.reader, self._wanted(epoch, start), self.workers, self.stage.device)
-            self._going = staged(loader, self.stage)
+            wanted = _wanted(self.order, self.batch, self.part, self.steps, range(epoch, self.epochs), start)
+            self._going = staged(_loader(self.reader, wanted, self.workers, self.stage.device), self.stage)
+            _going_on.add(self)
         for step in range(start, self.steps):
             self.waiting.begin()
             batch = next(self._going)
             self.waiting.end()
             self._next = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
             yield batch
+        if epoch + 1 == self.epochs:
+            self.close()
 
     def close(self) -> None:
         """End the workers, if there are any."""
@@ -141,13 +158,19 @@ class ImageStream:
             self._going.close()
             self._going = None
 
-    def _wanted(self, epoch: int, start: int) -> Iterator[list[Wanted]]:
-        for number in range(epoch, self.epochs):
-            order, variations = self.order(number)
-            for step in range(start if number == epoch else 0, self.steps):
-                begin = step * self.batch
-                mine = order[begin + self.part.start : begin + self.part.stop]
-                yield list(zip(mine.tolist(), variations[mine].tolist(), strict=True))
+
+def _wanted(order: Order, batch: int, part: range, steps: int, epochs: range, start: int) -> Iterator[list[Wanted]]:
+    """What each batch is made of, from number `start` of the first of the epochs on.
+
+    No method: a stream that is part of a circle would be left to the garbage collector, which breaks what workers are
+    told by before it ends them.
+    """
+    for epoch in epochs:
+        numbers, variations = order(epoch)
+        for step in range(start if epoch == epochs.start else 0, steps):
+            begin = step * batch
+            mine = numbers[begin + part.start : begin + part.stop]
+            yield list(zip(mine.tolist(), variations[mine].tolist(), strict=True))
 
 
 def centred_batches(
@@ -162,8 +185,7 @@ def centred_batches(
 ) -> Iterator[DeviceBatch]:
     """These images once, in their order; -1 stands for an image that only fills a batch."""
     wanted = ([(number, 0) for number in chunk.tolist()] for chunk in numbers.split(batch))
-    loader = _loader(Centred(images, size, resize), wanted, workers, device)
-    return staged(loader, Stage(device, faults))
+    return staged(_loader(Centred(images, size, resize), wanted, workers, device), Stage(device, faults))
 
 
 def _loader(
@@ -227,13 +249,17 @@ def staged(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch,
 
 
 def _in_turn(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:
-    for read in loader:
-        yield stage(read)
+    try:
+        for read in loader:
+            yield stage(read)
+    finally:
+        del loader  # and with it its workers, also where an exception keeps hold of this frame
 
 
 def _by_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:
     ready: queue.Queue[Any] = queue.Queue(AHEAD)
     stop = threading.Event()
+    device = torch.cuda.current_device() if stage.device.index is None else stage.device.index
 
     def put(item: Any) -> None:
         while not stop.is_set():
@@ -245,8 +271,8 @@ def _by_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBa
 
     def bring() -> None:
         try:
-            torch.cuda.set_device(stage.device)
-            stream = torch.cuda.Stream(stage.device)
+            torch.cuda.set_device(device)  # of this thread, which begins with the first
+            stream = torch.cuda.Stream(device)
             with torch.cuda.stream(stream):
                 for read in loader:
                     batch = stage(read)
@@ -266,7 +292,7 @@ def _by_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBa
             if isinstance(item, BaseException):
                 raise item
             batch, done = item
-            current = torch.cuda.current_stream(stage.device)
+            current = torch.cuda.current_stream(device)
             current.wait_event(done)
             for tensor in batch:
                 tensor.record_stream(current)  # its memory belongs to the other stream
@@ -274,3 +300,4 @@ def _by_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBa
     finally:
         stop.set()
         thread.join()
+        del loader

@@ -4,6 +4,7 @@ import itertools
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,9 @@ from nero.data.image_folders import ListedImages
 
 IGNORED = -100
 """The label of an image that could not be read, or that only fills a batch; what torch's losses pass over."""
+
+PATIENCE = 30
+"""Seconds that a worker goes on after SIGTERM, in which its run can checkpoint."""
 
 Wanted = tuple[int, int]
 """Number of an image, -1 for none, and the number that its variation is drawn from."""
@@ -189,8 +193,14 @@ def files_of(batch: ReadImages) -> list[Tensor]:
 def heed_no_terminal(worker: int) -> None:
     """A worker ends when its run does: signals are for the run, which goes on until it has checkpointed.
 
-    A terminal sends Ctrl-C, and a scheduler SIGTERM, to all processes at once. A second SIGTERM ends a worker that does
-    not end by itself.
+    A terminal sends Ctrl-C, and a scheduler SIGTERM, to all processes at once. So SIGTERM ends a worker only after a
+    while, or when it comes a second time.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    signal.signal(signal.SIGTERM, _end_later)
+
+
+def _end_later(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(PATIENCE)

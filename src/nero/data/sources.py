@@ -8,6 +8,7 @@ Under the data root:
     multi30k/{train,val,test_2016_flickr}.{de,en}               WMT16 multimodal task 1, raw text
     multi30k/tokens.json                                        its words, made from the raw text by tokenised.py
     inception-fid.pth                                           weights of the network that FID is measured with
+    imagenet/{train,val}/<class>/*.JPEG                         not fetched: see imagenet.py
 """
 
 import os

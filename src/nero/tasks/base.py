@@ -222,6 +222,10 @@ class Task(ABC):
         """
         return
 
+    def after_training(self) -> None:
+        """Told once that no more batches will be asked for, however training ended: such as to end its processes."""
+        return
+
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The epoch's batches (counted from 0) from number `start` on."""

@@ -17,7 +17,7 @@ from nero.data.image_loading import Decode, DeviceBatch, Faults, ImageStream, ce
 from nero.data.image_reading import IGNORED
 from nero.data.jpeg_folders import jpeg_folders
 from nero.models.parted_norm import PartedBatchNorm2d
-from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Task, check_whole
+from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Streams, Task, check_whole
 
 EMBEDDED_TRAIN = 1_000
 EVALUATION_BATCH = 250
@@ -73,7 +73,7 @@ class ImageNet(Task):
         self.stream = ImageStream(
             train,
             image_size,
-            self._order,
+            partial(_order, self.numbers, self.streams),
             batch_size,
             part,
             self.steps_per_epoch,
@@ -89,6 +89,8 @@ class ImageNet(Task):
             convert_conv2d_weight_memory_format(self.network, torch.channels_last)
         self.channels_last = context.machine.channels_last
         self._divide_norms(part)
+        # Before anything else that the network does, and so part of it where it is compiled.
+        self.network.register_forward_pre_hook(lambda network, inputs: (self.prepare(inputs[0]),))
         self.through = self.network
         shape = (-1, 1, 1)
         self.mean = (255 * torch.tensor(MEAN, device=self.device)).reshape(shape)
@@ -118,20 +120,16 @@ class ImageNet(Task):
     def spread(self, over_ranks: Callable[[nn.Module], nn.Module]) -> None:
         self.through = over_ranks(self.network)
 
-    def _order(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """The same on every rank, however many there are."""
-        places = torch.randperm(len(self.numbers), generator=self.streams.generator("shuffle", epoch))
-        highest = int(self.numbers[-1]) + 1
-        variations = torch.randint(2**62, (highest,), generator=self.streams.generator("augmentation", epoch))
-        return self.numbers[places], variations
-
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         self.begun, self.waited = time.monotonic(), self.stream.waiting.read()
         return self.stream.batches(epoch, start)
 
+    def after_training(self) -> None:
+        self.stream.close()
+
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         pixels, labels = batch
-        logits = self.through(self.prepare(pixels)).float()
+        logits = self.through(pixels).float()
         total = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
         self.meters.add_("loss", total)
         self.meters.add_("correct", (logits.detach().argmax(dim=1) == labels).sum())
@@ -164,7 +162,7 @@ class ImageNet(Task):
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         self.network.eval()
         for pixels, labels in self._validation_batches():
-            logits = self.network(self.prepare(pixels)).float()
+            logits = self.network(pixels).float()
             loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
             best = logits.topk(min(5, self.classes)).indices == labels[:, None]
             measured = [loss, best[:, 0].sum(), best.any(dim=1).sum(), (labels >= 0).sum()]
@@ -233,6 +231,14 @@ def _listed(context: Context, train_examples: int | None) -> tuple[ListedImages,
 def _evenly(count: int, wanted: int | None) -> Tensor:
     """Numbers of `wanted` of `count` images, at equal distances: they are listed class by class."""
     return torch.arange(count) if wanted is None else torch.arange(wanted) * count // wanted
+
+
+def _order(numbers: Tensor, streams: Streams, epoch: int) -> tuple[Tensor, Tensor]:
+    """Of these images: their order in an epoch, and what their variations are drawn from; the same on every rank."""
+    places = torch.randperm(len(numbers), generator=streams.generator("shuffle", epoch))
+    highest = int(numbers[-1]) + 1
+    variations = torch.randint(2**62, (highest,), generator=streams.generator("augmentation", epoch))
+    return numbers[places], variations
 
 
 def _workers(context: Context) -> int:
