@@ -19,8 +19,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -40,6 +41,9 @@ from nero.train import build_loop, build_task, choose_capture, choose_device, de
 HEAD = ["what", "optimiser", "settings", "images/s", "range", "waiting", "workers"]
 CLASSES = 1000
 JOBS = 32
+Measured = tuple[list[float], str, str]
+"""Images per second, several times over; the share of waiting and the number of workers, or nothing."""
+
 WARM_UP = 5  # steps after the first three, which compile, warm up and capture
 
 
@@ -66,10 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lines.append(line)
             if options.out:
                 write_atomic(options.out, "\n".join([*lines, ""]).encode())
+        return 1 if any("| failed |" in line for line in lines) else 0
     except (ConfigError, MissingData) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 def _table(options: argparse.Namespace, words: list[str]) -> Iterator[str]:
@@ -91,18 +95,24 @@ def _table(options: argparse.Namespace, words: list[str]) -> Iterator[str]:
         _make_images(folder / "imagenet", max(options.images, batch))
         shared = ["task=imagenet_resnet50", *words, f"data_root={folder}", f"store={folder / 'runs'}"]
         for variant, optim in itertools.product(options.variant, options.optim):
-            setting = [*shared, f"optim={optim}", *variant.split()]
-            rates = _step_rates(compose([*setting, "machine.workers=0"]), options.steps)
-            yield _row("step", optim, [*words, *variant.split()], rates, "", "")
-            if options.decode and optim == options.optim[0] and variant == options.variant[0]:
+            settings = [*words, *variant.split()]
+            config = compose([*shared, f"optim={optim}", *variant.split(), "machine.workers=0"])
+            yield _row("step", optim, settings, partial(_step_rates, config, options.steps))
+            if optim == options.optim[0] and variant == options.variant[0]:
                 for decode in options.decode:
                     own = [*variant.split(), f"machine.decode={decode}"]
-                    rates, waiting, workers = _input_rates(compose([*setting, *own]), options.epochs)
-                    yield _row("input", optim, [*words, *own], rates, f"{100 * waiting:.1f} %", str(workers))
+                    config = compose([*shared, f"optim={optim}", *own])
+                    yield _row("input", optim, [*words, *own], partial(_input_rates, config, options.epochs))
 
 
-def _row(what: str, optim: str, settings: list[str], rates: list[float], waiting: str, workers: str) -> str:
+def _row(what: str, optim: str, settings: list[str], measure: Callable[[], Measured]) -> str:
+    """A line of the table; what cannot be measured is said in it, and the others still are."""
     shown = ", ".join(word for word in settings if not word.startswith("machine=")) or "-"
+    try:
+        rates, waiting, workers = measure()
+    except Exception as error:
+        print(f"{what}, {optim}, {shown}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return markdown_line([what, optim, shown, "failed", "", "", ""])
     spread = f"{min(rates):,.0f} - {max(rates):,.0f}"
     return markdown_line([what, optim, shown, f"{statistics.median(rates):,.0f}", spread, waiting, workers])
 
@@ -133,7 +143,7 @@ def _loop(config: RunConfig) -> Loop:
     return loop
 
 
-def _step_rates(config: RunConfig, steps: int) -> list[float]:
+def _step_rates(config: RunConfig, steps: int) -> Measured:
     """Images per second, five times over so many steps."""
     loop = _loop(config)
     task, device = loop.task, loop.settings.device
@@ -154,10 +164,10 @@ def _step_rates(config: RunConfig, steps: int) -> list[float]:
         _wait(device)
         rates.append(steps * task.batch_size / (time.monotonic() - begun))
     _forget(loop)
-    return rates
+    return rates, "", ""
 
 
-def _input_rates(config: RunConfig, epochs: int) -> tuple[list[float], float, int]:
+def _input_rates(config: RunConfig, epochs: int) -> Measured:
     """Images per second of each epoch but the first, the share of waiting over these, and the number of workers."""
     loop = _loop(config)
     task, device = loop.task, loop.settings.device
@@ -178,7 +188,7 @@ def _input_rates(config: RunConfig, epochs: int) -> tuple[list[float], float, in
     finally:
         task.after_training()
         _forget(loop)
-    return rates, waited / seconds, task.workers
+    return rates, f"{100 * waited / seconds:.1f} %", str(task.workers)
 
 
 def _wait(device: torch.device) -> None:

@@ -24,7 +24,7 @@ from torchvision.transforms import v2
 
 import whole_runs
 from conftest import ROOT, script_environment
-from image_files import class_folders
+from image_files import class_folders, colour_folders
 from nero.data.sources import MissingData
 from nero.engine.schedules import cosine
 from nero.engine.seeding import SeedStreams
@@ -84,16 +84,19 @@ def plain_network(task: ImageNet) -> Tiny:
 # whole runs
 
 
-def test_a_few_epochs_learn_what_chance_does_not_know(tmp_path: Path, data: Path) -> None:
-    words = ["task.train_examples=200", "task.epochs=12", "optim=adam", "optim.lr=0.02", "task.network.norm_parts=1"]
-    config, run = prepare(tmp_path, data, *words, "+task.network.width=16")
+@pytest.mark.parametrize("optim", ["nero", "sgd", "nero_tuned"])
+def test_a_few_epochs_learn_what_chance_does_not_know(tmp_path: Path, optim: str) -> None:
+    """Two of three guesses would be wrong."""
+    for split, each in (("train", 20), ("val", 5)):
+        colour_folders(tmp_path / "imagenet" / split, each, seed=each)
+    words = ["data=real", "task.train_examples=null", "machine.workers=0", "task.epochs=4", "task.batch_size=12"]
+    config, run = prepare(tmp_path / "runs", tmp_path, *words, f"optim={optim}", "optim.lr=0.02")
     outcome = train(config)
     assert outcome["status"] == "done"
     records = run.read_metrics()
-    assert outcome["final"] == records[-1]["val/error"]
-    assert records[-1]["val/error"] < 0.7, "of ten classes"
-    assert records[-1]["train/loss"] < 0.8 * records[0]["train/loss"]
-    assert records[-1]["val/top5_error"] < 0.3
+    assert outcome["final"] == records[-1]["val/error"] < 0.2
+    assert records[-1]["train/error"] < 0.4
+    assert records[-1]["val/loss"] < records[0]["val/loss"]
 
 
 def test_what_a_run_logs(tmp_path: Path, data: Path) -> None:
@@ -153,7 +156,7 @@ def test_a_compiled_run_is_the_plain_one(tmp_path: Path, data: Path, monkeypatch
         assert train(config)["status"] == "done"
         losses.append([record["val/loss"] for record in run.read_metrics()])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert counter.frame_count == 1
+    assert counter.frame_count <= 2, "one for images as the network takes them, one for the network; none to evaluate"
 
 
 # batches and losses
@@ -345,7 +348,8 @@ def test_missing_images_are_said_in_one_line_with_how_to_get_them(tmp_path: Path
         (["task.network.norm_parts=0"], r"task: network.norm_parts: a batch of 20 images is no 0 equal parts"),
         (["task.train_examples=5"], "task: train_examples: 5 images do not fill 10 classes"),
         (["task.train_examples=0"], "task: train_examples must be a whole number from 1, not 0"),
-        (["+task.network.colour=3"], "task: .*unexpected keyword argument 'colour'"),
+        (["+task.network.colour=3"], "task: network: .*unexpected keyword argument 'colour'"),
+        (["+task.network.width=-1"], "task: network: .*negative"),
         (["task.schedule.warmup=2"], r"task\.schedule: a warm-up of 2 epochs leaves nothing of 2 epochs"),
         (["machine.workers=-1"], "machine.workers must be null or a whole number from 0, not -1"),
         (["machine.decode=tpu"], "machine.decode must be one of auto, cpu, gpu, dali, not 'tpu'"),
@@ -453,16 +457,16 @@ def test_a_signal_to_all_processes_of_a_run_ends_it_with_a_checkpoint(
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), *words]
     env = {**script_environment(tmp_path), "PYTHONPATH": str(ROOT / "tests"), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, cwd=ROOT, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     end = time.monotonic() + 60
     while len(run.read_metrics()) < 2:
-        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < end
         time.sleep(0.02)
     os.killpg(process.pid, number)
     begun = time.monotonic()
-    _, said = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=30)
     assert process.returncode == 0, said
     assert time.monotonic() - begun < 10, "no worker was waited for"
     assert f"stopped ({number.name})" in said

@@ -17,6 +17,8 @@ def resnet50(num_classes: int = 1000, norm_parts: int = 1, layers: Sequence[int]
     norm_parts:  parts of the batch that batch norm takes its statistics of: see `PartedBatchNorm2d`
     layers:      bottleneck blocks of each stage; fewer make a smaller network of the same kind
     """
+    if len(layers) != len(LAYERS):
+        raise ValueError(f"layers must be {len(LAYERS)} numbers, one for each stage, not {list(layers)}")
     return ResNet(
         Bottleneck, list(layers), num_classes=num_classes, norm_layer=partial(PartedBatchNorm2d, parts=norm_parts)
     )

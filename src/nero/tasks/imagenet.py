@@ -84,7 +84,11 @@ class ImageNet(Task):
         )
         self.kept: list[DeviceBatch] | None = None
         self.classes = len(train.classes)
-        self.network = network(num_classes=self.classes).to(self.device)
+        try:
+            own = network(num_classes=self.classes)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise BadSetting(f"network: {' '.join(str(error).split())}") from error
+        self.network = own.to(self.device)
         if context.machine.channels_last:
             convert_conv2d_weight_memory_format(self.network, torch.channels_last)
         self.channels_last = context.machine.channels_last
