@@ -8,9 +8,9 @@ Words with `=` are settings, as scripts/train.py takes them; those in quotes aft
 other, with each optimiser of --optim, and so are those after --decode for the input. "step" takes the step of a run, as
 the engine takes it, on batches that lie on the device. "input" is the whole of a run's training: --images JPEG files of
 ImageNet's size (mostly 500 x 375 pixels, about 110 kB) are made in a temporary folder, and read, decoded, cropped and
-trained on in --epochs epochs, of which the first is not timed. The share of waiting is that of the time in which the
-device had nothing to do because the next batch was not there. Files that were just written come from the system's
-memory: a disk may be slower.
+trained on in --epochs epochs, after some that are not timed: until steps are captured, and what the workers had read
+ahead by then is used up. The share of waiting is that of the time in which the device had nothing to do because the
+next batch was not there. Files that were just written come from the system's memory: a disk may be slower.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 
 from nero.atomic import write_atomic
+from nero.data.image_loading import AHEAD
 from nero.data.photographs import write_photographs
 from nero.data.sources import MissingData
 from nero.engine.loop import Loop
@@ -41,6 +42,7 @@ from nero.train import build_loop, build_task, choose_capture, choose_device, de
 HEAD = ["what", "optimiser", "settings", "images/s", "range", "waiting", "workers"]
 CLASSES = 1000
 JOBS = 32
+READ_AHEAD = 2  # batches of each worker: torch's default
 Measured = tuple[list[float], str, str]
 """Images per second, several times over; the share of waiting and the number of workers, or nothing."""
 
@@ -54,15 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--decode", nargs="*", default=["cpu", "gpu"], help="ways to decode; none leaves the input out")
     parser.add_argument("--steps", type=int, default=20, help="timed at once, five times (default: 20)")
     parser.add_argument("--images", type=int, default=8000, help="JPEG files to make (default: 8000)")
-    parser.add_argument("--epochs", type=int, default=4, help="over those, the first not timed (default: 4)")
+    parser.add_argument("--epochs", type=int, default=4, help="timed, over those (default: 4)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write")
     options, words = parse_with_settings(parser, arguments)
     for name in ("optim", "decode"):  # a list option takes the settings that follow it
         given = getattr(options, name)
         words += [word for word in given if "=" in word]
         setattr(options, name, [word for word in given if "=" not in word])
-    if options.steps < 1 or options.epochs < 2:
-        parser.error("--steps must be at least 1 and --epochs at least 2")
+    if options.steps < 1 or options.epochs < 1:
+        parser.error("--steps and --epochs must be at least 1")
     try:
         lines = []
         for line in _table(options, words):
@@ -168,19 +170,20 @@ def _step_rates(config: RunConfig, steps: int) -> Measured:
 
 
 def _input_rates(config: RunConfig, epochs: int) -> Measured:
-    """Images per second of each epoch but the first, the share of waiting over these, and the number of workers."""
+    """Images per second of each timed epoch, the share of waiting over these, and the number of workers."""
     loop = _loop(config)
     task, device = loop.task, loop.settings.device
     assert isinstance(task, ImageNet)
+    untimed = 1 + -(-(READ_AHEAD * task.workers + AHEAD) // task.steps_per_epoch)
     rates, seconds, waited = [], 0.0, 0.0
     try:
-        for epoch in range(epochs):
+        for epoch in range(untimed + epochs):
             _wait(device)
             before, begun = task.stream.waiting.read(), time.monotonic()
             for batch in task.batches(epoch):
                 loop.step(batch)
             _wait(device)
-            if epoch:
+            if epoch >= untimed:
                 taken = time.monotonic() - begun
                 rates.append(task.steps_per_epoch * task.batch_size / taken)
                 seconds += taken

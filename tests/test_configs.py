@@ -28,6 +28,11 @@ SMALLER = {
         "task.train_examples=40",
         "task.batch_size=20",
     ),
+    "imagenet_resnet50": (
+        *(f"task.{name}" for name in ("image_size=16", "resize=18", "train_examples=16", "batch_size=8")),
+        "task.network.layers=[1,1,1,1]",
+        "task.schedule.warmup=0",
+    ),
     # Steps for one game to finish, without which there is no reward.
     "pong_ppo": (
         *(f"task.{name}=1" for name in ("environments", "passes", "log_every")),
@@ -39,9 +44,11 @@ SMALLER = {
 
 
 def two_steps(tmp_path: Path, task: str, *words: str) -> dict:
-    config = compose([f"task={task}", *TWO_STEPS, *SMALLER[task], f"store={tmp_path}", *words])
+    # Embedded images that are files are made under the data root, which is not to be the repository's own.
+    places = [f"store={tmp_path / 'runs'}", f"data_root={tmp_path / 'data'}"]
+    config = compose([f"task={task}", *TWO_STEPS, *SMALLER[task], *places, *words])
     outcome = train(config)
-    (record,) = Store(tmp_path).run(task, config.run_id).read_metrics()
+    (record,) = Store(tmp_path / "runs").run(task, config.run_id).read_metrics()
     assert record["step"] == 2
     return outcome
 

@@ -105,7 +105,7 @@ def test_files_of_every_kind_are_as_pillow_has_them(kind: str) -> None:
 
 
 def test_inks_become_the_colours_that_they_print() -> None:
-    """Four inks on paper: neither inverted nor left out. A JPEG says so in Adobe's way, which is the other way round."""
+    """Four inks on paper: neither inverted nor left out, though Adobe's files have them inverted."""
     original = torch.from_numpy(np.array(PICTURE)).permute(2, 0, 1)
     pixels = decode(as_tensor(KINDS["JPEG, CMYK"]))
     assert (pixels.int() - original.int()).abs().float().mean() < 1
@@ -130,7 +130,7 @@ def test_the_header_says_what_decoding_gives(kind: str) -> None:
 
 
 def test_images_lie_as_they_are_stored_however_the_camera_was_held() -> None:
-    """As by Pillow and ImageFolder; header and pixels must agree, since windows are drawn from the one for the other."""
+    """As by ImageFolder; header and pixels must agree, since windows are drawn from the one for the other."""
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
     data = as_tensor(encoded(PICTURE, exif=exif))
@@ -190,6 +190,21 @@ def test_whatever_the_damage_there_is_an_image_or_a_reason(
             assert_one_line(str(error))
         else:
             assert look is header or (found.dtype, found.ndim, found.shape[0]) == (torch.uint8, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(struct.error("unpack\n requires 4 bytes"), "unpack requires 4 bytes"), (EOFError(), "no image")],
+)
+def test_whatever_a_decoder_stumbles_over_is_the_files_fault(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    def stumble(self: Image.Image, mode: str) -> None:
+        raise error
+
+    monkeypatch.setattr(Image.Image, "convert", stumble)
+    with pytest.raises(Unreadable, match=f"^{reason}$"):
+        decode(as_tensor(KINDS["BMP"]))
 
 
 def test_only_jpeg_files_go_to_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -360,7 +360,7 @@ def test_waiting_is_the_time_in_which_the_next_batch_was_not_there(
 class Mark:
     """Stands in for a mark in a GPU's queue, which the GPU comes to later."""
 
-    made: list["Mark"] = []
+    made: ClassVar[list["Mark"]] = []
 
     def __init__(self, enable_timing: bool) -> None:
         assert enable_timing

@@ -124,6 +124,8 @@ def test_a_smaller_resnet50_of_two_parts_computes_what_one_computes_of_each() ->
     apart = torch.cat([theirs(half) for half in x.chunk(2)])
     torch.testing.assert_close(ours(x), apart, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(theirs(x), apart, rtol=1e-2), "else parts would make no difference"
+    with pytest.raises(ValueError, match=r"layers must be 4 numbers, one for each stage, not \[3, 4, 6\]"):
+        resnet50(layers=[3, 4, 6])
 
 
 def test_halving_before_the_relu_is_halving_after_it() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nero.runs.store import Store
-from nero.runs.tracking import Progress, clock, seconds_per_epoch
+from nero.runs.tracking import WITHIN_EPOCH, Progress, clock, seconds_per_epoch
 
 RUN = "task-optim-0.1-s0-00000000"
 
@@ -87,6 +87,50 @@ def test_a_slow_run_prints_now_and_then_everywhere(monkeypatch: pytest.MonkeyPat
     stream = io.StringIO()
     play(Progress(stream, every=10), 6)
     assert len(stream.getvalue().splitlines()) == 8
+
+
+class Clock:
+    """Time that goes by when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("nero.runs.tracking.time.monotonic", lambda: self.now)
+
+
+def test_a_long_epoch_is_heard_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Away from a terminal, where an epoch of ImageNet may take half an hour."""
+    clock_, stream = Clock(monkeypatch), io.StringIO()
+    progress = Progress(stream, every=10)
+    progress.start(RUN, Path(), {}, 90, 0, "val/error")
+    for step in range(1, 36):  # a look every 20 seconds, an epoch in 12 minutes
+        clock_.now += 20
+        progress.step(0, 100 * step, 3600)
+    lines = stream.getvalue().splitlines()[1:]
+    assert len(lines) == 8, "one in 80 seconds, the first look after the minute"
+    assert all(line.startswith(f"{RUN}  epoch 0.") for line in lines)
+    # 80 seconds for 400 of 3600 steps, and 90 epochs less that to come.
+    assert lines[0] == f"{RUN}  epoch 0.11/90  {clock(720 * (90 - 1 / 9))} left"
+    progress.epoch({"epoch": 1, "seconds": 720, "val/error": 0.9})
+    clock_.now += WITHIN_EPOCH
+    progress.step(1, 300, 3600)
+    assert len(stream.getvalue().splitlines()) == 10, "not yet"
+    clock_.now += 1
+    progress.step(1, 301, 3600)
+    assert stream.getvalue().splitlines()[-1].startswith(f"{RUN}  epoch 1.08/90  val/error 0.9000  720.00 s/epoch")
+
+
+def test_the_time_left_is_right_when_a_run_goes_on_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_, stream = Clock(monkeypatch), io.StringIO()
+    progress = Progress(stream)
+    progress.start(RUN, Path(), {}, 10, 4.75, "val/error")
+    clock_.now += 100
+    progress.step(4, 80, 100)  # 0.05 epochs in 100 seconds
+    clock_.now += 400
+    progress.epoch({"epoch": 5, "seconds": 2000, "val/error": 0.5})
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == f"{RUN}  epoch 4.75/10  resuming"
+    assert lines[1] == f"{RUN}  epoch 4.80/10  {clock(5.2 * 2000)} left"
+    assert lines[2] == f"{RUN}  epoch 5/10  val/error 0.5000  2000.00 s/epoch  {clock(5 * 2000)} left"
 
 
 def test_on_a_terminal_it_is_one_line_that_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,20 @@ import torch
 from conftest import ROOT, SMALL_PONG
 from nero.data.sources import MissingData
 from nero.engine import interrupt
+from nero.engine.distributed import ALONE, Ranks
 from nero.plans.config import ConfigError, RunConfig, compose
 from nero.runs.store import RunDirectory, Store
+from nero.tasks.base import Machine
 from nero.tasks.classification import Classification
-from nero.train import build_optimizers, build_task, choose_capture, choose_device, train
+from nero.train import (
+    build_optimizers,
+    build_task,
+    choose_capture,
+    choose_device,
+    choose_machine,
+    choose_ranks,
+    train,
+)
 from whole_runs import train_until
 
 PONG = ["task=pong_ppo", "data=embedded", *SMALL_PONG, "task.epochs=6", "task.log_every=2"]
@@ -136,6 +146,87 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_capture("auto", torch.device("cuda")) is True
     with pytest.raises(ConfigError, match="capture=true needs"):
         choose_capture(True, torch.device("cpu"))
+
+
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "size", "captured"), [("auto", 1, True), ("auto", 4, False), (True, 1, True), (False, 1, False)]
+)
+def test_steps_are_captured_on_a_gpu_of_one_process(wanted: bool | str, size: int, captured: bool) -> None:
+    assert choose_capture(wanted, CUDA, Ranks(size=size)) is captured
+
+
+@pytest.mark.parametrize(
+    ("wanted", "size", "message"),
+    [(True, 2, "is for one process"), ("yes", 1, "must be auto, true or false, not 'yes'"), (None, 1, "not None")],
+)
+def test_a_capture_that_cannot_be_is_one_line(wanted: object, size: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^machine\.capture.* {message}") as error:
+        choose_capture(wanted, CUDA, Ranks(size=size))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["machine.parallel=tensor"], "machine.parallel must be one of ddp, fsdp, not 'tensor'"),
+        (["machine.parallel=null"], "machine.parallel must be one of ddp, fsdp, not None"),
+        (["machine.backend=nccl"], "machine.backend must be auto or gloo, not 'nccl'"),
+    ],
+)
+def test_ranks_that_cannot_be_are_one_line_and_nothing_is_logged(
+    tmp_path: Path, small: list[str], words: list[str], message: str
+) -> None:
+    config, run = prepare(tmp_path, small, *words)
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        train(config)
+    assert not run.path.exists()
+
+
+def test_too_few_gpus_for_the_ranks_of_a_machine_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    machine = compose([]).cfg.machine
+    with pytest.raises(ConfigError) as error:
+        choose_ranks(machine, CUDA)
+    assert str(error.value) == "machine: 2 processes on this machine need as many GPUs, and torch sees 1"
+
+
+def test_a_process_by_itself_is_a_rank_alone() -> None:
+    assert choose_ranks(compose([]).cfg.machine, torch.device("cpu")) is ALONE
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], Machine(None, "auto", True)),
+        (["machine.workers=0", "machine.decode=cpu", "machine.channels_last=false"], Machine(0, "cpu", False)),
+        (["machine.workers=12", "machine.decode=gpu"], Machine(12, "gpu", True)),
+        (["machine.decode=dali"], Machine(None, "dali", True)),
+    ],
+)
+def test_what_a_task_is_told_of_the_machine(words: list[str], expected: Machine) -> None:
+    assert choose_machine(compose(words).cfg.machine, CUDA) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("machine.workers=1.5", "machine.workers must be null or a whole number from 0, not 1.5"),
+        ("machine.workers=-2", "machine.workers must be null or a whole number from 0, not -2"),
+        ("machine.workers=true", "machine.workers must be null or a whole number from 0, not True"),
+        ("machine.workers=many", "machine.workers must be null or a whole number from 0, not 'many'"),
+        ("machine.decode=null", "machine.decode must be one of auto, cpu, gpu, dali, not None"),
+        ("machine.decode=gpu", "machine.decode=gpu needs a CUDA GPU"),
+        ("machine.channels_last=auto", "machine.channels_last must be true or false, not 'auto'"),
+    ],
+)
+def test_a_machine_that_cannot_be_is_one_line(word: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        choose_machine(compose([word]).cfg.machine, torch.device("cpu"))
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path, small: list[str]) -> None:

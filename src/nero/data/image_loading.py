@@ -300,4 +300,3 @@ def _by_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBa
     finally:
         stop.set()
         thread.join()
-        del loader

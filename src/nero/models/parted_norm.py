@@ -114,7 +114,8 @@ class _Normalised(torch.autograd.Function):
         parts = x.float().unflatten(0, (len(mean), -1))
         shape = (-1, 1, 1)
         normed = (parts - mean) * (inverse * weight.reshape(shape)) + bias.reshape(shape)
-        return normed.flatten(0, 1).to(x.dtype)
+        # A copy also where the dtype is the same: where a function gives a view, torch 2.11 compiles gradients of zero.
+        return normed.flatten(0, 1).to(x.dtype, copy=True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
