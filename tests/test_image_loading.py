@@ -454,9 +454,11 @@ def test_what_asks_a_run_to_stop_leaves_its_workers_at_work(images: ListedImages
 def test_a_worker_that_does_not_end_by_itself_can_be_ended(monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
     """As multiprocessing does with those that are left over: at once by a second signal, and after a while by one."""
     monkeypatch.setattr(image_reading, "PATIENCE", 60 if again else 1)
-    process = multiprocessing.get_context("fork").Process(target=_stay, daemon=True)
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+    process = context.Process(target=_stay, args=(begun,), daemon=True)
     process.start()
-    time.sleep(0.1)
+    assert begun.wait(10)
     process.terminate()
     process.join(0.2)
     assert process.is_alive()
@@ -466,8 +468,9 @@ def test_a_worker_that_does_not_end_by_itself_can_be_ended(monkeypatch: pytest.M
     assert process.exitcode == -(signal.SIGTERM if again else signal.SIGALRM)
 
 
-def _stay() -> None:
+def _stay(begun: Any) -> None:
     image_reading.heed_no_terminal(0)
+    begun.set()
     while True:
         time.sleep(10)
 
