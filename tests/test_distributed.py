@@ -164,6 +164,17 @@ def test_plain_batch_norm_would_not_follow(groups: Callable[[int], Ranks], tmp_p
         assert_alike(many, one, start_of(tmp_path, data, "sgd"))
 
 
+def test_parts_that_only_some_ranks_could_have_whole(
+    groups: Callable[[int], Ranks], tmp_path: Path, data: Path
+) -> None:
+    """Ten parts of two images for three ranks: the first has three whole ones, the others cut one."""
+    words = ("optim=sgd", "optim.lr=0.01", "task.batch_size=20", "task.network.norm_parts=10")
+    carry_out(tmp_path / "one", data, words)
+    groups(3)(carry_out, tmp_path / "many", data, words)
+    (_, one), (_, many) = (prepare(tmp_path / name, data, *words) for name in ("one", "many"))
+    assert_alike(many, one, start_of(tmp_path, data, "sgd"))
+
+
 @pytest.mark.parametrize("world", [2, 4, 3])
 def test_a_batch_is_divided_without_remainder(world: int, data: Path) -> None:
     config = compose([*WORDS, f"data_root={data}"])

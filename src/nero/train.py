@@ -167,7 +167,7 @@ def _carry_out(
     for tracker in trackers:
         tracker.finish(outcome)
     # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected.
-    del loop
+    del loop, task
     torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":

@@ -93,7 +93,7 @@ class ImageNet(Task):
             convert_conv2d_weight_memory_format(self.network, torch.channels_last)
         self.channels_last = context.machine.channels_last
         self._divide_norms(part)
-        # Before anything else that the network does, and so part of it where it is compiled.
+        # A hook of the network, so that it is compiled where the network is.
         self.network.register_forward_pre_hook(lambda network, inputs: (self.prepare(inputs[0]),))
         self.through = self.network
         shape = (-1, 1, 1)
