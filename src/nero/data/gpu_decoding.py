@@ -1,7 +1,6 @@
 """JPEG files to a batch of equally large images on a device: decoded, cropped and resized there.
 
-A photograph crosses to the GPU as the file that it is. nvJPEG decodes a batch of them in one call, on an engine that
-the training step does not use.
+A photograph crosses to the GPU as the file that it is, and nvJPEG decodes a batch of them in one call.
 """
 
 from collections.abc import Sequence
