@@ -65,7 +65,7 @@ def test_a_plain_multirun_lands_in_the_store_survives_a_failure_and_skips_what_i
 @pytest.mark.parametrize(
     ("experiment", "launcher", "searched", "repeats", "other_seeds"),
     [
-        (["smoke", *SHORT], [], 22, 4, 4),
+        (["smoke", *SHORT], [], 24, 4, 4),
         (["pong", *SHORT, *ONE_GAME], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], 23, 8, 10),
     ],
     ids=["basic", "joblib"],

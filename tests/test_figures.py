@@ -165,7 +165,7 @@ def test_learning_curves_of_any_experiment(store: Store) -> None:
     mnist = {"mnist_mlp100", "mnist_reparam, sigma = 1", "mnist_reparam, sigma = 100"}
     cifar10 = {"cifar10_vgg11", "cifar10_resnet18", "cifar10_cgan"}
     language = {"wikitext2_transformer", "multi30k_transformer"}
-    assert set(by_task) == mnist | cifar10 | language | {"pong_ppo"}
+    assert set(by_task) == mnist | cifar10 | language | {"pong_ppo", "imagenet_resnet50"}
     assert set(lines(by_task["mnist_mlp100"])) == {"Nero", "SGD", "Adam", "LAMB"}
     assert set(lines(by_task["cifar10_resnet18"])) == {"Nero", "SGD"}
     assert not any(dashed(axes) for axes in figure.axes)
