@@ -7,7 +7,7 @@
 Words with `=` are settings, as scripts/train.py takes them; those in quotes after --variant are tried one after the
 other, with each optimiser of --optim, and so are those after --decode for the input. "step" takes the step of a run, as
 the engine takes it, on batches that lie on the device. "input" is the whole of a run's training: --images JPEG files of
-ImageNet's size (mostly 500 x 375 pixels, about 110 kB) are made in a temporary folder, and read, decoded, cropped and
+ImageNet's size (mostly 500 x 375 pixels, some 90 kB) are made in a temporary folder, and read, decoded, cropped and
 trained on in --epochs epochs, after some that are not timed: until steps are captured, and what the workers had read
 ahead by then is used up. The share of waiting is that of the time in which the device had nothing to do because the
 next batch was not there. Files that were just written come from the system's memory: a disk may be slower.
@@ -53,16 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--optim", nargs="+", default=["sgd", "nero"])
     parser.add_argument("--variant", nargs="+", default=[""], metavar="WORDS", help="settings to compare, in quotes")
-    parser.add_argument("--decode", nargs="*", default=["cpu", "gpu"], help="ways to decode; none leaves the input out")
+    ways = ["cpu", "gpu"] if torch.cuda.is_available() else ["cpu"]
+    parser.add_argument("--decode", nargs="*", default=ways, help="ways to decode; none leaves the input out")
     parser.add_argument("--steps", type=int, default=20, help="timed at once, five times (default: 20)")
     parser.add_argument("--images", type=int, default=8000, help="JPEG files to make (default: 8000)")
     parser.add_argument("--epochs", type=int, default=4, help="timed, over those (default: 4)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write")
-    options, words = parse_with_settings(parser, arguments)
-    for name in ("optim", "decode"):  # a list option takes the settings that follow it
-        given = getattr(options, name)
-        words += [word for word in given if "=" in word]
-        setattr(options, name, [word for word in given if "=" not in word])
+    options, words = parse_with_settings(parser, arguments, lists=("optim", "decode"))
+    if not options.optim:
+        parser.error("--optim names none")
     if options.steps < 1 or options.epochs < 1:
         parser.error("--steps and --epochs must be at least 1")
     try:

@@ -41,12 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--variant", nargs="+", default=[""], metavar="WORDS", help="settings to compare, in quotes")
     parser.add_argument("--epochs", type=int, default=6, help=f"the first {UNTIMED} are not timed (default: 6)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write the lines into")
-    options, words = parse_with_settings(parser, arguments)
-    # A list option takes the settings that follow it: they are told by their equals sign.
+    options, words = parse_with_settings(parser, arguments, lists=("task", "optim"))
     for name in ("task", "optim"):
-        given = getattr(options, name)
-        words += [word for word in given if "=" in word]
-        setattr(options, name, [word for word in given if "=" not in word])
         if not getattr(options, name):
             parser.error(f"--{name} names none")
     if options.epochs <= UNTIMED:

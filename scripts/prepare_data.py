@@ -70,7 +70,7 @@ def _check(name: str, root: Path) -> bool:
 def _look(root: Path, check: bool) -> bool:
     """Whether ImageNet is under root, all of it; with `check`, whether its files begin and end as images do."""
     found = imagenet.survey(root)
-    for problem in (*found.unusable, *found.differences, *found.strays):
+    for problem in found.problems:
         print(f"imagenet: {problem}", file=sys.stderr)
     faults = 0
     for images in (found.train, found.val) if check else ():

@@ -68,7 +68,7 @@ def test_the_readmes_commands_ask_slurm_for_what_they_say(tmp_path: Path, place:
 def test_a_launchers_tasks_train_a_run_together(tmp_path: Path) -> None:
     launcher = ("hydra/launcher=submitit_local", "hydra.launcher.tasks_per_node=2", "hydra.launcher.timeout_min=5")
     words = ["--multirun", *WORDS, *launcher, "optim=sgd,nero", f"hydra.sweep.dir={tmp_path / 'out'}"]
-    env = {**script_environment(tmp_path), "PYTHONPATH": str(ROOT / "tests")}
+    env = {**script_environment(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), *words]
     result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
     assert result.returncode == 0, result.stderr

@@ -28,7 +28,7 @@ from nero.plans.config import ConfigError, RunConfig, compose
 from nero.runs.store import RunDirectory, Store
 from nero.tasks.base import Meters
 from nero.tasks.imagenet import ImageNet
-from nero.train import train
+from nero.train import build_task, train
 from rank_processes import Ranks, rank_groups
 from tiny_network import Tiny
 from toy import without_times
@@ -180,8 +180,6 @@ def test_a_batch_is_divided_without_remainder(world: int, data: Path) -> None:
     config = compose([*WORDS, f"data_root={data}"])
     parts = []
     for rank in range(world):
-        from nero.train import build_task
-
         task = build_task(config, torch.device("cpu"), Places(rank, world))
         assert isinstance(task, ImageNet)
         parts += list(task._part())
@@ -444,7 +442,7 @@ LONG = ("task.epochs=400", "optim=sgd", "machine.checkpoint_seconds=0.2")
 def torchrun(tmp_path: Path, data: Path, world: int, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     command += [str(ROOT / "scripts" / "train.py"), *WORDS, f"data_root={data}", *words]
-    env = {**script_environment(tmp_path), "PYTHONPATH": str(ROOT / "tests"), "OMP_NUM_THREADS": "1"}
+    env = {**script_environment(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

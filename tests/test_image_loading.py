@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -422,6 +424,29 @@ def test_workers_end_with_their_stream_and_nobody_waits_for_them(images: ListedI
     del stream, batches
     assert not any(is_there(process) for process in processes)
     assert time.monotonic() - begun < 4, "torch gives each worker 5 seconds to end by itself"
+
+
+LEFT_OPEN = """
+import sys
+from pathlib import Path
+import torch
+from nero.data.image_folders import list_images
+from nero.data.image_loading import ImageStream
+
+count = torch.arange(8)
+order = lambda epoch: (count, count)
+stream = ImageStream(list_images(Path(sys.argv[1])), 8, order, 2, range(2), 4, 9, torch.device("cpu"), workers=1)
+batches = stream.batches(0)
+next(batches)
+sys.exit("bye")
+"""
+
+
+def test_a_process_that_ends_in_the_midst_does_not_wait_for_its_workers(images: ListedImages) -> None:
+    command = [sys.executable, "-c", LEFT_OPEN, str(images.root)]
+    # A worker goes on for a while after the signal by which Python ends it.
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=image_reading.PATIENCE - 5)
+    assert ended.stderr.splitlines()[-1] == "bye"
 
 
 def test_validation_workers_end_with_their_images(images: ListedImages) -> None:

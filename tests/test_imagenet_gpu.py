@@ -1,15 +1,12 @@
 """ImageNet's task on a GPU: captured, compiled, decoding there, and several ranks that share one."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from conftest import ROOT, script_environment
 from nero.train import train
-from test_distributed import WORDS, assert_alike, start_of
+from test_distributed import WORDS, assert_alike, start_of, torchrun
 from test_distributed import prepare as prepare_ranks
 from whole_runs import assert_follows_the_cpu, prepare
 
@@ -44,12 +41,9 @@ def test_ranks_that_share_a_gpu_follow_one(tmp_path: Path, way: str) -> None:
     data = tmp_path / "data"
     config, one = prepare_ranks(tmp_path / "one", data, *words, "machine.capture=false")
     assert train(config)["status"] == "done"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += [str(ROOT / "scripts" / "train.py"), *WORDS, f"data_root={data}", *words]
-    command += ["machine.backend=gloo", f"machine.parallel={way}"]
-    env = {**script_environment(tmp_path), "PYTHONPATH": ":".join(sys.path)}
-    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
-    assert result.returncode == 0, result.stderr
+    process = torchrun(tmp_path, data, 2, *words, "machine.backend=gloo", f"machine.parallel={way}")
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
     _, two = prepare_ranks(tmp_path / "runs", data, *words)
     summary = two.read_summary()
     assert summary is not None

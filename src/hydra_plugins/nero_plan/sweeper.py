@@ -43,7 +43,8 @@ class PlanSweeper(BasicSweeper):
             _say(describe_outcomes(outcomes))
         failed = [outcome for outcome in outcomes if outcome["status"] in ("failed", "refused")]
         if failed:
-            sys.exit(f"{len(failed)} of {len(outcomes)} runs failed")
+            _say(f"{len(failed)} of {len(outcomes)} runs failed")
+            sys.exit(1)
         if any(outcome["status"] == "interrupted" for outcome in outcomes):
             _say("stopped before the end; the same command goes on from here")
         return outcomes

@@ -13,14 +13,13 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 from torchvision.transforms.v2.functional import pil_to_tensor
 
+from nero.data.image_folders import JPEG
+
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's pixels, by colour, as everybody normalises them."""
 
 FILL = tuple(round(255 * mean) for mean in MEAN)
 """What stands where an image could not be read: nothing, once normalised."""
-
-JPEG = [0xFF, 0xD8, 0xFF]
-"""How a JPEG file begins."""
 
 Window = Callable[[int, int], tuple[int, int, int, int]]
 """From an image's height and width to the part that is shown: top, left, height, width."""
@@ -44,7 +43,7 @@ def read(path: Path) -> Tensor:
 def decode(data: Tensor) -> Tensor:
     """Pixels of an image file, uint8 [3, height, width]: of a JPEG by torchvision, of all else by Pillow."""
     # Not other formats: of a damaged GIF, torchvision's decoder writes beyond its memory.
-    if data[: len(JPEG)].tolist() == JPEG:
+    if bytes(data[: len(JPEG)].tolist()) == JPEG:
         try:
             return decode_jpeg(data, mode=ImageReadMode.RGB)
         except RuntimeError:

@@ -15,6 +15,9 @@ import numpy as np
 # torchvision.datasets.folder.IMG_EXTENSIONS, for those who do without torchvision, which takes seconds to import.
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
+JPEG = b"\xff\xd8\xff"
+"""How a JPEG file begins, whatever it is called."""
+
 
 @dataclass(frozen=True, eq=False)
 class ListedImages:

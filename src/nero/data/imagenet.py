@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from nero.data.image_folders import ListedImages, absence, is_image, list_images, some
+from nero.data.image_folders import JPEG, ListedImages, absence, is_image, list_images, some
 from nero.data.sources import MissingData, command
 
 FOLDER = "imagenet"
@@ -39,7 +39,7 @@ SPLITS = {
 
 # How a file of each kind that has one of the suffixes begins. The suffix itself says little: one training image of
 # ImageNet is a PNG that is called JPEG.
-JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+PNG = b"\x89PNG\r\n\x1a\n"
 OTHER_KINDS = (b"BM", b"II*\0", b"MM\0*", *(b"P%d" % number for number in range(1, 7)))
 # Bytes at the end among which a JPEG's end marker is looked for: some cameras and programs write more after it. In the
 # compressed image it cannot occur: there an FF is followed by 00 or by another marker.
@@ -67,6 +67,10 @@ class Survey:
     unusable: tuple[str, ...]
     differences: tuple[str, ...]
     strays: tuple[str, ...]
+
+    @property
+    def problems(self) -> list[str]:
+        return [*self.unusable, *self.differences, *self.strays]
 
 
 def survey(data_root: Path | str) -> Survey:
@@ -97,8 +101,7 @@ def survey(data_root: Path | str) -> Survey:
 
 def problems(data_root: Path | str) -> list[str]:
     """One line for each way in which what is under the data root is not ImageNet, or holds files that are skipped."""
-    found = survey(data_root)
-    return [*found.unusable, *found.differences, *found.strays]
+    return survey(data_root).problems
 
 
 def require(data_root: Path | str) -> tuple[ListedImages, ListedImages]:

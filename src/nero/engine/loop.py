@@ -123,7 +123,6 @@ class Loop:
         # Outside of a capture learning rates are numbers, and a compiled step would be compiled anew for each.
         self.steps = steps(self.optimizers, settings.compile and settings.capture)
         self.look_every = AGREE_EVERY if settings.ranks.size > 1 else 1
-        self.checkpointed = time.monotonic()
         self.position = Position()
         # The number of the step, and of the first one whose loss was not finite (-1: none): on the device, so that a
         # step never has to ask the host.

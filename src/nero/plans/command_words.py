@@ -5,15 +5,21 @@ from collections.abc import Sequence
 
 
 def parse_with_settings(
-    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, lists: Sequence[str] = ()
 ) -> tuple[argparse.Namespace, list[str]]:
     """The options, and the words with `=`; ends with a message for any other word, and for an --out without its folder.
+
+    lists:  options that take several words, and with them settings that follow: those are told by their equals sign
 
     The folder is looked for now: a table that cannot be written would else be found out when it has been measured.
     """
     options, words = parser.parse_known_args(arguments)
     if unknown := [word for word in words if "=" not in word or word.startswith("--")]:
         parser.error(f"unknown argument {unknown[0]}")
+    for name in lists:
+        given = getattr(options, name)
+        words += [word for word in given if "=" in word]
+        setattr(options, name, [word for word in given if "=" not in word])
     if options.out and not options.out.parent.is_dir():
         parser.error(f"--out: there is no folder {options.out.parent}")
     return options, words

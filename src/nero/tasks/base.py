@@ -60,6 +60,10 @@ class Ranks(Protocol):
     def rank(self) -> int: ...
     @property
     def size(self) -> int: ...
+    @property
+    def local_size(self) -> int:
+        """How many of them share this machine."""
+
     def sum_(self, tensor: Tensor) -> None:
         """Put the sum over all ranks in the place of each one's tensor."""
 
@@ -70,6 +74,7 @@ class Alone:
 
     rank: int = 0
     size: int = 1
+    local_size: int = 1
 
     def sum_(self, tensor: Tensor) -> None:
         return

@@ -252,8 +252,7 @@ def _workers(context: Context) -> int:
     if context.data == "embedded":
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    beside = getattr(context.ranks, "local_size", 1)
-    return max(1, min(MOST_WORKERS, cores // beside))
+    return max(1, min(MOST_WORKERS, cores // context.ranks.local_size))
 
 
 def _decoder(context: Context, size: int, batch: int) -> Decode | None:
