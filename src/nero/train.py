@@ -32,7 +32,7 @@ from nero.engine.distributed import (
     own_device,
     spread,
 )
-from nero.engine.loop import Ending, Loop, Settings
+from nero.engine.loop import Ending, Loop, Position, Settings
 from nero.engine.seeding import SeedStreams, seed_global
 from nero.plans.config import ROOT, ConfigError, RunConfig
 from nero.runs.lock import RunBusy
@@ -123,7 +123,7 @@ def _carry_out(
             print(f"{run.run_id}  {remark}", file=sys.stderr, flush=True)
         run.write_config(config.identity)
         run.add_provenance(provenance(device_name(device, ranks)))
-        run.write_summary({**fixed, **_so_far(run, 0.0), "status": Status.RUNNING})
+        run.write_summary({**fixed, **_so_far(run, Position()), "status": Status.RUNNING})
         with interrupt.listening():
             loop.restore()
             place = loop.position
@@ -141,8 +141,8 @@ def _carry_out(
         raise
     except Exception as error:
         run.write_config(config.identity)
-        seconds = loop.position.seconds if loop else 0.0
-        summary = {**fixed, **_so_far(run, seconds), "status": Status.FAILED, "traceback": _traceback()}
+        reached = loop.position if loop else Position()
+        summary = {**fixed, **_so_far(run, reached), "status": Status.FAILED, "traceback": _traceback()}
         # Without a task no rank has one: they have agreed on that, and are still together.
         if ranks.size > 1 and task is not None:
             broken = f"rank {ranks.rank} failed: {type(error).__name__}: {error}"
@@ -361,11 +361,13 @@ def _task_summary(task: Task) -> dict[str, Any]:
     return {"metric": task.metric.as_dict(), "parameters": parameters, **remarks}
 
 
-def _so_far(run: RunDirectory, seconds: float) -> dict[str, Any]:
+def _so_far(run: RunDirectory, position: Position) -> dict[str, Any]:
     """What a run that has not ended well can say: no final value, since only the last epoch's counts."""
     return {
         "epochs_done": max((record["epoch"] for record in run.read_metrics()), default=0),
-        "seconds": round(seconds, 3),
+        "seconds": round(position.seconds, 3),
+        "joules": round(position.joules, 1),  # the store writes null where it is unknown
+        "gpu_processes": position.processes or None,
         "final": None,
         "final_metrics": {},
         "diverged_at": None,
@@ -374,7 +376,7 @@ def _so_far(run: RunDirectory, seconds: float) -> dict[str, Any]:
 
 
 def _result(run: RunDirectory, task: Task, ending: Ending) -> dict[str, Any]:
-    result = {**_so_far(run, ending.position.seconds), "status": ending.status or Status.RUNNING}
+    result = {**_so_far(run, ending.position), "status": ending.status or Status.RUNNING}
     if ending.status is Status.DONE:
         # A rank that does not write the run has no lines of it.
         last: Mapping[str, Any] = next(reversed(run.read_metrics()), {})

@@ -16,6 +16,7 @@ from nero.engine import seeding
 from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep, allow_capture
 from nero.engine.compilation import LargestShapeOnly, compile_networks, steps
 from nero.engine.distributed import ALONE, Ranks, average_buffers_, shard_like, whole
+from nero.engine.energy import EnergyCounter
 from nero.engine.interrupt import stop_reason
 from nero.engine.precision import autocast, set_precision
 from nero.engine.schedules import Schedule
@@ -45,9 +46,11 @@ class Settings:
 
 @dataclass
 class Position:
-    """Where training stands: whole epochs done, steps done in the current one, and the time it took.
+    """Where training stands: whole epochs done, steps done in the current one, and what it took.
 
     epoch_seconds:  since the last line of the log
+    joules:         used by the GPU meanwhile; NaN where that is unknown, for good: of a part there is no telling
+    processes:      the most that were seen to compute on that GPU, this one included; 0 where unknown
     """
 
     epoch: int = 0
@@ -55,6 +58,8 @@ class Position:
     total_steps: int = 0
     seconds: float = 0.0
     epoch_seconds: float = 0.0
+    joules: float = math.nan
+    processes: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,8 @@ class Loop:
         # Outside of a capture learning rates are numbers, and a compiled step would be compiled anew for each.
         self.steps = steps(self.optimizers, settings.compile and settings.capture)
         self.look_every = AGREE_EVERY if settings.ranks.size > 1 else 1
-        self.position = Position()
+        self.position = Position(joules=0.0)
+        self.energy = EnergyCounter(device)
         # The number of the step, and of the first one whose loss was not finite (-1: none): on the device, so that a
         # step never has to ask the host.
         self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
@@ -135,6 +141,7 @@ class Loop:
         self.step = CapturedStep(self._step) if self.settings.capture else self._step
         self.task.before_training(self._as_step)
         self.checkpointed = self.clock = time.monotonic()
+        self.joules = self.energy.joules()
 
     def run(self) -> Ending:
         """Go on to the end, to divergence, or to a request to stop."""
@@ -218,7 +225,7 @@ class Loop:
         if not math.isfinite(first):
             return None
         first_bad = int(first)
-        self._count_time()
+        self._count_costs()
         where = {"epoch": first_bad // self.task.steps_per_epoch + 1, "step": first_bad + 1}
         return Ending(Status.DIVERGED, self.position, diverged_at=where)
 
@@ -230,7 +237,7 @@ class Loop:
         metrics = self._evaluate()
         traces = task.traces()
         task.meters.reset_()
-        self._count_time()
+        self._count_costs()
         record: dict[str, Any] = {
             "epoch": position.epoch,
             "step": position.total_steps,
@@ -264,17 +271,20 @@ class Loop:
         if self.task.metric.key not in last and last.get("epoch") == self.position.epoch:
             self.run_directory.replace_last_metrics({**self._evaluate(), **last})
 
-    def _count_time(self) -> None:
-        now = time.monotonic()
-        self.position.seconds += now - self.clock
-        self.position.epoch_seconds += now - self.clock
-        self.clock = now
+    def _count_costs(self) -> None:
+        position, now, joules = self.position, time.monotonic(), self.energy.joules()
+        position.seconds += now - self.clock
+        position.epoch_seconds += now - self.clock
+        # Of several ranks' cards each rank knows one.
+        position.joules += joules - self.joules if self.settings.ranks.size == 1 else math.nan
+        position.processes = max(position.processes, self.energy.processes())
+        self.clock, self.joules = now, joules
 
     # checkpoints
 
     def checkpoint(self) -> None:
         """Write the whole state, so that `restore` goes on as if nothing had happened, on any number of ranks."""
-        self._count_time()
+        self._count_costs()
         position, ranks = self.position, self.settings.ranks
         average_buffers_(self.task.networks(), ranks)
         state = {
