@@ -34,7 +34,7 @@ data: $(READY)  ## get and check the real data sets (DATA="mnist cifar10 wikitex
 
 smoke: $(READY)  ## the whole chain on embedded data, in minutes on a laptop: train, sweep, table, figure
 	NERO_RUNS=$(SMOKE_STORE) $(PY) scripts/train.py --multirun experiment=smoke machine=cpu $(ARGS)
-	$(PY) scripts/report.py smoke --store $(SMOKE_STORE) --out results/smoke
+	$(PY) scripts/report.py smoke --page --store $(SMOKE_STORE) --out results/smoke
 
 test: $(READY)  ## all tests (CPU only; those for a GPU or for real data skip themselves with a reason)
 	$(PY) -m pytest $(WORKERS)

@@ -26,7 +26,7 @@ from nero.data.sources import MissingData
 from nero.engine.precision import autocast, set_precision
 from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ConfigError, compose
-from nero.report.table_formats import markdown_line
+from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words, versions
 from nero.tasks.cgan import ConditionalGAN
 from nero.tasks.fid_of_images import NoJudge

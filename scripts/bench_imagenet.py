@@ -33,7 +33,7 @@ from nero.data.sources import MissingData
 from nero.engine.loop import Loop
 from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ConfigError, RunConfig, compose
-from nero.report.table_formats import markdown_line
+from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words, versions
 from nero.runs.store import Store
 from nero.tasks.imagenet import ImageNet

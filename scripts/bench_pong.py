@@ -28,7 +28,7 @@ from nero.games.atari import AtariGames
 from nero.games.base import GameError
 from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ROOT, ConfigError, compose
-from nero.report.table_formats import markdown_line
+from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words, versions
 from nero.runs.store import Store
 

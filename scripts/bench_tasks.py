@@ -24,7 +24,7 @@ from nero.atomic import write_atomic
 from nero.data.sources import MissingData
 from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ConfigError, compose
-from nero.report.table_formats import markdown_line
+from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_version, versions
 from nero.runs.tracking import seconds_per_epoch
 

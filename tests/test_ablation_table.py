@@ -143,7 +143,7 @@ def test_embedded_runs_never_stand_beside_the_papers_numbers(store: Store) -> No
 def test_latex_ticks_and_sets_optimisers_apart(store: Store) -> None:
     text = to_latex(ablation_table(store))
     lines = text.splitlines()
-    assert r"\begin{tabular}{lllcc}" in lines
+    assert r"\begin{tabular}{lllccc}" in lines
     assert any(line.startswith(r"Nero & \checkmark{} &  & missing & 11.99 $\pm$ 0.14") for line in lines)
     assert text.count(r"\addlinespace") == 2
     assert text.isascii()

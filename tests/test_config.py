@@ -46,6 +46,14 @@ def test_a_config_at_another_rate_and_seed_is_the_one_composed_with_them() -> No
     assert derived.identity == composed.identity
 
 
+@pytest.mark.parametrize("words", [[], ["+task.twice=${optim.lr}"], ["+task.number=${seed}"], ["optim=adam", "seed=3"]])
+def test_the_quick_way_to_an_identity_is_the_same(words: list[str]) -> None:
+    config = compose(words)
+    for lr, seed in ((0.1, 0), (1.0, 2), (1e-4, 7)):
+        composed = compose([*words, f"optim.lr={lr}", f"seed={seed}"])
+        assert config.identity_at(lr, seed) == config.at(lr, seed).identity == composed.identity
+
+
 def test_a_task_can_change_an_optimisers_settings_and_the_command_line_has_the_last_word() -> None:
     def betas(*words: str) -> list[float]:
         return compose(words).identity["optim"]["betas"]

@@ -474,7 +474,7 @@ def any_table(request: pytest.FixtureRequest, store: Store) -> Table:
 def test_markdown_has_equal_column_counts(any_table: Table) -> None:
     counts = {len(row) for row in markdown_rows(to_markdown(any_table))}
     columns = 2 + bool(any_table.source) + len(any_table.optims)
-    assert counts == {len(any_table.listing.heads) + 2 if any_table.listing else columns}
+    assert counts == {len(any_table.listing.heads) + 3 if any_table.listing else columns}
 
 
 def test_latex_balances_and_escapes(any_table: Table) -> None:

@@ -22,7 +22,7 @@ class EnergyCounter:
         return math.nan if self._handle is None else self._ask("nvmlDeviceGetTotalEnergyConsumption", math.nan) / 1e3
 
     def processes(self) -> int:
-        """How many compute on the card now; 0 where that is unknown."""
+        """How many compute on the card now, the server of CUDA's MPS included; 0 where that is unknown."""
         return len(self._ask("nvmlDeviceGetComputeRunningProcesses", ()))
 
     def _ask(self, function: str, otherwise: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from nero.plans.config import ROOT, ConfigError, RunConfig, compose, names
+from nero.plans.config import ROOT, ConfigError, RunConfig, compose, names, run_id
 from nero.runs.store import Status, is_settled
 
 EXPERIMENTS = ROOT / "experiments"
@@ -67,9 +67,13 @@ class Cell:
         return compose(self.words)
 
     def run(self, lr: float, seed: int) -> PlannedRun:
-        config = self._config.at(lr, seed)
         overrides = (*self.words, f"optim.lr={lr!r}", f"seed={seed}")
-        return PlannedRun(config.run_id, self.task, self.optim, lr, seed, config.epochs, overrides)
+        identity = self.identity_at(lr, seed)
+        return PlannedRun(run_id(identity), self.task, self.optim, lr, seed, identity["task"]["epochs"], overrides)
+
+    def identity_at(self, lr: float, seed: int) -> dict[str, Any]:
+        """What such a run is, as its config.yaml has it."""
+        return self._config.identity_at(lr, seed)
 
     def setting(self, key: str) -> Any:
         """What the config of the cell's runs says under a dotted key; None where it has no such key.

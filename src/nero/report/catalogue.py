@@ -31,6 +31,9 @@ from nero.report import (
     pong_figure,
     sample_strips,
 )
+from nero.report.costs import RUNS_NAME, costs, costs_of_runs
+from nero.report.sensitivity import sensitivity
+from nero.report.sheets import Printed
 from nero.report.tables import Listing, Table, build_table
 from nero.runs.store import Status, Store
 
@@ -56,8 +59,15 @@ class Evidence:
         return frame.load_traces(self.store, self._run_ids)
 
     @property
-    def _run_ids(self) -> frozenset[str]:
+    def logged(self) -> frozenset[str]:
+        """Ids of all settled runs that the experiment asks for."""
         return frozenset(run_id for state in self.states for run_id in state.logged)
+
+    @property
+    def _run_ids(self) -> frozenset[str]:
+        """Of those whose curves are drawn: at the learning rates that lead."""
+        runs = (run for state in self.states for run in state.at_leading.values() if run is not None)
+        return frozenset(run["run_id"] for run in runs)
 
     def gaps(self) -> list[str]:
         """What is missing, a line per row and reason: whose runs, and which of those failed."""
@@ -83,6 +93,7 @@ class Contents:
     figures: Mapping[str, Callable[[Evidence], Figure]] = field(default_factory=dict)  # by file name
     numbers: Mapping[str, Callable[[Evidence], str]] = field(default_factory=dict)  # figures as Markdown, likewise
     listing: Listing | None = None  # where the table has a line for each cell
+    samples: str = ""  # that one of the figures which shows what its GANs draw
 
 
 def _learning_curves(evidence: Evidence) -> Figure:
@@ -111,7 +122,6 @@ def _of_epochs(make: Callable[[Sequence[CellState], pd.DataFrame], Made]) -> Cal
 
 
 CATALOGUE: dict[str, Contents] = {
-    "mnist": Contents(paper.mnist, {"figure3": _figure3}, {"figure3": _figure3_numbers}),
     "table1": Contents(
         paper.table1,
         {
@@ -126,7 +136,14 @@ CATALOGUE: dict[str, Contents] = {
             "figure6": _figure6_numbers,
             "figure7": _of_epochs(figure7_numbers.to_markdown),
         },
+        samples="figure4_samples",
     ),
+    "ablation": Contents(
+        paper.ablation,
+        {"figure1": _of_epochs(cifar_figures.figure1), "figure2": _of_epochs(cifar_figures.figure2)},
+        listing=constraints.LISTING,
+    ),
+    "mnist": Contents(paper.mnist, {"figure3": _figure3}, {"figure3": _figure3_numbers}),
     "pong": Contents(
         paper.table1,
         {"figure8": _of_epochs(pong_figure.figure8)},
@@ -138,16 +155,13 @@ CATALOGUE: dict[str, Contents] = {
         {"figure9": _of_epochs(figure9_numbers.to_markdown)},
         imagenet_settings.LISTING,
     ),
-    "ablation": Contents(
-        paper.ablation,
-        {"figure1": _of_epochs(cifar_figures.figure1), "figure2": _of_epochs(cifar_figures.figure2)},
-        listing=constraints.LISTING,
-    ),
     "checks": Contents(paper.checks, {"checks": _learning_curves}),
 }
-"""By experiment; all of it is made where no experiment is named."""
+"""By experiment, the paper's tables first; all of it is made where no experiment is named."""
 
-ON_REQUEST: dict[str, Contents] = {"smoke": Contents(figures={"smoke": _learning_curves, "samples": _samples})}
+ON_REQUEST: dict[str, Contents] = {
+    "smoke": Contents(figures={"smoke": _learning_curves, "samples": _samples}, samples="samples")
+}
 """Likewise, but made only for whoever names it: its runs are in a store of their own.
 
 An experiment that is in neither gets its table and its learning curves, with no numbers of the paper's.
@@ -166,6 +180,16 @@ def gather(name: str, store: Store, summaries: Mapping[str, Summary] | None = No
     return Evidence(experiment, tuple(survey(cell, found) for cell in experiment.cells), found, store)
 
 
+TELLING = {
+    "figure5": "Figure 5, CIFAR-10: ours beside the paper's final errors",
+    "figure7": "Figure 7, translation: ours and the authors'",
+    "figure8": "Figure 8, Pong: ours beside the paper's final rewards",
+    "figure4_samples": "Samples of the four GANs of Figure 4 from the same z over the epochs",
+    "figure3": "Figure 3, MNIST: ours and the authors'",
+}
+"""Figures that a first look at the suite should have, and what they show in a line."""
+
+
 def make_table(evidence: Evidence) -> Table:
     contents = _contents(evidence)
     published = contents.published() if contents.published else None
@@ -180,6 +204,28 @@ def make_figures(evidence: Evidence) -> dict[str, Figure]:
 def make_numbers(evidence: Evidence) -> dict[str, str]:
     """What figures show, as Markdown, by file name."""
     return {name: make(evidence) for name, make in _contents(evidence).numbers.items()}
+
+
+def sampled(experiments: Sequence[Evidence]) -> Sequence[CellState]:
+    """Cells of the first experiment whose samples are shown, if any."""
+    return next((evidence.states for evidence in experiments if sample_figure(evidence)), ())
+
+
+def sample_figure(evidence: Evidence) -> str:
+    """The name of its figure of samples, if it has one."""
+    return _contents(evidence).samples
+
+
+def make_overviews(experiments: Sequence[Evidence]) -> tuple[Printed, ...]:
+    """Tables over several experiments: what they share counts once."""
+    states = [state for evidence in experiments for state in evidence.states]
+    return sensitivity(states), costs(states)
+
+
+def make_records(experiments: Sequence[Evidence]) -> dict[str, Sequence[Mapping[str, str]]]:
+    """What overviews sum up, line by line, by file name."""
+    states = [state for evidence in experiments for state in evidence.states]
+    return {RUNS_NAME: costs_of_runs(states)}
 
 
 def _contents(evidence: Evidence) -> Contents:

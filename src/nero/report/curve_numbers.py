@@ -8,7 +8,7 @@ from nero.plans.plan import CellState
 from nero.report import cells, curves
 from nero.report.panel import Curve
 from nero.report.search_numbers import shown
-from nero.report.table_formats import markdown_line
+from nero.report.sheet_markdown import markdown_line
 
 
 def epoch_lines(

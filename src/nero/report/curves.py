@@ -31,7 +31,8 @@ def against(frame: pd.DataFrame, key: str, x: str, unit: float) -> pd.DataFrame:
 def block_means(frame: pd.DataFrame) -> pd.DataFrame:
     """Each seed's values over BLOCK iterations, placed at the last of them: single batches are too noisy to compare."""
     last = -(-frame.iteration // BLOCK) * BLOCK
-    return frame.assign(iteration=last).groupby(["seed", "iteration"])[["value"]].mean().reset_index()
+    whose = [name for name in ("run_id", "seed") if name in frame]
+    return frame.assign(iteration=last).groupby([*whose, "iteration"])[["value"]].mean().reset_index()
 
 
 def by_seed(frame: pd.DataFrame, x: str, factor: float) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from nero.plans.plan import CellState
 from nero.report import cells, style
 from nero.report.curves import at_leading, by_seed, name
+from nero.report.recorded import Series, record
 from nero.report.units import rate, scale
 
 
@@ -43,7 +44,8 @@ def draw_optimisers(axes: Axes, states: Sequence[CellState], curves: pd.DataFram
             ours = of_cell(state, curves, key, whose, notes)
             label = f"{style.name(optim)}{rate_text(state.leading_lr)}"
             linestyle = style.VARIANT if varied else style.OURS
-            draw(axes, ours, "epoch", scale(key), palette[optim], label, linestyle, planned=len(state.cell.seeds))
+            planned = len(state.cell.seeds)
+            draw(axes, ours, "epoch", scale(key), palette[optim], style.name(optim), label, linestyle, planned)
 
 
 def of_cell(state: CellState, frame: pd.DataFrame, key: str, whose: str, notes: Notes) -> pd.DataFrame:
@@ -65,13 +67,14 @@ def draw(
     x: str,
     factor: float,
     colour: str,
+    group: str,
     label: str,
     linestyle: str = style.OURS,
     planned: int = 0,
 ) -> Line2D | None:
     """Mean over seeds as a line and their range as a band, as far as every seed goes; `planned` seeds are expected.
 
-    Where a seed's value is not finite there is a gap.
+    Where a seed's value is not finite there is a gap. `group` is what the curve is switched on and off with.
     """
     seeds = by_seed(frame, x, factor)
     if seeds.empty:
@@ -86,9 +89,12 @@ def draw(
     [line] = axes.plot(at, means, linestyle, color=shade, label=label)
     if lone := _lone(means):  # through one point alone no line can be seen
         line.set(marker=".", markevery=lone)
+    low = high = None
     if ours:  # the authors' range is left out: two bands of one colour could not be told apart
         low, high = seeds.min(axis=1).to_numpy(), seeds.max(axis=1).to_numpy()
         axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+    runs = tuple(frame.run_id.unique()) if "run_id" in frame else ()
+    record(axes).series.append(Series(group, label, shade, linestyle, at, means, low, high, runs))
     return line
 
 
@@ -106,7 +112,7 @@ def draw_authors(
     for optim in style.in_order(authors.optim):
         theirs = authors[authors.optim == optim]
         label = f"{style.name(optim)}, authors{rate_text(theirs.lr.iloc[0])}"
-        lines[optim] = draw(axes, theirs, "epoch", factor, palette[optim], label, style.THEIRS)
+        lines[optim] = draw(axes, theirs, "epoch", factor, palette[optim], style.name(optim), label, style.THEIRS)
     return lines
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from nero.plans.plan import CellState
 from nero.report import cells, curves, paper
 from nero.report.search_numbers import search_lines, shown
-from nero.report.table_formats import markdown_line
+from nero.report.sheet_markdown import markdown_line
 from nero.report.units import number, rate, scale
 
 KEY = paper.ACCURACY["key"]

@@ -9,7 +9,7 @@ from nero.report import cells, curves, paper
 from nero.report.curve_numbers import mean_at, why_ended
 from nero.report.panel import Curve, of_task
 from nero.report.search_numbers import search_lines, shown
-from nero.report.table_formats import markdown_line
+from nero.report.sheet_markdown import markdown_line
 from nero.report.units import rate
 
 KEY = paper.PERPLEXITY["key"]

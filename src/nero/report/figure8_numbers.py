@@ -14,7 +14,7 @@ from nero.report.curve_numbers import mean_at, why_ended
 from nero.report.panel import Curve, of_task
 from nero.report.pong_figure import REWARD, STEPS, rewards
 from nero.report.search_numbers import search_lines, seed_lines
-from nero.report.table_formats import markdown_line
+from nero.report.sheet_markdown import markdown_line
 
 MILLIONS = tuple(range(1, paper.PONG_MILLIONS + 1))
 NEAR = 0.01  # million steps: what is logged, every 10 updates, is never farther from any of them

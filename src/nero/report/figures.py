@@ -39,10 +39,11 @@ def _reparameterised(axes: Axes, states: Sequence[CellState], traces: pd.DataFra
     for sigma, state in by_sigma.items():
         ours = of_cell(state, traces, key, f"σ = {sigma}", notes)
         planned = len(state.cell.seeds)
-        draw(axes, block_means(ours), "iteration", scale(key), palette[sigma], f"σ = {sigma}", planned=planned)
+        whose = f"σ = {sigma}"
+        draw(axes, block_means(ours), "iteration", scale(key), palette[sigma], whose, whose, planned=planned)
     for sigma, colour in palette.items():
         theirs = block_means(authors[authors.sigma == sigma])
-        draw(axes, theirs, "iteration", scale(key), colour, f"σ = {sigma}, authors", style.THEIRS)
+        draw(axes, theirs, "iteration", scale(key), colour, f"σ = {sigma}", f"σ = {sigma}, authors", style.THEIRS)
     axes.set(xlabel=f"iteration (means over {BLOCK})", ylabel=shown_metric(paper.ACCURACY).label, ylim=PER_CENT)
     style.head(axes, "5 layers, reparameterised, Adam", notes.lines())
     style.legend_below(axes)

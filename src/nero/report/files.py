@@ -1,23 +1,31 @@
 """What of a report is written where, and whether what is committed is what the runs give."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from nero.atomic import write_atomic
 from nero.report import style
-from nero.report.table_formats import FORMATS
-from nero.report.tables import Table
+from nero.report.sheets import Printed
+from nero.report.table_formats import FORMATS, records_csv
+
+RUNS = "../runs"
+"""Where the store lies from a table, unless it is elsewhere."""
 
 
-def table_files(table: Table) -> dict[Path, bytes]:
-    """Path under the results folder -> content."""
-    return {Path("tables") / f"{table.name}.{ending}": to(table).encode() for ending, to in FORMATS.items()}
+def table_files(printed: Printed, runs: str = RUNS) -> dict[Path, bytes]:
+    """Path under the results folder -> content. `runs` is where the store lies from there, for links."""
+    return {Path("tables") / f"{printed.name}.{ending}": to(printed, runs).encode() for ending, to in FORMATS.items()}
 
 
 def number_files(numbers: Mapping[str, str]) -> dict[Path, bytes]:
     return {Path("tables") / f"{name}.md": text.encode() for name, text in numbers.items()}
+
+
+def record_files(records: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[Path, bytes]:
+    """Lists that are no tables to be read, as CSV alone."""
+    return {Path("tables") / f"{name}.csv": records_csv(lines).encode() for name, lines in records.items()}
 
 
 def figure_files(figures: Mapping[str, Figure]) -> dict[Path, bytes]:

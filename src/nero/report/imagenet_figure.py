@@ -15,6 +15,7 @@ from nero.report import cells, paper, style
 from nero.report.imagenet_settings import BASELINE, COLOURS, name
 from nero.report.log_scale import LogScale
 from nero.report.panel import Curve
+from nero.report.recorded import record
 from nero.report.rows_of_panels import Followed, draw_row
 
 TRAINING, VALIDATION = "train/error", paper.ERROR["key"]
@@ -66,6 +67,7 @@ def figure9(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
 
 def _draw_target(axes: Axes) -> None:
     """Before the scale is fitted, so that it is in sight; its words stand below it, where curves come at their end."""
+    record(axes).rule = (paper.IMAGENET_TARGET, TARGET)
     ends = (0, paper.IMAGENET_EPOCHS)
     axes.plot(ends, [paper.IMAGENET_TARGET] * 2, style.TARGET, color=GREY, linewidth=0.7, zorder=1)
     below: Any = {"xytext": (0, -3), "textcoords": "offset points", "va": "top"}

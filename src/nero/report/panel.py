@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from nero.plans.plan import Cell, CellState
 from nero.report import cells, paper, style
 from nero.report.drawing import Notes, draw, draw_authors, of_cell, rate_text
+from nero.report.recorded import Mark, record
 from nero.report.units import number, scale
 
 # In parts of the training's length:
@@ -97,7 +98,7 @@ def _ours(
     for curve in shown:
         ours = of_cell(curve.state, curves, key, curve.name, notes)
         planned = len(curve.cell.seeds)
-        lines.append(draw(axes, ours, span.x, scale(key), curve.colour, curve.label, planned=planned))
+        lines.append(draw(axes, ours, span.x, scale(key), curve.colour, curve.name, curve.label, planned=planned))
     margin = MARGIN * span.end
     axes.set(xlabel=span.label, xlim=(-margin, span.end + margin))
     axes.set_xticks(range(0, span.end + 1, span.end // TICKS))
@@ -129,6 +130,7 @@ def _published(
         label = f"{curve.name}, paper: {number(result.mean)} ± {number(result.std)}{rate_text(result.lr)}"
         look = {"color": style.darker(curve.colour), "ecolor": curve.colour, **MARK}
         marks.append(axes.errorbar(_place(end, place), result.mean, result.std, label=label, **look))
+        record(axes).marks.append(Mark(curve.name, label, curve.colour, result.mean, result.std))
     if place:
         begin, close = (_place(end, edge) for edge in (0.5, place + 0.5))
         axes.axvspan(begin, close, color="#000000", alpha=0.06, linewidth=0)

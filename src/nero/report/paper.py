@@ -89,6 +89,41 @@ IMAGENET_EPOCHS = 90
 IMAGENET_MOMENTUM, IMAGENET_DECAY = 0.9, 0.0001
 """Of its SGD on ImageNet (Appendix A); the other curve of SGD goes without the weight decay."""
 
+
+@dataclass(frozen=True)
+class Hours:
+    """How long a run took the authors, of wall clock."""
+
+    hours: float
+    device: str
+    gpus: int = 1
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.hours * self.gpus
+
+    def __str__(self) -> str:
+        many = f"{self.gpus} x " if self.gpus > 1 else ""
+        return (
+            f"{self.hours:g} h on {many}{self.device}"
+            if self.hours >= 1
+            else f"{60 * self.hours:g} min on {self.device}"
+        )
+
+
+HOURS = {
+    REPARAM: Hours(1 / 60, "P100"),
+    DEEP: Hours(0.5, "P100"),
+    CGAN: Hours(3, "2080 Ti"),
+    VGG11: Hours(1, "2080 Ti"),
+    RESNET18: Hours(2, "2080 Ti"),
+    WIKITEXT2: Hours(0.25, "2080 Ti"),
+    MULTI30K: Hours(1, "2080 Ti"),
+    PONG: Hours(1.5, "2080 Ti"),
+    IMAGENET: Hours(45, "2080 Ti", gpus=4),
+}
+"""By task, about, from Appendix A. MNIST's networks were trained on a GPU that it does not know, and timed on this."""
+
 OOTB_LR = 0.01
 """The learning rate of Nero out of the box (Algorithm 1)."""
 

@@ -14,7 +14,7 @@ from nero.plans.plan import CellState, Summary
 from nero.report import cells, paper, style
 from nero.report.drawing import rate_text
 from nero.report.panel import Curve, of_task
-from nero.report.units import number, scale
+from nero.report.units import number, rate, scale
 from nero.runs.store import RunDirectory, Store
 
 CLASSES = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "lorry")
@@ -47,6 +47,25 @@ class Strip:
     faults: tuple[str, ...]  # what is to be said of pictures that cannot be shown
 
 
+@dataclass(frozen=True)
+class Shown:
+    """A run whose samples stand for an optimiser."""
+
+    curve: Curve
+    run: Summary
+
+    @property
+    def detail(self) -> str:
+        """Such as "η = 0.01, seed 0, FID 15.74"."""
+        return f"η = {rate(self.run['lr'])}, seed {self.run['seed']}, {_end(self.run)}"
+
+
+def shown_runs(states: Iterable[CellState]) -> list[Shown]:
+    """One for each optimiser on the GAN that has any run at its leading learning rate."""
+    pairs = ((curve, _run(curve.state)) for curve in of_task(paper.CGAN, states))
+    return [Shown(curve, run) for curve, run in pairs if run is not None]
+
+
 @style.house_style()
 def samples(states: Sequence[CellState], store: Store) -> Figure:
     """Each optimiser at its leading learning rate: by epoch from left to right, a row per class, each with its own z.
@@ -55,7 +74,7 @@ def samples(states: Sequence[CellState], store: Store) -> Figure:
     """
     shown = of_task(paper.CGAN, states)
     runs = [_run(curve.state) for curve in shown]
-    embedded = any(map(_embedded, shown, runs))
+    embedded = any(map(is_embedded, shown, runs))
     data = "embedded data, not the paper's" if embedded else "CIFAR-10"
     across = min(ACROSS, max(1, len(shown)))
     title = textwrap.fill(f"Class-conditional GAN ({data}): samples from the same z by epoch", TITLE * across)
@@ -97,7 +116,7 @@ def _run(state: CellState) -> Summary | None:
     return next((run for run in state.at_leading.values() if run is not None), None)
 
 
-def _embedded(curve: Curve, run: Summary | None) -> bool:
+def is_embedded(curve: Curve, run: Summary | None) -> bool:
     return cells.is_embedded(curve.cell) or (run is not None and run.get("data") != "real")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from nero.plans.plan import Cell, CellState, Summary
 from nero.report import cells, style
-from nero.report.table_formats import markdown_line
+from nero.report.sheet_markdown import markdown_line
 from nero.report.units import number, rate, scale
 
 

@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
+from nero.report.recorded import RecordedAxes, record
+
 OPTIMS = {
     "nero": ("Nero", "#D55E00"),
     "nero_tuned": ("Nero tuned", "#882255"),
@@ -109,15 +111,17 @@ def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (4.6
     width, height = size
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     figure.suptitle(title, fontsize=10)
-    axes = figure.subplots(rows, columns, squeeze=False)
+    axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"axes_class": RecordedAxes})
     return figure, list(axes.flat)
 
 
 def head(axes: Axes, title: str, notes: Iterable[str], width: int = 62) -> None:
     """A panel's title, and below it what is to be said on its face, in lines of `width` letters."""
+    shown = record(axes)
+    shown.title, shown.notes = title, tuple(notes)
     # A setting (lr = 1) and a short remark in brackets are kept on one line: textwrap breaks at the plain space only.
     whole = re.compile(r"\([^()]{1,30}\)| = ")
-    kept = (whole.sub(lambda found: found[0].replace(" ", "\xa0"), text) for text in (title, *notes))
+    kept = (whole.sub(lambda found: found[0].replace(" ", "\xa0"), text) for text in (title, *shown.notes))
     lines = [line.replace("\xa0", " ") for text in kept for line in textwrap.wrap(text, width)]
     axes.set_title("\n".join(lines), loc="left")
 

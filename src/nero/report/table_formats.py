@@ -1,41 +1,19 @@
-"""A table as Markdown, CSV and LaTeX. The same table gives the same bytes everywhere."""
+"""The table of an experiment laid out, and as Markdown, CSV and LaTeX. The same table gives the same bytes anywhere."""
 
 import csv
 import io
 import itertools
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
-from nero.report import cells, style
+from nero.report import cells, sheet_latex, sheet_markdown, style
 from nero.report.cells import Standing
+from nero.report.sheets import Printed, RunLink, Sheet, Text
 from nero.report.tables import Entry, Listing, Row, Table
 from nero.report.units import ShownMetric, number, rate
+from nero.report.verdicts import RULE, Verdict
 
 ARROWS = {"min": "↓", "max": "↑"}
 EMBEDDED = "Embedded data, not the paper's: these numbers say that the chain works and mean nothing beside the paper's."
-
-
-@dataclass(frozen=True)
-class Text:
-    """The words of one place: a value, which may be emphasised, and what is to be known about it."""
-
-    value: str
-    detail: str = ""
-    rank: int | None = None
-    code: str = ""  # a name that the project's files have, before the value
-
-
-Line = list[Text]
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table laid out, before any format: column heads, and lines in blocks that stand together."""
-
-    heads: list[str]
-    blocks: list[list[Line]]
-    left: int  # columns that say what a line is; the others hold numbers
 
 
 def entry_text(entry: Entry) -> Text:
@@ -56,7 +34,34 @@ def entry_text(entry: Entry) -> Text:
         details.append(f"incomplete: {cells.gap(result.state)}")
     if result.lr is not None and entry.mean is not None:
         details.append(f"η = {rate(result.lr)}")
-    return Text(value, ", ".join(details), entry.rank)
+    return Text(value, ", ".join(details), entry.rank, runs=_runs(entry), cell=_name(entry), verdict=_verdict(entry))
+
+
+def _runs(entry: Entry) -> tuple[RunLink, ...]:
+    """Those that the value is of: the seeds at the leading learning rate or, where none leads, what has diverged."""
+    result = entry.result
+    if result.runs:
+        return tuple(RunLink(f"seed {run['seed']}", run["task"], run["run_id"]) for run in result.runs)
+    searched = (run for run in result.state.search.values() if run is not None)
+    return tuple(RunLink(f"η = {rate(run['lr'])}", run["task"], run["run_id"]) for run in searched)
+
+
+def _name(entry: Entry) -> str:
+    cell = entry.result.state.cell
+    return "|".join((cell.task, cells.variant_text(cell.variant), cell.optim))
+
+
+def _verdict(entry: Entry) -> str:
+    return str(entry.verdict or "")
+
+
+def verdict_text(entry: Entry) -> Text:
+    """Such as "within (+0.53 σ)"; of a cell that is not settled it is so far."""
+    if entry.verdict is None:
+        return Text("")
+    so_far = "" if entry.result.settled or entry.verdict is Verdict.MISSING else " so far"
+    distance = "" if entry.deviation is None else f"{entry.deviation:+.2f} σ"
+    return Text(f"{entry.verdict}{so_far}", distance, verdict=str(entry.verdict))
 
 
 def published_text(entry: Entry) -> Text:
@@ -84,11 +89,17 @@ def notes(table: Table) -> str:
         said.append(f"Task: {', '.join(dict.fromkeys(row.task for row in table.rows))}.")
     if arithmetic := _arithmetic(table):
         said.append(arithmetic)
+    if _judged(table):
+        said.append(RULE)
     if table.remark:
         said.append(table.remark)
     if not table.complete:
         said.append(f"A {ranked} with unfinished cells is not ranked; an incomplete cell shows what is logged so far.")
     return " ".join(said)
+
+
+def _judged(table: Table) -> bool:
+    return any(entry.verdict for row in table.rows for entry in row.entries.values())
 
 
 def _arithmetic(table: Table) -> str | None:
@@ -116,7 +127,7 @@ def lay_out(table: Table) -> Sheet:
 
 
 def _grid(table: Table) -> Sheet:
-    """A block per row: a line of ours and, where there are numbers of the paper's, one of those below it."""
+    """A block per row: a line of ours and, where there are numbers of the paper's, those and our verdicts below it."""
     heads = ["task", "metric", *([""] if table.source else [])]
     blocks = []
     for row in table.rows:
@@ -127,8 +138,11 @@ def _grid(table: Table) -> Sheet:
         theirs = [published_text(entry) if entry else Text("") for entry in entries]
         first = [label, Text(_heading(row.metric))]
         if table.source:
-            below = [Text(""), Text(""), Text(table.source), *theirs]
-            blocks.append([[*first, Text("ours"), *ours], below])
+            below = [[Text(""), Text(""), Text(table.source), *theirs]]
+            if any(entry and entry.verdict for entry in entries):
+                verdicts = [verdict_text(entry) if entry else Text("") for entry in entries]
+                below.append([Text(""), Text(""), Text("verdict"), *verdicts])
+            blocks.append([[*first, Text("ours"), *ours], *below])
         else:
             blocks.append([[*first, *ours]])
     return Sheet([*heads, *map(style.name, table.optims)], blocks, len(heads))
@@ -138,112 +152,49 @@ def _listed(table: Table, listing: Listing) -> Sheet:
     """A line per cell, ours and the paper's side by side; lines with the same first word are a block."""
     [metric] = {_heading(row.metric) for row in table.rows}
     heads = [*listing.heads, *(f"{metric}, {whose}".lstrip(", ") for whose in ("ours", table.source) if whose)]
+    heads += ["verdict"] * _judged(table)
     lines = []
     for entry in (entry for row in table.rows for entry in row.entries.values()):
         theirs = [published_text(entry)] if table.source else []
+        theirs += [verdict_text(entry)] * _judged(table)
         lines.append([*map(Text, listing.words(entry.result.state.cell)), entry_text(entry), *theirs])
     blocks = [list(block) for _, block in itertools.groupby(lines, key=lambda line: line[0].value)]
     return Sheet(heads, blocks, len(listing.heads))
 
 
-# Markdown
+# Formats
 
 
-def to_markdown(table: Table) -> str:
-    sheet = lay_out(table)
-    lines = [f"# {table.title}", ""]
-    if table.embedded:
-        lines += [f"**{EMBEDDED}**", ""]
-    lines += [markdown_line(sheet.heads), markdown_line(["---"] * len(sheet.heads))]
-    lines += [markdown_line([_markdown_cell(text) for text in line]) for block in sheet.blocks for line in block]
-    return "\n".join([*lines, "", notes(table), ""])
+def print_table(table: Table) -> Printed:
+    """Ready for any format."""
+    records = tuple(_record(table, row, optim, entry) for row in table.rows for optim, entry in row.entries.items())
+    warning = EMBEDDED if table.embedded else ""
+    return Printed(table.name, table.title, lay_out(table), notes(table), records, warning)
 
 
-def markdown_line(words: list[str]) -> str:
-    return f"| {' | '.join(word.replace('|', '&#124;') for word in words)} |"
+def to_markdown(table: Table, runs: str | None = None) -> str:
+    return sheet_markdown.to_markdown(print_table(table), runs)
 
 
-def _markdown_cell(text: Text) -> str:
-    emphasis: dict[int | None, str] = {1: f"**{text.value}**", 2: f"<u>{text.value}</u>"}
-    value = emphasis.get(text.rank, text.value)
-    return (f"`{text.code}`" if text.code else "") + value + (f" ({text.detail})" if text.detail else "")
-
-
-# LaTeX
-
-
-def to_latex(table: Table) -> str:
-    """A floating table; its first line says which packages a document has to load."""
-    sheet = lay_out(table)
-    columns = "l" * sheet.left + "c" * (len(sheet.heads) - sheet.left)
-    body: list[str] = []
-    for block in sheet.blocks:
-        if body:
-            body.append(r"\addlinespace")
-        body += [" & ".join(map(_latex_cell, line)) + r" \\" for line in block]
-    caption = " ".join([f"{table.title}.", *([EMBEDDED] if table.embedded else []), notes(table)])
-    packages = ["booktabs", *(["amssymb"] if any(LATEX["✓"] in line for line in body) else [])]
-    return "\n".join(
-        [
-            f"% Needs {' and '.join(packages)}.",
-            r"\begin{table*}[t]",
-            r"\centering\footnotesize",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            " & ".join(map(_latex, sheet.heads)) + r" \\",
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            rf"\caption{{{_latex(caption)}}}",
-            rf"\label{{table:{table.name}}}",
-            r"\end{table*}",
-            "",
-        ]
-    )
-
-
-LATEX = {
-    "\\": r"\textbackslash{}",
-    **{sign: "\\" + sign for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "η": r"$\eta$",
-    "β": r"$\beta$",
-    "₁": r"\textsubscript{1}",
-    "↓": r"$\downarrow$",
-    "↑": r"$\uparrow$",
-    "✓": r"\checkmark{}",
-}
-
-
-def _latex(text: str) -> str:
-    # Hyphens before digits are minus signs.
-    escaped = "".join(LATEX.get(sign, sign) for sign in text)
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
-
-
-def _latex_cell(text: Text) -> str:
-    emphasis: dict[int | None, Callable[[str], str]] = {1: r"\textbf{{{}}}".format, 2: r"\underline{{{}}}".format}
-    value = emphasis.get(text.rank, str)(_latex(text.value))
-    return _latex(text.code) + value + (rf" {{\scriptsize ({_latex(text.detail)})}}" if text.detail else "")
-
-
-# CSV
+def to_latex(table: Table, runs: str | None = None) -> str:
+    return sheet_latex.to_latex(print_table(table), runs)
 
 
 def to_csv(table: Table) -> str:
     """One line per cell with all of its numbers; run ids are separated by spaces."""
+    return records_csv(print_table(table).records)
+
+
+def records_csv(records: Sequence[Mapping[str, str]]) -> str:
+    """All with the keys of the first."""
     file = io.StringIO()
-    lines = [_csv_line(table, row, optim, entry) for row in table.rows for optim, entry in row.entries.items()]
-    writer = csv.DictWriter(file, list(lines[0]) if lines else [], lineterminator="\n")
+    writer = csv.DictWriter(file, list(records[0]) if records else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows(records)
     return file.getvalue()
 
 
-def _csv_line(table: Table, row: Row, optim: str, entry: Entry) -> dict[str, str]:
+def _record(table: Table, row: Row, optim: str, entry: Entry) -> dict[str, str]:
     result, theirs = entry.result, entry.published
     search = [run for run in result.state.search.values() if run is not None]
     metric = row.metric
@@ -257,31 +208,33 @@ def _csv_line(table: Table, row: Row, optim: str, entry: Entry) -> dict[str, str
         "metric": metric.label if metric else "",
         "goal": metric.goal if metric else "",
         "status": str(result.standing),
-        "mean": _exact(entry.mean),
-        "std": _exact(entry.std),
+        "mean": exact(entry.mean),
+        "std": exact(entry.std),
         "n": str(entry.n),
         "diverged": str(result.diverged),
         "planned": str(entry.planned),
-        "lr": _exact(result.lr),
+        "lr": exact(result.lr),
         "searched": str(len(search)),
         "grid": str(len(result.state.search)),
-        "rank": _whole(entry.rank),
-        "paper_mean": _exact(theirs.mean if theirs else None),
-        "paper_std": _exact(theirs.std if theirs else None),
-        "paper_n": _whole(theirs.n if theirs else None),
-        "paper_lr": _exact(theirs.lr if theirs else None),
-        "paper_rank": _whole(entry.published_rank),
+        "rank": whole(entry.rank),
+        "paper_mean": exact(theirs.mean if theirs else None),
+        "paper_std": exact(theirs.std if theirs else None),
+        "paper_n": whole(theirs.n if theirs else None),
+        "paper_lr": exact(theirs.lr if theirs else None),
+        "paper_rank": whole(entry.published_rank),
+        "verdict": _verdict(entry),
+        "deviation": exact(entry.deviation),
         "runs": " ".join(run["run_id"] for run in result.runs),
         "search_runs": " ".join(run["run_id"] for run in search),
     }
 
 
-def _exact(value: float | None) -> str:
+def exact(value: float | None) -> str:
     # Ten digits: more than any log holds, and none of the noise of multiplying by 100.
     return "" if value is None else f"{value:.10g}"
 
 
-def _whole(value: int | None) -> str:
+def whole(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
@@ -289,5 +242,9 @@ def _heading(metric: ShownMetric | None) -> str:
     return f"{metric.label} {ARROWS[metric.goal]}" if metric else ""
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
-"""By the ending of the file's name."""
+FORMATS: dict[str, Callable[[Printed, str], str]] = {
+    "md": sheet_markdown.to_markdown,
+    "csv": lambda printed, _: records_csv(printed.records),
+    "tex": sheet_latex.to_latex,
+}
+"""By the ending of the file's name: what makes its text, given where the store lies from there."""

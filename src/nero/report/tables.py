@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from nero.plans.plan import Cell, CellState, Experiment
 from nero.report import cells, paper, style
-from nero.report.cells import CellResult, Key
+from nero.report.cells import CellResult, Key, Standing
 from nero.report.units import ShownMetric, scale, shown_metric
+from nero.report.verdicts import Verdict, deviation, judge
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Entry:
     rank: int | None  # 1 is the best of its row (in a listing: of all lines), 2 the runner-up; None has no place yet
     published: paper.Result | None
     published_rank: int | None
+    verdict: Verdict | None  # None where the paper has no number
+    deviation: float | None  # our mean less the paper's, in its standard deviations
 
     @property
     def n(self) -> int:
@@ -135,9 +138,16 @@ def _entries(
             rank=places.get(key),
             published=theirs.get(key),
             published_rank=their_places.get(key),
+            verdict=judge(means.get(key), _is_lost(result), theirs.get(key), metric),
+            deviation=deviation(means.get(key), theirs.get(key)),
         )
         for key, result in results.items()
     }
+
+
+def _is_lost(result: CellResult) -> bool:
+    """A seed, or every learning rate, has no finite end."""
+    return bool(result.diverged) or result.standing is Standing.DIVERGED
 
 
 def _only_task(rivals: Sequence[CellState]) -> str:

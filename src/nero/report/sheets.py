@@ -1,0 +1,54 @@
+"""A table laid out, before any format: heads, lines in blocks that stand together, and what its numbers come from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RunLink:
+    """A run that a number comes from, and how it is called there."""
+
+    words: str
+    task: str
+    run_id: str
+
+    @property
+    def path(self) -> str:
+        """Of its directory in the store."""
+        return f"{self.task}/{self.run_id}"
+
+
+@dataclass(frozen=True)
+class Text:
+    """The words of one place: a value, which may be emphasised, and what is to be known about it."""
+
+    value: str
+    detail: str = ""
+    rank: int | None = None
+    code: str = ""  # a name that the project's files have, before the value
+    link: RunLink | None = None  # the one run that the value comes from
+    runs: tuple[RunLink, ...] = ()  # or all of them, told after the details
+    cell: str = ""  # which cell of the CSV stands here, as "task|variant|optimiser"
+    verdict: str = ""
+
+
+Line = list[Text]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    heads: list[str]
+    blocks: list[list[Line]]
+    left: int  # columns that say what a line is; the others hold numbers
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table as every format writes it."""
+
+    name: str  # of its files
+    title: str
+    sheet: Sheet
+    notes: str  # how to read it
+    records: tuple[Mapping[str, str], ...]  # its numbers in full, a line of the CSV each; all with the same keys
+    warning: str = ""
