@@ -1,21 +1,21 @@
-"""scripts/report.py and the notebook, on stores of made-up runs."""
+"""scripts/report.py, on stores of made-up runs."""
 
 import os
+import re
 import runpy
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from fake_runs import cells_of, fill, loaded, plausible, write_run
 from nero.plans.config import ROOT
 from nero.report import catalogue, files
+from nero.report.assembly import Report
 from nero.runs.store import Store
 
-NOTEBOOK = ROOT / "notebooks" / "figures.ipynb"
-Report = Callable[..., int]
+Run = Callable[..., int]
 
 
 @pytest.fixture
@@ -24,19 +24,19 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def report(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
+def report(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(catalogue, "load_experiment", loaded)
     main = runpy.run_path(str(ROOT / "scripts" / "report.py"))["main"]
     return lambda *words: main([*words, "--store", str(store.root), "--out", str(out)])
 
 
 @pytest.fixture
-def committed(store: Store, out: Path, report: Report) -> None:
+def committed(store: Store, out: Path, report: Run) -> None:
     """The tables of an empty store: with --check it is no matter that every cell is missing."""
-    for name in catalogue.CATALOGUE:
-        evidence = catalogue.gather(name, store)
-        files.write(files.table_files(catalogue.make_table(evidence)), out)
-        files.write(files.number_files(catalogue.make_numbers(evidence)), out)
+    made = Report([catalogue.gather(name, store) for name in catalogue.CATALOGUE], store, out)
+    for evidence in made.experiments:
+        files.write(made.texts(evidence), out)
+    files.write(made.overview_texts(), out)
 
 
 def written(out: Path) -> set[str]:
@@ -62,13 +62,17 @@ IMAGENET_FILES = {f"tables/imagenet.{ending}" for ending in ("md", "csv", "tex")
 ABLATION_FILES = {f"tables/ablation.{ending}" for ending in ("md", "csv", "tex")} | {
     f"figures/figure{number}.{ending}" for number in (1, 2) for ending in ("pdf", "svg", "png")
 }
+OVERVIEWS = {
+    *(f"tables/{name}.{ending}" for name in ("sensitivity", "costs") for ending in ("md", "csv", "tex")),
+    *("tables/costs_of_runs.csv", "report.html"),
+}
 CHECKS_FILES = {f"tables/checks.{ending}" for ending in ("md", "csv", "tex")} | {
     f"figures/checks.{ending}" for ending in ("pdf", "svg", "png")
 }
 
 
 def test_a_complete_experiment_exits_0_and_says_its_table(
-    report: Report, store: Store, out: Path, capsys: pytest.CaptureFixture[str]
+    report: Run, store: Store, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(store, "mnist", plausible)
     assert report("mnist") == 0
@@ -76,20 +80,20 @@ def test_a_complete_experiment_exits_0_and_says_its_table(
     said = capsys.readouterr().out
     assert (out / "tables" / "mnist.md").read_text() in said
     assert (out / "tables" / "figure3.md").read_text() in said
-    assert "missing" not in said
+    assert "missing:" not in said
 
 
-def test_diverged_runs_are_results(report: Report, store: Store) -> None:
+def test_diverged_runs_are_results(report: Run, store: Store) -> None:
     fill(store, "mnist", lambda cell, lr, seed: None if cell.optim == "sgd" else plausible(cell, lr, seed))
     assert report("mnist") == 0
 
 
 def test_missing_cells_exit_1_after_everything_is_written(
-    report: Report, out: Path, capsys: pytest.CaptureFixture[str]
+    report: Run, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report() == 1
     every = (MNIST_FILES, TABLE1_FILES, PONG_FILES, IMAGENET_FILES, ABLATION_FILES, CHECKS_FILES)
-    assert written(out) == set().union(*every)
+    assert written(out) == set().union(*every, OVERVIEWS)
     streams = capsys.readouterr()
     assert not streams.err
     said = streams.out
@@ -102,14 +106,14 @@ def test_missing_cells_exit_1_after_everything_is_written(
     assert "ablation: cifar10_vgg11, madam, madam_constrained, lamb, lamb_constrained: search 0 of 6" in said
 
 
-def test_failed_runs_are_named(report: Report, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_runs_are_named(report: Run, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3, status="failed")
     assert report("mnist") == 1
     assert f"mnist_mlp100, nero: search 0 of 4; failed: {run.run_id}" in capsys.readouterr().out
 
 
 def test_an_experiment_without_an_entry_gets_its_table_and_learning_curves(
-    report: Report, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
+    report: Run, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogue, "ON_REQUEST", {})
     fill(store, "smoke", plausible, data="embedded")
@@ -119,11 +123,27 @@ def test_an_experiment_without_an_entry_gets_its_table_and_learning_curves(
     }
 
 
-def test_the_chain_on_embedded_data_also_shows_samples(report: Report, out: Path) -> None:
+def test_the_chain_on_embedded_data_also_shows_samples(report: Run, out: Path) -> None:
     assert report("smoke") == 1, "no run is there"
     assert written(out) == {f"tables/smoke.{ending}" for ending in ("md", "csv", "tex")} | {
         f"figures/{name}.{ending}" for name in ("smoke", "samples") for ending in ("pdf", "svg", "png")
     }
+
+
+def test_with_a_page_comes_what_is_over_all_of_the_named(report: Run, store: Store, out: Path) -> None:
+    fill(store, "smoke", plausible, data="embedded")
+    assert report("smoke", "--page") == 0
+    assert written(out) >= OVERVIEWS
+    assert "mnist_mlp100" in (out / "tables" / "sensitivity.md").read_text()
+    assert "Embedded data" in (out / "tables" / "sensitivity.md").read_text()
+
+
+def test_tables_link_to_the_runs_from_where_they_lie(report: Run, store: Store, out: Path) -> None:
+    fill(store, "mnist", plausible)
+    assert report("mnist") == 0
+    links = re.findall(r"\]\(([^)]*)\)", (out / "tables" / "mnist.md").read_text())
+    assert links
+    assert all((out / "tables" / link / "summary.json").is_file() for link in links)
 
 
 def test_what_is_made_by_default_is_all_on_real_data() -> None:
@@ -132,7 +152,7 @@ def test_what_is_made_by_default_is_all_on_real_data() -> None:
     assert not any(cell.setting("data") == "embedded" for cell in cells)
 
 
-def test_errors_exit_2(report: Report, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_exit_2(report: Run, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert report("no_such_experiment") == 2
     assert "no_such_experiment" in capsys.readouterr().err
     write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3, data="embedded")
@@ -144,7 +164,7 @@ def test_errors_exit_2(report: Report, store: Store, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("committed")
-def test_check_accepts_what_was_written_and_writes_nothing(report: Report, out: Path) -> None:
+def test_check_accepts_what_was_written_and_writes_nothing(report: Run, out: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     time.sleep(0.01)
     assert report("--check") == 0
@@ -153,9 +173,7 @@ def test_check_accepts_what_was_written_and_writes_nothing(report: Report, out: 
 
 @pytest.mark.usefixtures("committed")
 @pytest.mark.parametrize("ending", ["md", "csv", "tex"])
-def test_check_catches_one_character(
-    report: Report, out: Path, ending: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_catches_one_character(report: Run, out: Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = out / "tables" / f"mnist.{ending}"
     text = path.read_text()
     place = text.index("0.001") + 4
@@ -168,7 +186,7 @@ def test_check_catches_one_character(
 
 @pytest.mark.usefixtures("committed")
 def test_check_names_absent_tables_and_ignores_figures(
-    report: Report, out: Path, capsys: pytest.CaptureFixture[str]
+    report: Run, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (out / "tables" / "mnist.tex").unlink()
     assert report("mnist", "--check") == 1
@@ -176,7 +194,7 @@ def test_check_names_absent_tables_and_ignores_figures(
 
 
 @pytest.mark.usefixtures("committed")
-def test_check_notices_new_runs(report: Report, store: Store) -> None:
+def test_check_notices_new_runs(report: Run, store: Store) -> None:
     write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
     assert report("mnist", "--check") == 1
 
@@ -188,26 +206,3 @@ def test_a_write_that_fails_leaves_the_old_file(out: Path, monkeypatch: pytest.M
         files.write({Path("tables/a.md"): b"new"}, out)
     assert written(out) == {"tables/a.md"}
     assert (out / "tables" / "a.md").read_bytes() == b"old"
-
-
-def test_the_notebook_is_stripped() -> None:
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert code
-    assert all(not cell.outputs and cell.execution_count is None for cell in code)
-
-
-@pytest.mark.slow
-def test_the_notebook_runs_from_any_folder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nbclient import NotebookClient
-
-    fill(store, "mnist", plausible)
-    monkeypatch.setenv("NERO_RUNS", str(store.root))
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "src")}})
-    client.execute()
-    shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    assert sum("image/png" in data for data in shown) == 10
-    texts = [data.get("text/markdown", "") for data in shown]
-    headed = ("Figure 3", "Figure 4", "Table 1", "Table 2", "Figure 7", "Figure 8", "Figure 9")
-    assert all(any(words in text for text in texts) for words in headed)

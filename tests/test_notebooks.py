@@ -1,0 +1,142 @@
+"""The notebooks, and the script that executes them."""
+
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+from conftest import script_module
+from nero.plans.config import ROOT
+from nero.runs.store import Store
+
+NAMES = ("figures", "optimiser_tour", "table1")
+
+
+def read(name: str) -> NotebookNode:
+    return nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+
+
+def executed(name: str, folder: Path = ROOT / "notebooks") -> list[dict[str, Any]]:
+    """What its cells show, by MIME type; a cell that fails raises."""
+    from nbclient import NotebookClient
+
+    notebook = read(name)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    return [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+
+
+def markdown(shown: list[dict[str, Any]]) -> str:
+    return "\n".join(data.get("text/markdown", "") for data in shown)
+
+
+def images(shown: list[dict[str, Any]]) -> int:
+    return sum("image/png" in data for data in shown)
+
+
+def test_there_are_no_others() -> None:
+    assert tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_valid_and_stripped(name: str) -> None:
+    notebook = read(name)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    assert notebook.metadata.kernelspec.name == "python3"
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert code
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[a-z]+[0-9]?(-[a-z]+)*", given) for given in ids), "words, which stay as they are"
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_committed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NERO_RUNS", raising=False)
+    shown = executed("table1")
+    heads, _, first_row, *_ = (ROOT / "results" / "tables" / "table1.md").read_text().partition("\n\n")[2].splitlines()
+    assert heads.startswith("|")
+    assert heads in markdown(shown)
+    assert first_row.partition(" (")[0] in markdown(shown), "its first number; what follows has links in the file alone"
+    frames = [data["text/html"] for data in shown if "text/html" in data]
+    assert any("cifar10_vgg11-nero-0.01-s0" in frame for frame in frames), "the runs of one cell"
+
+
+@pytest.mark.slow
+def test_the_figures_of_the_committed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NERO_RUNS", raising=False)
+    shown = executed("figures")
+    assert images(shown) == 10, "Figures 1 to 9, and samples of the GANs of Figure 4"
+    headed = [f"Figure {number}" for number in (3, 4, 6, 7, 8, 9)]
+    assert all(words in markdown(shown) for words in headed), "in numbers"
+
+
+@pytest.mark.slow
+def test_the_tour_keeps_its_promises() -> None:
+    """What it says is asserted in its cells."""
+    assert sum("assert " in cell.source for cell in read("optimiser_tour").cells if cell.cell_type == "code") >= 8
+    assert images(executed("optimiser_tour")) == 6
+
+
+@pytest.mark.slow
+def test_the_tables_of_an_empty_store_from_any_folder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NERO_RUNS", str(store.root))
+    shown = markdown(executed("table1", ROOT / "src"))
+    assert all(
+        words in shown
+        for words in ("Table 1", "Table 2", "Figure 3", "Figure 9", "learning rates", "What runs took", "missing")
+    )
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """scripts/run_notebooks.py on two notebooks, the first of which fails in its second cell."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    bad = [new_code_cell("1 + 1", id="sum"), new_code_cell("[][3]", id="beyond"), new_code_cell("5", id="never")]
+    nbformat.write(new_notebook(cells=bad), folder / "bad.ipynb")
+    nbformat.write(new_notebook(cells=[new_code_cell("6 * 7", id="product")]), folder / "good.ipynb")
+    script = script_module("run_notebooks")
+    monkeypatch.setattr(script, "FOLDER", folder)
+    return script
+
+
+@pytest.mark.slow
+def test_one_that_fails_does_not_stop_the_others(
+    runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert runner.main(["--out", str(out)]) == 1
+    streams = capsys.readouterr()
+    progress = streams.out.splitlines()
+    assert len(progress) == 2
+    assert re.fullmatch(r"bad: \d+ s, FAILED: .*bad\.ipynb", progress[0])
+    assert re.fullmatch(r"good: \d+ s, done: .*good\.ipynb", progress[1])
+    assert streams.err == "error: bad.ipynb, cell beyond: IndexError: list index out of range\n  [][3]\n"
+    far = nbformat.read(out / "bad.ipynb", as_version=4)
+    assert [cell.execution_count for cell in far.cells] == [1, 2, None], "its copy shows how far it came"
+    assert nbformat.read(out / "good.ipynb", as_version=4).cells[0].outputs[0].data["text/plain"] == "42"
+
+
+@pytest.mark.slow
+def test_only_those_named_are_executed(runner: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert runner.main(["good", "good", "--out", str(out)]) == 0
+    assert [path.name for path in out.iterdir()] == ["good.ipynb"]
+
+
+def test_an_unknown_name_is_said_before_anything_is_executed(
+    runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert runner.main(["good", "nothing", "--out", str(out)]) == 2
+    streams = capsys.readouterr()
+    assert not streams.out
+    assert streams.err == "error: no notebook is called nothing; there are bad, good\n"
+    assert not out.exists()
