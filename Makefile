@@ -15,7 +15,7 @@ EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data smoke test test-fast lint $(EXPERIMENTS) plan report figures notebooks bench bench-tasks bench-imagenet clean
+.PHONY: help setup data smoke test test-fast lint $(EXPERIMENTS) plan report figures notebooks bench bench-tasks bench-imagenet bench-report clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,7 +62,7 @@ checks:  ## CIFAR-10 and the cGAN in TF32 and in bf16, CIFAR-10 from another sta
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
 	@for name in $(EXPERIMENTS); do $(PY) scripts/plan.py $$name; done
 
-report: $(READY)  ## tables and figures from the logged runs; fails, after writing, when runs are missing
+report: $(READY)  ## tables, figures, the page results/report.html and the README's table from the logged runs; fails, after writing, when runs are missing
 	$(PY) scripts/report.py
 
 figures: report  ## the same: figures and tables are made together
@@ -78,6 +78,9 @@ bench-tasks: $(READY)  ## seconds per epoch of a task with each optimiser; needs
 
 bench-imagenet: $(READY)  ## images per second of ResNet-50: of the step alone, and with images from JPEG files
 	$(PY) scripts/bench_imagenet.py $(ARGS)
+
+bench-report: $(READY)  ## seconds and memory from a store of 5,000 made-up runs to a finished page
+	$(PY) scripts/bench_report.py $(ARGS)
 
 clean:  ## remove caches and the virtual environment; runs, results and data are never touched
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,12 +2,12 @@
 """Seconds and memory from a large store to a finished page, as a table.
 
     python scripts/bench_report.py                           5,000 made-up runs of 200 epochs, in a folder of its own
-    python scripts/bench_report.py --runs 200 --epochs 20    a quick look
+    python scripts/bench_report.py --runs 200 --epochs 20 --report every    a quick look
     python scripts/bench_report.py --out results/tables/bench_report.md
 
-Two reports are timed, each in a process of its own: `scripts/report.py`, all of it, on a store that has every run that
-the experiments ask for, at their learning rates and seeds, and further seeds of the same; and a page of one experiment
-that asks for all of the runs, so that every one of them is in a table and in a curve.
+Two reports are timed, each in a process of its own: `whole`, which is `scripts/report.py`, all of it, on a store of runs
+that its experiments ask for and of further seeds of them; and `every`, a table, a figure and a page of one experiment
+that asks for all of the runs, so that every one of them is in a number and in a curve.
 """
 
 import argparse
@@ -35,6 +35,11 @@ from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words, provenance
 from nero.runs.store import Store
 
+REPORTS = {
+    "whole": "`scripts/report.py`: all tables, figures in three formats, the page",
+    "every": "a table, a figure and a page of one experiment that asks for every run",
+}
+
 METRICS = {"cgan": FID, "transformer": PERPLEXITY, "ppo": REWARD}
 """What is reported of a task with this in its name; of others, an error."""
 
@@ -43,13 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=_positive, default=5000)
     parser.add_argument("--epochs", type=_positive, default=200)
+    parser.add_argument("--report", nargs="+", choices=REPORTS, default=list(REPORTS), help="default: both")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table there")
     parser.add_argument("--page-of", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)  # the second report's process
     options = parser.parse_args(arguments)
     if options.page_of:
         return _page_of_all(options.page_of, options.runs)
     with tempfile.TemporaryDirectory() as folder:
-        text = "\n".join(_lines(Path(folder), options.runs, options.epochs))
+        text = "\n".join(_lines(Path(folder), options.runs, options.epochs, options.report))
     print(text)
     if options.out:
         options.out.write_text(text + "\n")
@@ -62,7 +68,7 @@ def _positive(word: str) -> int:
     return int(word)
 
 
-def _lines(folder: Path, count: int, epochs: int) -> Iterator[str]:
+def _lines(folder: Path, count: int, epochs: int, reports: Sequence[str]) -> Iterator[str]:
     begun = time.monotonic()
     written, lines = _write_store(Store(folder / "runs"), count, epochs)
     print(f"{written:,} runs written in {time.monotonic() - begun:.0f} s", file=sys.stderr)
@@ -72,22 +78,13 @@ def _lines(folder: Path, count: int, epochs: int) -> Iterator[str]:
     yield ""
     yield markdown_line(["report", "seconds", "peak memory (MB)", "page (MB)"])
     yield markdown_line(["---"] * 4)
-    own = [
-        sys.executable,
-        str(ROOT / "scripts" / "report.py"),
-        "--store",
-        str(folder / "runs"),
-        "--out",
-        str(folder / "a"),
-    ]
-    all_runs = [sys.executable, __file__, "--page-of", str(folder), "--runs", str(count)]
-    for what, command, out in (
-        ("`scripts/report.py`: all tables, figures in three formats, the page", own, folder / "a"),
-        ("a table, a figure and a page of one experiment that asks for every run", all_runs, folder / "b"),
-    ):
-        measured = _measure(command)
-        size = (out / PAGE).stat().st_size / 1e6
-        yield markdown_line([what, f"{measured.seconds:.1f}", f"{measured.megabytes:.0f}", f"{size:.1f}"])
+    own = [str(ROOT / "scripts" / "report.py"), "--store", str(folder / "runs"), "--out", str(folder / "whole")]
+    every = [__file__, "--page-of", str(folder), "--runs", str(count)]
+    for name, words in {"whole": own, "every": every}.items():
+        if name in reports:
+            measured = _measure([sys.executable, *words])
+            size = (folder / name / PAGE).stat().st_size / 1e6
+            yield markdown_line([REPORTS[name], f"{measured.seconds:.1f}", f"{measured.megabytes:.0f}", f"{size:.1f}"])
 
 
 @dataclass(frozen=True)
@@ -115,15 +112,15 @@ def _page_of_all(folder: Path, count: int) -> int:
     experiment = _experiment(count)
     states = tuple(survey(cell, summaries) for cell in experiment.cells)
     evidence = catalogue.Evidence(experiment, states, summaries, store)
-    report = Report([evidence], store, folder / "b")
+    report = Report([evidence], store, folder / "every")
     files.write(report.texts(evidence) | report.figure_files(evidence) | report.page(), report.out)
     return 0
 
 
 def _experiment(count: int) -> Experiment:
-    """Table 1's cells with as many seeds as make so many runs."""
+    """Table 1's cells with as many seeds as make so many runs, or a few less."""
     cells = load_experiment("table1").cells
-    seeds = max(1, math.ceil(count / len(cells)) - len(cells[0].lrs))
+    seeds = max(1, count // len(cells) - len(cells[0].lrs))
     return Experiment(
         "bench", "Many runs", tuple(replace(cell, repeat_seeds=tuple(range(1, 1 + seeds))) for cell in cells)
     )

@@ -1,0 +1,52 @@
+"""scripts/bench_report.py: a small store of made-up runs, through the whole report."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import exit_status, script_module
+from markdown_rows import markdown_rows
+from nero.plans.plan import survey
+from nero.runs.store import Store
+
+
+@pytest.mark.slow
+def test_a_report_is_timed_and_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "table.md"
+    assert script_module("bench_report").main([*["--runs", "150", "--epochs", "3", "--report", "every", "--out"], str(out)]) == 0
+    text = out.read_text()
+    assert text in capsys.readouterr().out
+    assert "150 runs, 450 logged epochs" in text
+    assert f"{os.cpu_count()} CPU cores" in text
+    _, _, [_, seconds, megabytes, page] = markdown_rows(text)
+    assert 0 < float(seconds) < 300
+    assert 50 < float(megabytes) < 5000
+    assert float(page) > 0.05
+
+
+def test_a_report_that_fails_is_no_row_of_the_table() -> None:
+    bench = script_module("bench_report")
+    with pytest.raises(SystemExit, match="ended with 3: no page"):
+        bench._measure([sys.executable, "-c", "import sys; sys.stderr.write('no page'); sys.exit(3)"])
+    assert bench._measure([sys.executable, "-c", "x = bytearray(200_000_000)"]).megabytes > 200
+
+
+def test_made_up_runs_are_what_experiments_ask_for(tmp_path: Path) -> None:
+    bench = script_module("bench_report")
+    store = Store(tmp_path)
+    assert bench._write_store(store, 300, 2) == (300, 600)
+    summaries = store.summaries()
+    assert len(summaries) == 300
+    states = [survey(cell, summaries) for cell in bench._experiment(300).cells]
+    assert all(state.complete for state in states)
+    assert {run_id for state in states for run_id in state.logged} <= summaries.keys()
+    assert all(state.leading_lr == sorted(state.cell.lrs)[len(state.cell.lrs) // 2] for state in states)
+
+
+@pytest.mark.parametrize("words", [["--runs", "0"], ["--epochs", "-1"], ["--runs", "many"]])
+def test_bad_numbers_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status("bench_report", words) == 2
+    assert re.search(r"must be a whole number from 1, not \S+", capsys.readouterr().err)
