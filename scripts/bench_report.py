@@ -5,7 +5,7 @@
     python scripts/bench_report.py --runs 200 --epochs 20 --report every    a quick look
     python scripts/bench_report.py --out results/tables/bench_report.md
 
-Two reports are timed, each in a process of its own: `whole`, which is `scripts/report.py`, all of it, on a store of runs
+Two reports are timed, each in a process of its own: `whole`, which is all of `scripts/report.py`, on a store of runs
 that its experiments ask for and of further seeds of them; and `every`, a table, a figure and a page of one experiment
 that asks for all of the runs, so that every one of them is in a number and in a curve.
 """

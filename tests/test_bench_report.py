@@ -16,7 +16,8 @@ from nero.runs.store import Store
 @pytest.mark.slow
 def test_a_report_is_timed_and_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "table.md"
-    assert script_module("bench_report").main([*["--runs", "150", "--epochs", "3", "--report", "every", "--out"], str(out)]) == 0
+    words = ["--runs", "150", "--epochs", "3", "--report", "every", "--out", str(out)]
+    assert script_module("bench_report").main(words) == 0
     text = out.read_text()
     assert text in capsys.readouterr().out
     assert "150 runs, 450 logged epochs" in text
