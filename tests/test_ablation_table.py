@@ -163,7 +163,7 @@ def test_another_optimiser_joins_with_ticks_from_its_config(store: Store) -> Non
         experiment, [*(survey(cell, {}) for cell in further), *states], paper.ablation(), constraints.LISTING
     )
     lines = [line for line in to_markdown(table).splitlines() if line.startswith("|")]
-    assert lines[-2:] == ["| SGD |  |  | missing |  |", "| Nero | ✓ | ✓ | missing |  |"]
+    assert lines[-2:] == ["| SGD |  |  | missing |  |  |", "| Nero | ✓ | ✓ | missing |  |  |"]
 
 
 def test_the_order_of_a_sweep_is_no_matter_to_the_papers_numbers(store: Store) -> None:

@@ -4,20 +4,29 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from conftest import exit_status, script_module
+from fake_runs import loaded
 from markdown_rows import markdown_rows
 from nero.plans.plan import survey
 from nero.runs.store import Store
 
 
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = script_module("bench_report")
+    monkeypatch.setattr(module, "load_experiment", loaded)
+    return module
+
+
 @pytest.mark.slow
-def test_a_report_is_timed_and_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_timed_and_measured(bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "table.md"
     words = ["--runs", "150", "--epochs", "3", "--report", "every", "--out", str(out)]
-    assert script_module("bench_report").main(words) == 0
+    assert bench.main(words) == 0
     text = out.read_text()
     assert text in capsys.readouterr().out
     assert "150 runs, 450 logged epochs" in text
@@ -28,15 +37,13 @@ def test_a_report_is_timed_and_measured(tmp_path: Path, capsys: pytest.CaptureFi
     assert float(page) > 0.05
 
 
-def test_a_report_that_fails_is_no_row_of_the_table() -> None:
-    bench = script_module("bench_report")
+def test_a_report_that_fails_is_no_row_of_the_table(bench: ModuleType) -> None:
     with pytest.raises(SystemExit, match="ended with 3: no page"):
         bench._measure([sys.executable, "-c", "import sys; sys.stderr.write('no page'); sys.exit(3)"])
     assert bench._measure([sys.executable, "-c", "x = bytearray(200_000_000)"]).megabytes > 200
 
 
-def test_made_up_runs_are_what_experiments_ask_for(tmp_path: Path) -> None:
-    bench = script_module("bench_report")
+def test_made_up_runs_are_what_experiments_ask_for(bench: ModuleType, tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert bench._write_store(store, 300, 2) == (300, 600)
     summaries = store.summaries()

@@ -13,7 +13,7 @@ import yaml
 from conftest import ROOT
 
 TARGETS = {"setup", "data", "smoke", "test", "lint", "report", "figures", "notebooks", "bench", "clean"}
-MADE_BY_MAKE = {"results/smoke"}
+MADE_BY_MAKE = {"results/report.html", "results/smoke", "results/smoke/report.html"}
 EXPERIMENTS = {path.stem for path in (ROOT / "experiments").glob("*.yaml")}
 
 

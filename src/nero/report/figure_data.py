@@ -1,5 +1,6 @@
 """What the panels of a figure show, as plain data for a page to draw again."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,18 @@ def title(figure: Figure) -> str:
 
 def numbers(values: np.ndarray) -> list[float | None]:
     """For JSON, in DIGITS: what is not finite is null."""
-    finite = np.isfinite(values)
-    safe = np.where(finite & (values != 0), values, 1.0)
+    usual = (np.abs(values) >= 1e-12) & (np.abs(values) < 1e16)
+    safe = np.where(usual, values, 1.0)
     places = DIGITS - 1 - np.floor(np.log10(np.abs(safe))).astype(int)
     # Times or through a power of ten that is a whole number: else a rounding would show in the last of all digits.
-    up, down = 10.0 ** np.clip(places, 0, 300), 10.0 ** np.clip(-places, 0, 300)
-    rounded = np.round(values / down * up) / up * down
-    return [value if known else None for value, known in zip(rounded.tolist(), finite.tolist(), strict=True)]
+    up, down = 10.0 ** np.clip(places, 0, None), 10.0 ** np.clip(-places, 0, None)
+    rounded = (np.round(safe / down * up) / up * down).tolist()
+    return [near if is_usual else _number(value) for near, is_usual, value in zip(rounded, usual, values, strict=True)]
+
+
+def _number(value: float) -> float | None:
+    """The same for any number, but slower."""
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
 def thinned(count: int) -> np.ndarray:
