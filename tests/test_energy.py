@@ -1,6 +1,7 @@
 """Energy by the driver's counter: asked of the right card, carried over a resume, unknown where any part of it is."""
 
 import math
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,3 +95,17 @@ def test_energy_of_a_part_alone_is_unknown(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     train(run, [math.nan], stop_after=3)
     assert math.isnan(train(run, [7.0, 9.0]).position.joules)
+
+
+@pytest.mark.gpu
+def test_a_cards_own_counter_goes_up_while_it_computes() -> None:
+    pytest.importorskip("pynvml")
+    counter = EnergyCounter(torch.device("cuda", 0))
+    before = counter.joules()
+    numbers = torch.randn(8192, 8192, device="cuda")
+    for _ in range(50):
+        numbers = torch.nn.functional.normalize(numbers @ numbers)
+    torch.cuda.synchronize()
+    time.sleep(0.2)  # the driver counts some ten times a second
+    assert counter.joules() > before + 1
+    assert counter.processes() >= 1

@@ -3,7 +3,6 @@
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from nero.plans.plan import CellState, Summary
 from nero.report import paper, style
@@ -94,7 +93,7 @@ def _record(task: str, optim: str, device: str, runs: Sequence[Summary]) -> dict
     each = [seconds for run in ended if (seconds := gpu_seconds(run)) is not None]
     every = [seconds for run in runs if (seconds := gpu_seconds(run)) is not None]
     energies = [joules for run in ended if (joules := own_joules(run)) is not None]
-    hours: Any = paper.HOURS.get(task)
+    hours = paper.HOURS.get(task)
     return {
         "task": task,
         "optim": optim,
@@ -113,7 +112,7 @@ def _record(task: str, optim: str, device: str, runs: Sequence[Summary]) -> dict
 def _line(record: Mapping[str, str], runs: Sequence[Summary]) -> Line:
     links = tuple(RunLink(f"{run['lr']:g}/{run['seed']}", run["task"], run["run_id"]) for run in runs)
     energy = record["joules_of_a_run"]
-    hours: Any = paper.HOURS.get(record["task"])
+    hours = paper.HOURS.get(record["task"])
     return [
         Text(style.name(record["optim"])),
         Text(record["device"]),

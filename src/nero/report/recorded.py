@@ -47,8 +47,6 @@ class Record:
 class RecordedAxes(Axes):
     """An ordinary panel with a record, which whoever draws in it keeps."""
 
-    name = "recorded"
-
     def __init__(self, *args: object, **kwargs: object) -> None:
         self.record = Record()
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
