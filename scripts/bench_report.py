@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from nero.plans.command_words import check_out
 from nero.plans.config import ROOT
 from nero.plans.plan import Cell, Experiment, PlannedRun, load_experiment, survey
 from nero.report import catalogue, files
@@ -34,6 +35,7 @@ from nero.report.paper import ERROR, FID, PERPLEXITY, REWARD
 from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words, provenance
 from nero.runs.store import Store
+from nero.trained.options import whole
 
 REPORTS = {
     "whole": "`scripts/report.py`: all tables, figures in three formats, the page",
@@ -46,12 +48,13 @@ METRICS = {"cgan": FID, "transformer": PERPLEXITY, "ppo": REWARD}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=_positive, default=5000)
-    parser.add_argument("--epochs", type=_positive, default=200)
+    parser.add_argument("--runs", type=whole(1), default=5000)
+    parser.add_argument("--epochs", type=whole(1), default=200)
     parser.add_argument("--report", nargs="+", choices=REPORTS, default=list(REPORTS), help="default: both")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table there")
     parser.add_argument("--page-of", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)  # the second report's process
     options = parser.parse_args(arguments)
+    check_out(parser, options.out)
     if options.page_of:
         return _page_of_all(options.page_of, options.runs)
     with tempfile.TemporaryDirectory() as folder:
@@ -60,12 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out:
         options.out.write_text(text + "\n")
     return 0
-
-
-def _positive(word: str) -> int:
-    if not word.isdecimal() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {word}")
-    return int(word)
 
 
 def _lines(folder: Path, count: int, epochs: int, reports: Sequence[str]) -> Iterator[str]:

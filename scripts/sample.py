@@ -23,6 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from nero.models.biggan import Z
+from nero.plans.command_words import check_out
 from nero.tasks.cgan import ConditionalGAN
 from nero.tasks.fid_of_images import NoJudge
 from nero.tasks.sample_grid import grid, to_image
@@ -35,8 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.out.suffix.lower() not in Image.registered_extensions():
         parser.error(f"--out: {options.out.name} has no suffix of a picture, such as .png or .jpg")
-    if not options.out.parent.is_dir():
-        parser.error(f"--out: there is no folder {options.out.parent}")
+    check_out(parser, options.out)
     try:
         trained = load_trained(options.run, options.store, ConditionalGAN, options.data_root, options.device)
         print(trained.describe(), file=sys.stderr)

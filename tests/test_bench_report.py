@@ -32,8 +32,8 @@ def test_a_report_is_timed_and_measured(bench: ModuleType, tmp_path: Path, capsy
     assert "150 runs, 450 logged epochs" in text
     assert f"{os.cpu_count()} CPU cores" in text
     _, _, [_, seconds, megabytes, page] = markdown_rows(text)
-    assert 0 < float(seconds) < 300
-    assert 50 < float(megabytes) < 5000
+    assert float(seconds) > 0
+    assert float(megabytes) > 50, "Python with pandas and matplotlib has more"
     assert float(page) > 0.05
 
 
@@ -52,6 +52,13 @@ def test_made_up_runs_are_what_experiments_ask_for(bench: ModuleType, tmp_path: 
     assert all(state.complete for state in states)
     assert {run_id for state in states for run_id in state.logged} <= summaries.keys()
     assert all(state.leading_lr == sorted(state.cell.lrs)[len(state.cell.lrs) // 2] for state in states)
+
+
+def test_a_table_that_cannot_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_status("bench_report", ["--out", str(tmp_path / "nowhere" / "table.md")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--runs", "0"], ["--epochs", "-1"], ["--runs", "many"]])

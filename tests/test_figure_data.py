@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from fake_runs import ERROR, cells_of, fill, plausible, states_of, write_classifier, write_run
+from fake_runs import ERROR, cells_of, fill, loaded, plausible, states_of, write_classifier, write_run
 from nero.report import catalogue, cifar_figures, figure_data, figures, imagenet_figure, style
 from nero.report.frame import load_curves, load_traces
 from nero.runs.store import Store
@@ -97,6 +97,7 @@ def test_a_figure_without_runs_keeps_what_the_paper_says(store: Store) -> None:
 def test_every_figure_of_the_catalogue_but_pictures_can_be_drawn_by_a_page(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(catalogue, "load_experiment", loaded)
     write_classifier(store, cells_of("ablation")["cifar10_vgg11 nero True True"], 0.02, 0, 0.1)
     for name in catalogue.CATALOGUE:
         evidence = catalogue.gather(name, store)

@@ -69,6 +69,13 @@ def test_every_run_of_the_store_is_there_with_config_provenance_and_curve(store:
     assert done["curve"] == {"xlabel": "epoch", "ylabel": done["metric"], "x": [1, 2, 3], "y": [20.0, 30.0, 60.0]}
 
 
+def test_energy_comes_with_who_shared_the_card(store: Store, tmp_path: Path) -> None:
+    run = write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
+    run.write_summary({**run.read_summary(), "joules": 5000.0, "gpu_processes": 7})
+    [shown] = runs_of(build(store, tmp_path / "out", "mnist"))["runs"]
+    assert (shown["joules"], shown["gpu_processes"]) == (5000.0, 7)
+
+
 def test_figures_and_tables_of_all_experiments_are_there_in_order(store: Store, tmp_path: Path) -> None:
     text = build(store, tmp_path / "out", "table1", "mnist", "checks")
     sections = [attributes["id"] for tag, attributes in Tags(text).tags if tag == "section"]

@@ -99,9 +99,11 @@ def test_while_a_search_goes_on_its_best_rate_leads_with_every_seed_that_is_logg
     assert [s["final"] for s in state.at_leading.values() if s] == [0.5, 0.6, 0.7]
     assert [(run.lr, run.seed) for run in state.pending] == [(0.0001, 0), (0.01, 0), (0.1, 0)]
     assert (state.undecided, state.complete) == (2, False)
+    assert state.to_follow == 0, "as long as that rate leads"
     overtaking = cell.run(0.01, 0)
     state = survey(cell, logged | {overtaking.run_id: summary(overtaking, 0.55)})
     assert state.leading_lr == 0.01, "seeds that no other rate has do not count in the search"
+    assert state.to_follow == 2
     assert {seed: s is not None for seed, s in state.at_leading.items()} == {0: True, 1: False, 2: False}
     assert {run.seed for run in state.pending} == {0}
 

@@ -65,7 +65,7 @@ def test_ours_stand_above_the_papers_with_how_many_seeds(store: Store) -> None:
     place = next(number for number, row in enumerate(rows) if row[0] == "`cifar10_vgg11`")
     ours, theirs, verdicts = rows[place : place + 3]
     assert ours[:4] == ["`cifar10_vgg11`", "top-1 error (%) ↓", "ours", f"{number(11.5)} ± {number(0.5)} (n = 2)"]
-    assert theirs[2:4] == ["paper", "11.16 ± 0.17"]
+    assert theirs[2:4] == ["paper", "**11.16 ± 0.17**"]
     assert verdicts[2:4] == ["verdict", "within so far (+2.00 σ)"]
     assert ours[4] == "missing"
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def parse_with_settings(
@@ -20,6 +21,11 @@ def parse_with_settings(
         given = getattr(options, name)
         words += [word for word in given if "=" in word]
         setattr(options, name, [word for word in given if "=" not in word])
-    if options.out and not options.out.parent.is_dir():
-        parser.error(f"--out: there is no folder {options.out.parent}")
+    check_out(parser, options.out)
     return options, words
+
+
+def check_out(parser: argparse.ArgumentParser, out: Path | None) -> None:
+    """End with a message where the folder that is to be written into is not there."""
+    if out and not out.parent.is_dir():
+        parser.error(f"--out: there is no folder {out.parent}")

@@ -16,11 +16,11 @@ def describe_plan(experiment: Experiment, states: Sequence[CellState], summaries
     for run, seconds in zip(runs, times, strict=True):
         lines.append(f"  pending  {run.run_id}  {run.epochs} epochs  {clock(seconds) if seconds else 'time unknown'}")
     settled = len({run_id for state in states for run_id in state.logged})  # cells may share runs
-    undecided = sum(state.undecided for state in states)
+    to_follow = sum(state.to_follow for state in states)
     known = [seconds for seconds in times if seconds is not None]
     words = [f"{settled} runs done", f"{len(runs)} pending"]
-    if undecided:
-        words.append(f"{undecided} repeats to follow once the searches are done")
+    if to_follow:
+        words.append(f"{to_follow} repeats to follow once the searches are done")
     if known:
         unknown = f", {len(runs) - len(known)} of unknown length" if len(known) < len(runs) else ""
         words.append(f"{clock(sum(known))} expected one after another{unknown}")

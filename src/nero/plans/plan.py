@@ -127,6 +127,11 @@ class CellState:
         return not self.pending and not self.undecided and self.cell.to_come is None
 
     @property
+    def to_follow(self) -> int:
+        """Of the undecided repeats those that the leading rate does not have yet."""
+        return sum(self.at_leading.get(seed) is None for seed in self.cell.repeat_seeds) if self.undecided else 0
+
+    @property
     def diverged(self) -> bool:
         """Every learning rate of the grid diverged: there is no best one to repeat."""
         return bool(self.search) and all(s is not None and s["status"] == Status.DIVERGED for s in self.search.values())

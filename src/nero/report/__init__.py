@@ -7,7 +7,7 @@ cells       what the runs of one table cell say;  constraints  which constraints
 paper       the paper's own numbers, from results/paper;  verdicts  how ours stand to them
 tables      the table of an experiment;  table_formats  laid out, and as Markdown, CSV, LaTeX
 sensitivity, costs  tables over several experiments: every learning rate, and what runs took
-sheets      a table laid out, before any format;  sheet_markdown, sheet_latex, sheet_html  the same in each
+sheets      a table laid out, before any format;  sheet_markdown, sheet_latex, sheet_csv, sheet_html  the same in each
 readme      the part of the README that is made of runs
 page        the report as one HTML file;  page_files  what it looks like and does
             page_runs  every run of the store;  page_samples  what GANs draw;  figure_data  what figures show

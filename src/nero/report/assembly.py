@@ -11,6 +11,7 @@ from nero.report import catalogue, files, page, readme
 from nero.report.catalogue import Evidence
 from nero.report.sheets import Printed
 from nero.report.table_formats import print_table
+from nero.report.tables import Table
 from nero.runs.store import Store
 
 PAGE = Path("report.html")
@@ -33,10 +34,13 @@ class Report:
         self.experiments, self.store, self.out = experiments, store, out
 
     @cached_property
-    def tables(self) -> dict[str, Printed]:
+    def tables(self) -> dict[str, Table]:
         """By experiment."""
-        made = {each.experiment.name: catalogue.make_table(each) for each in self.experiments}
-        return {name: print_table(table) for name, table in made.items()}
+        return {each.experiment.name: catalogue.make_table(each) for each in self.experiments}
+
+    @cached_property
+    def printed(self) -> dict[str, Printed]:
+        return {name: print_table(table) for name, table in self.tables.items()}
 
     @cached_property
     def overviews(self) -> tuple[Printed, ...]:
@@ -49,7 +53,7 @@ class Report:
 
     def texts(self, evidence: Evidence) -> dict[Path, bytes]:
         """All that is told of an experiment in words and numbers."""
-        table = files.table_files(self.tables[evidence.experiment.name], self._runs)
+        table = files.table_files(self.printed[evidence.experiment.name], self._runs)
         return table | files.number_files(catalogue.make_numbers(evidence))
 
     def figure_files(self, evidence: Evidence) -> dict[Path, bytes]:
@@ -66,11 +70,11 @@ class Report:
         # The page shows samples in a way of its own.
         pictures = {catalogue.sample_figure(evidence) for evidence in self.experiments}
         every = {name: figure for made in self.figures.values() for name, figure in made.items()}
-        embedded = any(table.warning for table in self.tables.values())
+        embedded = any(table.embedded for table in self.tables.values())
         contents = page.Contents(
             title=TITLE,
             lead=LEAD_EMBEDDED if embedded else LEAD,
-            tables=[*self.tables.values(), *self.overviews],
+            tables=[*self.printed.values(), *self.overviews],
             figures={name: every[name] for name in sorted(every, key=_papers_first) if name not in pictures},
             states=catalogue.sampled(self.experiments),
             store=self.store,
@@ -80,8 +84,7 @@ class Report:
 
     def readme(self, text: str) -> str:
         """A README with its part made anew; it needs the experiment of Table 1."""
-        [evidence] = [each for each in self.experiments if each.experiment.name == readme.TABLE]
-        return readme.replaced(text, readme.results(self.experiments, catalogue.make_table(evidence)))
+        return readme.replaced(text, readme.results(self.experiments, self.tables[readme.TABLE]))
 
     @property
     def _runs(self) -> str:

@@ -218,14 +218,16 @@ def sample_figure(evidence: Evidence) -> str:
 
 def make_overviews(experiments: Sequence[Evidence]) -> tuple[Printed, ...]:
     """Tables over several experiments: what they share counts once."""
-    states = [state for evidence in experiments for state in evidence.states]
-    return sensitivity(states), costs(states)
+    return sensitivity(_states(experiments)), costs(_states(experiments))
 
 
 def make_records(experiments: Sequence[Evidence]) -> dict[str, Sequence[Mapping[str, str]]]:
     """What overviews sum up, line by line, by file name."""
-    states = [state for evidence in experiments for state in evidence.states]
-    return {RUNS_NAME: costs_of_runs(states)}
+    return {RUNS_NAME: costs_of_runs(_states(experiments))}
+
+
+def _states(experiments: Sequence[Evidence]) -> list[CellState]:
+    return [state for evidence in experiments for state in evidence.states]
 
 
 def _contents(evidence: Evidence) -> Contents:

@@ -3,11 +3,14 @@
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from nero.plans.plan import CellState, Summary
 from nero.report import paper, style
+from nero.report.sheet_csv import exact, whole
 from nero.report.sheets import Line, Printed, RunLink, Sheet, Text
-from nero.report.table_formats import exact
+from nero.report.units import rate
+from nero.runs.store import Status
 
 NAME, RUNS_NAME = "costs", "costs_of_runs"
 TITLE = "What runs took"
@@ -23,22 +26,51 @@ NOTES = (
 )
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What runs of one task with one optimiser took on one kind of device."""
+
+    task: str
+    optim: str
+    device: str
+    runs: Sequence[Summary]
+
+    @property
+    def ended(self) -> list[Summary]:
+        return [run for run in self.runs if run["status"] == Status.DONE]
+
+    @property
+    def of_a_run(self) -> float | None:
+        """GPU-seconds, of those that came to their end; None where none did, and on a CPU."""
+        return _mean([gpu_seconds(run) for run in self.ended])
+
+    @property
+    def energies(self) -> list[float]:
+        """Joules of each of those whose own are known."""
+        return [joules for run in self.ended if (joules := own_joules(run)) is not None]
+
+    @property
+    def hours(self) -> paper.Hours | None:
+        return paper.HOURS.get(self.task)
+
+
 def costs(states: Iterable[CellState]) -> Printed:
     """A line per task, optimiser and device, over every logged run that an experiment asks for, each run once."""
-    blocks, records = [], []
+    blocks: list[list[Line]] = []
+    records: list[dict[str, str]] = []
     for task, runs in _by(_runs(states), "task").items():
-        block: list[Line] = []
         by_optim = _by(runs, "optim")
-        for optim in style.in_order(by_optim):
-            for device, of_device in _by(by_optim[optim], "device").items():
-                record = _record(task, optim, device, of_device)
-                records.append(record)
-                block.append([Text("", code="" if block else task), *_line(record, of_device)])
-        total = sum(seconds for run in runs if (seconds := gpu_seconds(run)) is not None)
-        if len(block) > 1 and total:
-            named = ["", "all", "", str(len(runs)), "", _whole(total), "", ""]
-            block.append([Text(word) for word in named])
-        blocks.append(block)
+        found = [
+            Cost(task, optim, device, of_device)
+            for optim in style.in_order(by_optim)
+            for device, of_device in _by(by_optim[optim], "device").items()
+        ]
+        lines = [[Text("", code="" if place else task), *_line(cost)] for place, cost in enumerate(found)]
+        total = _total(runs)
+        if len(lines) > 1 and total is not None:
+            lines.append([Text(word) for word in ("", "all", "", str(len(runs)), "", _rounded(total), "", "")])
+        blocks.append(lines)
+        records += map(_record, found)
     return Printed(NAME, TITLE, Sheet(HEADS, blocks, 3), NOTES, tuple(records))
 
 
@@ -54,7 +86,7 @@ def costs_of_runs(states: Iterable[CellState]) -> tuple[Mapping[str, str], ...]:
             "seconds": exact(run.get("seconds")),
             "gpu_seconds": exact(gpu_seconds(run)),
             "joules": exact(run.get("joules")),
-            "processes_on_gpu": str(run.get("gpu_processes") or ""),
+            "processes_on_gpu": whole(run.get("gpu_processes")),
         }
         for run in _runs(states)
     )
@@ -88,41 +120,46 @@ def _by(runs: Iterable[Summary], key: str) -> dict[str, list[Summary]]:
     return found
 
 
-def _record(task: str, optim: str, device: str, runs: Sequence[Summary]) -> dict[str, str]:
-    ended = [run for run in runs if run["status"] == "done"]
-    each = [seconds for run in ended if (seconds := gpu_seconds(run)) is not None]
-    every = [seconds for run in runs if (seconds := gpu_seconds(run)) is not None]
-    energies = [joules for run in ended if (joules := own_joules(run)) is not None]
-    hours = paper.HOURS.get(task)
-    return {
-        "task": task,
-        "optim": optim,
-        "device": device,
-        "runs": str(len(runs)),
-        "runs_done": str(len(ended)),
-        "gpu_seconds_of_a_run": exact(statistics.fmean(each) if each else None),
-        "gpu_seconds_of_all": exact(sum(every) if every else None),
-        "joules_of_a_run": exact(statistics.fmean(energies) if energies else None),
-        "runs_with_energy": str(len(energies)),
-        "paper_gpu_hours_of_a_run": exact(hours.gpu_hours if hours else None),
-        "paper_device": hours.device if hours else "",
-    }
+def _total(runs: Iterable[Summary]) -> float | None:
+    """GPU-seconds; None where all ran on a CPU."""
+    known = [seconds for run in runs if (seconds := gpu_seconds(run)) is not None]
+    return sum(known) if known else None
 
 
-def _line(record: Mapping[str, str], runs: Sequence[Summary]) -> Line:
-    links = tuple(RunLink(f"{run['lr']:g}/{run['seed']}", run["task"], run["run_id"]) for run in runs)
-    energy = record["joules_of_a_run"]
-    hours = paper.HOURS.get(record["task"])
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _line(cost: Cost) -> Line:
+    links = tuple(RunLink.to(run, f"{rate(run['lr'])}/{run['seed']}") for run in cost.runs)
+    energy = _mean(cost.energies)
     return [
-        Text(style.name(record["optim"])),
-        Text(record["device"]),
-        Text(record["runs"], runs=links),
-        Text(_whole(record["gpu_seconds_of_a_run"])),
-        Text(_whole(record["gpu_seconds_of_all"])),
-        Text(f"{float(energy) / 1e3:.1f}", f"n = {record['runs_with_energy']}") if energy else Text("unknown"),
-        Text(str(hours) if hours else ""),
+        Text(style.name(cost.optim)),
+        Text(cost.device),
+        Text(str(len(cost.runs)), runs=links),
+        Text(_rounded(cost.of_a_run)),
+        Text(_rounded(_total(cost.runs))),
+        Text("unknown") if energy is None else Text(f"{energy / 1e3:.1f}", f"n = {len(cost.energies)}"),
+        Text(str(cost.hours or "")),
     ]
 
 
-def _whole(value: str | float) -> str:
-    return "" if value == "" else f"{float(value):,.0f}"
+def _record(cost: Cost) -> dict[str, str]:
+    return {
+        "task": cost.task,
+        "optim": cost.optim,
+        "device": cost.device,
+        "runs": str(len(cost.runs)),
+        "runs_done": str(len(cost.ended)),
+        "gpu_seconds_of_a_run": exact(cost.of_a_run),
+        "gpu_seconds_of_all": exact(_total(cost.runs)),
+        "joules_of_a_run": exact(_mean(cost.energies)),
+        "runs_with_energy": str(len(cost.energies)),
+        "paper_gpu_hours_of_a_run": exact(cost.hours.gpu_hours if cost.hours else None),
+        "paper_device": cost.hours.device if cost.hours else "",
+    }
+
+
+def _rounded(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:,.0f}"

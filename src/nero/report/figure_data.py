@@ -1,6 +1,7 @@
 """What the panels of a figure show, as plain data for a page to draw again."""
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nero.report import style
-from nero.report.recorded import Mark, RecordedAxes, Series
+from nero.report.recorded import RecordedAxes, Series
 
 DASHES = {style.OURS: "solid", style.THEIRS: "dashed", style.VARIANT: "dotted"}
 DIGITS = 6
@@ -19,8 +20,8 @@ MOST_POINTS = 1000
 
 
 def figure_data(figure: Figure) -> dict[str, Any]:
-    """Its panels, in order; those that hold no curves, such as pictures, are left out."""
-    return {"panels": [_panel(axes) for axes in figure.axes if isinstance(axes, RecordedAxes) and axes.record.title]}
+    """Its panels, in order."""
+    return {"panels": [_panel(axes) for axes in figure.axes if isinstance(axes, RecordedAxes)]}
 
 
 def title(figure: Figure) -> str:
@@ -61,7 +62,7 @@ def _panel(axes: RecordedAxes) -> dict[str, Any]:
         "yscale": axes.get_yscale(),
         "yticks": _ticks(axes),
         "series": [_series(series) for series in shown.series],
-        "marks": [_mark(mark) for mark in shown.marks],
+        "marks": [asdict(mark) for mark in shown.marks],
         **({"rule": {"at": shown.rule[0], "label": shown.rule[1]}} if shown.rule else {}),
     }
 
@@ -88,14 +89,4 @@ def _series(series: Series) -> dict[str, Any]:
         "whose": "authors" if series.linestyle == style.THEIRS else "ours",
         **{name: numbers(values[kept]) for name, values in drawn.items() if values is not None},
         "runs": list(series.runs),
-    }
-
-
-def _mark(mark: Mark) -> dict[str, Any]:
-    return {
-        "label": mark.label,
-        "group": mark.group,
-        "colour": mark.colour,
-        "mean": mark.mean,
-        "std": mark.std,
     }

@@ -6,15 +6,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from nero.atomic import write_atomic
-from nero.report import style
+from nero.report import sheet_csv, style
 from nero.report.sheets import Printed
-from nero.report.table_formats import FORMATS, records_csv
-
-RUNS = "../runs"
-"""Where the store lies from a table, unless it is elsewhere."""
+from nero.report.table_formats import FORMATS
 
 
-def table_files(printed: Printed, runs: str = RUNS) -> dict[Path, bytes]:
+def table_files(printed: Printed, runs: str) -> dict[Path, bytes]:
     """Path under the results folder -> content. `runs` is where the store lies from there, for links."""
     return {Path("tables") / f"{printed.name}.{ending}": to(printed, runs).encode() for ending, to in FORMATS.items()}
 
@@ -25,7 +22,7 @@ def number_files(numbers: Mapping[str, str]) -> dict[Path, bytes]:
 
 def record_files(records: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[Path, bytes]:
     """Lists that are no tables to be read, as CSV alone."""
-    return {Path("tables") / f"{name}.csv": records_csv(lines).encode() for name, lines in records.items()}
+    return {Path("tables") / f"{name}.csv": sheet_csv.to_csv(lines).encode() for name, lines in records.items()}
 
 
 def figure_files(figures: Mapping[str, Figure]) -> dict[Path, bytes]:

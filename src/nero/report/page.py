@@ -111,13 +111,13 @@ class Section:
 
 
 def _table_name(table: Printed) -> str:
-    """ "Table 1" where its title says so."""
+    """Such as "Table 1", where its title says so."""
     found = re.search(r"\bTable \d+", table.title)
     return found[0] if found else NAMES.get(table.name, table.name.capitalize())
 
 
 def _figure_name(name: str, heading: str) -> str:
-    """ "Figure 5", likewise."""
+    """Such as "Figure 5", likewise."""
     found = re.search(r"\bFigure \d+", heading)
     return found[0] if found else f"{NAMES.get(name, name.capitalize())}, curves"
 

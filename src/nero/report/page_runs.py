@@ -13,7 +13,18 @@ from nero.report.figure_data import numbers, thinned
 from nero.report.units import scale, shown_metric
 from nero.runs.store import Record, RunDirectory, Store
 
-COPIED = ("seed", "status", "data", "epochs", "epochs_done", "seconds", "joules", "device", "traceback")
+COPIED = (
+    "seed",
+    "status",
+    "data",
+    "epochs",
+    "epochs_done",
+    "seconds",
+    "joules",
+    "gpu_processes",
+    "device",
+    "traceback",
+)
 LEVEL = 6
 """Of compression: a higher one takes twice as long for a few per cent."""
 

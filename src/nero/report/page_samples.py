@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nero.plans.plan import CellState
-from nero.report.sample_strips import CLASSES, NAME, NUMBERED, ROWS, is_embedded, shown_runs
+from nero.report.sample_strips import CLASSES, NAME, NUMBERED, ROWS, SIDE, is_embedded, shown_runs
 from nero.runs.store import Store
 
 
@@ -21,7 +21,7 @@ def sample_data(states: Iterable[CellState], store: Store) -> list[dict[str, Any
         if kept := [picture for picture in read if picture["src"]]:
             classes = NUMBERED if is_embedded(shown.curve, run) else CLASSES
             named = {"name": shown.curve.name, "detail": shown.detail, "run": run["run_id"]}
-            found.append({**named, "rows": ROWS, "columns": list(classes), "pictures": kept})
+            found.append({**named, "side": SIDE, "rows": ROWS, "columns": list(classes), "pictures": kept})
     return found
 
 

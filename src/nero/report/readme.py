@@ -1,15 +1,14 @@
 """The part of the README that is made of runs: what is logged, Table 1 beside the paper's, the most telling figures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from nero.plans.plan import CellState
-from nero.report import cells, style
+from nero.plans.plan import pending
 from nero.report.catalogue import TELLING, Evidence
 from nero.report.sheet_markdown import sheet_lines
-from nero.report.sheets import Line, Sheet, Text
-from nero.report.table_formats import ARROWS, published_text, verdict_text
-from nero.report.tables import Entry, Row, Table
-from nero.report.units import number
+from nero.report.sheets import Sheet, Text
+from nero.report.table_formats import grid, published_text, value
+from nero.report.tables import Entry, Table
 from nero.report.verdicts import RULE
 
 TABLE = "table1"
@@ -45,32 +44,11 @@ def results(experiments: Sequence[Evidence], table: Table) -> str:
 
 def compact(table: Table) -> Sheet:
     """Table 1 without the learning rates, the links and what is missing."""
-    blocks = [_block(row, table) for row in table.rows]
-    return Sheet(["task", "metric", "", *map(style.name, table.optims)], blocks, 3)
+    return grid(table, _ours, lambda entry: replace(published_text(entry), detail=""))
 
 
-def _block(row: Row, table: Table) -> list[Line]:
-    entries = [row.entries.get(optim) for optim in table.optims]
-    label = Text(f", {cells.variant_text(row.variant)}" if row.variant else "", code=row.task)
-    heading = f"{row.metric.label} {ARROWS[row.metric.goal]}" if row.metric else ""
-    return [
-        [label, Text(heading), Text("ours"), *map(_ours, entries)],
-        [Text(""), Text(""), Text("paper"), *(Text(_theirs(entry)) for entry in entries)],
-        [Text(""), Text(""), Text("verdict"), *(verdict_text(entry) if entry else Text("") for entry in entries)],
-    ]
-
-
-def _ours(entry: Entry | None) -> Text:
-    if entry is None:
-        return Text("")
-    if entry.mean is None:
-        return Text(str(entry.result.standing))
-    deviation = f" ± {number(entry.std)}" if entry.std is not None else ""
-    return Text(number(entry.mean) + deviation, f"n = {entry.n}", entry.rank)
-
-
-def _theirs(entry: Entry | None) -> str:
-    return published_text(entry).value if entry else ""
+def _ours(entry: Entry) -> Text:
+    return Text(value(entry), f"n = {entry.n}" if entry.n else "", entry.rank)
 
 
 def _logged(evidence: Evidence) -> str:
@@ -79,11 +57,4 @@ def _logged(evidence: Evidence) -> str:
 
 def _to_run(evidence: Evidence) -> int:
     """Runs still to be done, as far as they are known: a search that goes on may bring another rate to the front."""
-    pending = {run.run_id for state in evidence.states for run in state.pending}
-    repeated = sum(_repeats_in(state) for state in evidence.states if state.undecided)
-    return len(pending) + sum(state.undecided for state in evidence.states) - repeated
-
-
-def _repeats_in(state: CellState) -> int:
-    """Repeats of an unfinished search that are logged already, at the rate that leads it."""
-    return sum(run is not None for seed, run in state.at_leading.items() if seed != state.cell.search_seed)
+    return len(pending(evidence.states)) + sum(state.to_follow for state in evidence.states)

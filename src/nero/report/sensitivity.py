@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from nero.plans.plan import Cell, CellState, Summary, best_lr
 from nero.report import cells, style
-from nero.report.sheets import Line, Printed, RunLink, Sheet, Text
-from nero.report.table_formats import ARROWS, EMBEDDED, exact
+from nero.report.sheet_csv import exact
+from nero.report.sheets import Line, Printed, RunLink, Sheet, Text, row_label
+from nero.report.table_formats import EMBEDDED
 from nero.report.units import number, rate, scale, shown_metric
 
 NAME = "sensitivity"
@@ -69,14 +70,13 @@ def _grids(states: Iterable[CellState]) -> list[Grid]:
 def _block(row: cells.RowKey, grids: Sequence[Grid], lrs: Sequence[float]) -> list[Line]:
     task, variant = row
     metrics = [run["metric"] for grid in grids for run in grid.search.values() if run is not None]
-    metric = shown_metric(metrics[0]) if metrics else None
-    heading = f"{metric.label} {ARROWS[metric.goal]}" if metric else ""
+    heading = shown_metric(metrics[0]).heading if metrics else ""
     order = style.in_order(grid.cell.optim for grid in grids)
     lines: list[Line] = []
     for grid in sorted(grids, key=lambda grid: order.index(grid.cell.optim)):
-        label = Text(f", {cells.variant_text(variant)}" if variant else "", code=task) if not lines else Text("")
+        first = [Text(""), Text("")] if lines else [row_label(task, variant), Text(heading)]
         whose = [Text(cells.precision(grid.cell) or ""), Text(style.name(grid.cell.optim))]
-        lines.append([label, Text("" if lines else heading), *whose, *(_end(grid, lr) for lr in lrs), _close(grid)])
+        lines.append([*first, *whose, *(_end(grid, lr) for lr in lrs), _close(grid)])
     return lines
 
 
@@ -86,7 +86,7 @@ def _end(grid: Grid, lr: float) -> Text:
     run = grid.search[lr]
     if run is None:
         return Text("missing")
-    link = RunLink(f"seed {run['seed']}", run["task"], run["run_id"])
+    link = RunLink.to(run, f"seed {run['seed']}")
     shown = _shown(run)
     rank = 1 if lr == grid.leading_lr else None
     return Text("diverged" if shown is None else number(shown), rank=rank, link=link, cell=_name(grid.cell, lr))

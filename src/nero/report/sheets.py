@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nero.plans.plan import Summary
+from nero.report import cells
+
 
 @dataclass(frozen=True)
 class RunLink:
@@ -11,6 +14,10 @@ class RunLink:
     words: str
     task: str
     run_id: str
+
+    @classmethod
+    def to(cls, run: Summary, words: str) -> "RunLink":
+        return cls(words, run["task"], run["run_id"])
 
     @property
     def path(self) -> str:
@@ -33,6 +40,11 @@ class Text:
 
 
 Line = list[Text]
+
+
+def row_label(task: str, variant: cells.Variant) -> Text:
+    """Such as "`mnist_reparam`, sigma = 100"."""
+    return Text(f", {cells.variant_text(variant)}" if variant else "", code=task)
 
 
 @dataclass(frozen=True)

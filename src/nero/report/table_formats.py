@@ -1,18 +1,16 @@
 """The table of an experiment laid out, and as Markdown, CSV and LaTeX. The same table gives the same bytes anywhere."""
 
-import csv
-import io
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
-from nero.report import cells, sheet_latex, sheet_markdown, style
+from nero.report import cells, sheet_csv, sheet_latex, sheet_markdown, style
 from nero.report.cells import Standing
-from nero.report.sheets import Printed, RunLink, Sheet, Text
+from nero.report.sheet_csv import exact, whole
+from nero.report.sheets import Line, Printed, RunLink, Sheet, Text, row_label
 from nero.report.tables import Entry, Listing, Row, Table
-from nero.report.units import ShownMetric, number, rate
+from nero.report.units import number, rate
 from nero.report.verdicts import RULE, Verdict
 
-ARROWS = {"min": "↓", "max": "↑"}
 EMBEDDED = "Embedded data, not the paper's: these numbers say that the chain works and mean nothing beside the paper's."
 
 
@@ -21,12 +19,7 @@ def entry_text(entry: Entry) -> Text:
     result = entry.result
     details = []
     if entry.mean is not None:
-        value = number(entry.mean) + (f" ± {number(entry.std)}" if entry.std is not None else "")
         details.append(f"n = {entry.n}" + (f" of {entry.planned}" if entry.n < entry.planned else ""))
-    elif result.standing is Standing.INCOMPLETE:
-        value = "diverged so far"
-    else:
-        value = str(result.standing)
     diverged = cells.divergence(result.state)
     if diverged and entry.mean is not None:
         details.append(f"{diverged} diverged")
@@ -34,16 +27,25 @@ def entry_text(entry: Entry) -> Text:
         details.append(f"incomplete: {cells.gap(result.state)}")
     if result.lr is not None and entry.mean is not None:
         details.append(f"η = {rate(result.lr)}")
-    return Text(value, ", ".join(details), entry.rank, runs=_runs(entry), cell=_name(entry), verdict=_verdict(entry))
+    said = ", ".join(details)
+    return Text(value(entry), said, entry.rank, runs=_runs(entry), cell=_name(entry), verdict=_verdict(entry))
+
+
+def value(entry: Entry) -> str:
+    """The number alone, or why there is none."""
+    if entry.mean is not None:
+        return number(entry.mean) + (f" ± {number(entry.std)}" if entry.std is not None else "")
+    standing = entry.result.standing
+    return "diverged so far" if standing is Standing.INCOMPLETE else str(standing)
 
 
 def _runs(entry: Entry) -> tuple[RunLink, ...]:
     """Those that the value is of: the seeds at the leading learning rate or, where none leads, what has diverged."""
     result = entry.result
     if result.runs:
-        return tuple(RunLink(f"seed {run['seed']}", run["task"], run["run_id"]) for run in result.runs)
+        return tuple(RunLink.to(run, f"seed {run['seed']}") for run in result.runs)
     searched = (run for run in result.state.search.values() if run is not None)
-    return tuple(RunLink(f"η = {rate(run['lr'])}", run["task"], run["run_id"]) for run in searched)
+    return tuple(RunLink.to(run, f"η = {rate(run['lr'])}") for run in searched)
 
 
 def _name(entry: Entry) -> str:
@@ -123,34 +125,41 @@ def _arithmetic(table: Table) -> str | None:
 
 
 def lay_out(table: Table) -> Sheet:
-    return _listed(table, table.listing) if table.listing else _grid(table)
+    return _listed(table, table.listing) if table.listing else grid(table)
 
 
-def _grid(table: Table) -> Sheet:
+def grid(
+    table: Table, ours: Callable[[Entry], Text] = entry_text, theirs: Callable[[Entry], Text] = published_text
+) -> Sheet:
     """A block per row: a line of ours and, where there are numbers of the paper's, those and our verdicts below it."""
     heads = ["task", "metric", *([""] if table.source else [])]
     blocks = []
     for row in table.rows:
-        label = Text(f", {cells.variant_text(row.variant)}" if row.variant else "", code=row.task)
-        # An optimiser that the row does not have leaves its place empty.
-        entries = [row.entries.get(optim) for optim in table.optims]
-        ours = [entry_text(entry) if entry else Text("") for entry in entries]
-        theirs = [published_text(entry) if entry else Text("") for entry in entries]
-        first = [label, Text(_heading(row.metric))]
+        first = [row_label(row.task, row.variant), Text(_heading(row))]
         if table.source:
-            below = [[Text(""), Text(""), Text(table.source), *theirs]]
-            if any(entry and entry.verdict for entry in entries):
-                verdicts = [verdict_text(entry) if entry else Text("") for entry in entries]
-                below.append([Text(""), Text(""), Text("verdict"), *verdicts])
-            blocks.append([[*first, Text("ours"), *ours], *below])
+            block = [[*first, Text("ours"), *_places(table, row, ours)]]
+            block.append([Text(""), Text(""), Text(table.source), *_places(table, row, theirs)])
+            if any(entry.verdict for entry in row.entries.values()):
+                block.append([Text(""), Text(""), Text("verdict"), *_places(table, row, verdict_text)])
+            blocks.append(block)
         else:
-            blocks.append([[*first, *ours]])
+            blocks.append([[*first, *_places(table, row, ours)]])
     return Sheet([*heads, *map(style.name, table.optims)], blocks, len(heads))
+
+
+def _places(table: Table, row: Row, words: Callable[[Entry], Text]) -> Line:
+    """One for each optimiser; one that the row does not have leaves its place empty."""
+    entries = (row.entries.get(optim) for optim in table.optims)
+    return [words(entry) if entry else Text("") for entry in entries]
+
+
+def _heading(row: Row) -> str:
+    return row.metric.heading if row.metric else ""
 
 
 def _listed(table: Table, listing: Listing) -> Sheet:
     """A line per cell, ours and the paper's side by side; lines with the same first word are a block."""
-    [metric] = {_heading(row.metric) for row in table.rows}
+    [metric] = {_heading(row) for row in table.rows}
     heads = [*listing.heads, *(f"{metric}, {whose}".lstrip(", ") for whose in ("ours", table.source) if whose)]
     heads += ["verdict"] * _judged(table)
     lines = []
@@ -182,16 +191,7 @@ def to_latex(table: Table, runs: str | None = None) -> str:
 
 def to_csv(table: Table) -> str:
     """One line per cell with all of its numbers; run ids are separated by spaces."""
-    return records_csv(print_table(table).records)
-
-
-def records_csv(records: Sequence[Mapping[str, str]]) -> str:
-    """All with the keys of the first."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(records[0]) if records else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return file.getvalue()
+    return sheet_csv.to_csv(print_table(table).records)
 
 
 def _record(table: Table, row: Row, optim: str, entry: Entry) -> dict[str, str]:
@@ -229,22 +229,9 @@ def _record(table: Table, row: Row, optim: str, entry: Entry) -> dict[str, str]:
     }
 
 
-def exact(value: float | None) -> str:
-    # Ten digits: more than any log holds, and none of the noise of multiplying by 100.
-    return "" if value is None else f"{value:.10g}"
-
-
-def whole(value: int | None) -> str:
-    return "" if value is None else str(value)
-
-
-def _heading(metric: ShownMetric | None) -> str:
-    return f"{metric.label} {ARROWS[metric.goal]}" if metric else ""
-
-
 FORMATS: dict[str, Callable[[Printed, str], str]] = {
     "md": sheet_markdown.to_markdown,
-    "csv": lambda printed, _: records_csv(printed.records),
+    "csv": lambda printed, _: sheet_csv.to_csv(printed.records),
     "tex": sheet_latex.to_latex,
 }
 """By the ending of the file's name: what makes its text, given where the store lies from there."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+ARROWS = {"min": "↓", "max": "↑"}
+
 
 @dataclass(frozen=True)
 class ShownMetric:
@@ -15,6 +17,11 @@ class ShownMetric:
     @property
     def unit(self) -> str:
         return "%" if self.label.endswith("(%)") else ""
+
+    @property
+    def heading(self) -> str:
+        """With an arrow to where it is better."""
+        return f"{self.label} {ARROWS[self.goal]}"
 
     @property
     def sign(self) -> float:

@@ -20,6 +20,12 @@ Nero.runFacts = (() => {
     return done === all ? String(all) : `${done ?? 0} of ${all}`;
   }
 
+  // The driver counts for the whole card, whoever computes on it.
+  function used({ joules, gpu_processes: sharers }) {
+    if (sharers === 1) return energy(joules);
+    return `${energy(joules)}, ${sharers ? `shared by up to ${sharers} processes` : "shared by an unknown number"}`;
+  }
+
   function results(run, store) {
     return facts([
       final(run),
@@ -31,7 +37,7 @@ Nero.runFacts = (() => {
       ["Data", run.data],
       ["Epochs", epochs(run)],
       ["Time", duration(run.seconds)],
-      ["Energy", isNumber(run.joules) ? energy(run.joules) : null],
+      ["Energy of the GPU", isNumber(run.joules) ? used(run) : null],
       ["Device", run.device],
       ["Path", html("code", { class: "path" }, `${store}/${run.task}/${run.id}`)],
     ]);

@@ -20,7 +20,7 @@ Nero.samples = (() => {
   }
 
   function strip(sample, linked) {
-    const image = html("img", { width: 32 * sample.columns.length, height: 32 * sample.rows });
+    const image = html("img", { width: sample.side * sample.columns.length, height: sample.side * sample.rows });
     const shown = html("span", { class: "epoch" });
     const names = sample.columns.map((name) => html("span", {}, name));
     const columns = html("div", { class: "columns", "aria-hidden": "true" }, names);
