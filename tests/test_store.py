@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nero.atomic import write_atomic
 from nero.runs.lock import RunBusy
-from nero.runs.store import RunDirectory, Status, Store, is_settled
+from nero.runs.store import VERSION, RunDirectory, Status, Store, is_settled
 
 
 @pytest.fixture
@@ -129,9 +129,11 @@ def test_a_run_is_settled_once_it_diverged_or_is_measured(status: str, final_met
     assert is_settled({"status": status, "metric": FID, "final_metrics": final_metrics}) is settled
 
 
-def test_a_run_without_a_summary_is_not_settled() -> None:
-    assert not is_settled(None)
-    assert not is_settled({})
+@pytest.mark.parametrize(
+    "summary", [None, {}, {"status": "done"}, {"status": ["done"]}, {"status": "done", "metric": {}}]
+)
+def test_a_run_without_a_whole_summary_is_not_settled(summary: dict | None) -> None:
+    assert not is_settled(summary)
 
 
 def test_two_checkpoints_are_kept_and_a_damaged_one_gives_way_to_the_one_before(run: RunDirectory) -> None:
@@ -159,15 +161,152 @@ def test_a_position_saved_twice_keeps_the_newer_state_and_the_one_before(run: Ru
     assert run.load_checkpoint() == b"one"
 
 
-def test_a_summary_that_cannot_be_read_counts_as_absent(tmp_path: Path) -> None:
+SUMMARY = {
+    "version": VERSION,
+    "run_id": "task-optim-0.1-s0-00000000",
+    "task": "task",
+    "optim": "optim",
+    "lr": 0.1,
+    "seed": 0,
+    "status": "done",
+    "epochs_done": 3,
+    "seconds": 1.5,
+    "metric": FID,
+    "final": 15.5,
+    "final_metrics": {"val/fid": 15.5},
+}
+
+
+@pytest.mark.parametrize("text", ["", '{"status": ', "[]", "null", '"done"', "\x00" * 50, '{"status": "done"}'])
+def test_a_summary_that_cannot_be_read_counts_as_absent(tmp_path: Path, text: str) -> None:
     store = Store(tmp_path)
-    for name, text in (("a", '{"status": "done"}'), ("b", '{"status": '), ("c", "[]")):
+    for name, content in (("a", json.dumps(SUMMARY)), ("b", text)):
         run = store.run("task", name)
         run.path.mkdir(parents=True)
-        (run.path / "summary.json").write_text(text)
+        (run.path / "summary.json").write_text(content)
     assert list(store.summaries()) == ["a"]
     assert store.run("task", "a").status() is Status.DONE
     assert store.run("task", "b").status() is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("version", 0),
+        ("version", 2),
+        ("version", None),
+        ("status", "pondering"),
+        ("status", ["done"]),
+        ("task", None),
+        ("optim", 3),
+        ("lr", "0.1"),
+        ("seed", True),
+        ("epochs_done", None),
+        ("epochs_done", 0),
+        ("seconds", None),
+        ("metric", None),
+        ("metric", {"key": "val/fid"}),
+        ("metric", "val/fid"),
+        ("final", "good"),
+        ("final_metrics", None),
+    ],
+)
+def test_a_summary_of_another_version_or_without_what_it_needs_counts_as_absent(
+    run: RunDirectory, key: str, value: object
+) -> None:
+    run.write_summary(SUMMARY)
+    assert run.read_summary() == SUMMARY
+    run.write_summary({**SUMMARY, key: value})
+    assert run.read_summary() is None
+    assert run.status() is None
+    run.write_summary({other: kept for other, kept in SUMMARY.items() if other != key})
+    assert (run.read_summary() is None) == (key != "final"), "no final value is null"
+    assert (run.other_version() is None) == (key != "version")
+
+
+def test_a_run_that_has_not_ended_has_no_metric_yet(run: RunDirectory) -> None:
+    for status in ("running", "failed"):
+        unended = {**SUMMARY, "status": status, "metric": None, "final": None, "final_metrics": {}, "epochs_done": 0}
+        run.write_summary(unended)
+        assert run.read_summary() == unended
+
+
+def test_a_line_after_one_that_a_kill_cut_off_is_not_lost_with_it(run: RunDirectory) -> None:
+    run.add_provenance({"started": "one"})
+    with (run.path / "provenance.jsonl").open("ab") as file:
+        file.write(b'{"started": "tw')
+    run.add_provenance({"started": "three"})
+    run.add_provenance({"started": "four"})
+    assert [start["started"] for start in run.read_provenance()] == ["one", "three", "four"]
+
+
+def checkpoints(run: RunDirectory, epochs: int) -> None:
+    for epoch in range(1, 1 + epochs):
+        run.append_metrics({"epoch": epoch, "train/loss": 1 / epoch})
+        run.save_checkpoint(f"state {epoch}".encode(), {"epoch": epoch})
+
+
+def test_a_checkpoint_is_gone_on_from_only_if_the_log_up_to_it_is_whole(run: RunDirectory) -> None:
+    checkpoints(run, 3)
+    log = run.path / "metrics.jsonl"
+    whole = log.read_bytes()
+    said: list[str] = []
+
+    def state() -> bytes | None:
+        said.clear()
+        found = run.checkpoint_to_go_on_from(said.append)
+        return found and found[1]
+
+    assert state() == b"state 3"
+    log.write_bytes(whole + b'{"epoch": 4, "tra')
+    assert state() == b"state 3", "what comes after it is made again"
+    assert said == []
+    log.write_bytes(whole[:-5])
+    assert state() == b"state 2"
+    assert said == ["metrics.jsonl is damaged before checkpoint-epoch3.pt; going on from checkpoint-epoch2.pt"]
+    for damaged in (b"X" + whole[1:], whole.replace(b"0.5", b"0.7"), whole[10:], b""):
+        log.write_bytes(damaged)
+        assert state() is None
+        assert len(said) == 2
+        assert all(line.endswith("; starting anew") for line in said)
+    assert run.load_checkpoint() == b"state 3", "the weights are not damaged"
+
+
+def test_checkpoints_of_before_the_log_was_recorded_are_accepted(run: RunDirectory) -> None:
+    checkpoints(run, 2)
+    index = json.loads((run.path / "checkpoint.json").read_text())
+    (run.path / "checkpoint.json").write_text(json.dumps([{k: e[k] for k in e if k != "log"} for e in index]))
+    found = run.checkpoint_to_go_on_from(pytest.fail)
+    assert found == (run.path / "checkpoint-epoch2.pt", b"state 2")
+
+
+def test_a_damaged_checkpoint_or_index_is_said_in_a_line(run: RunDirectory) -> None:
+    said: list[str] = []
+    assert run.checkpoint_to_go_on_from(said.append) is None
+    assert said == [], "a run that begins"
+    checkpoints(run, 2)
+    (run.path / "checkpoint-epoch2.pt").write_bytes(b"state 3")
+    run.checkpoint_to_go_on_from(said.append)
+    assert said.pop() == "checkpoint-epoch2.pt is damaged; going on from checkpoint-epoch1.pt"
+    (run.path / "checkpoint-epoch2.pt").unlink()
+    run.checkpoint_to_go_on_from(said.append)
+    expected = "checkpoint-epoch2.pt cannot be read (No such file or directory); going on from checkpoint-epoch1.pt"
+    assert said.pop() == expected
+    for text in ("[{", "{}", "null"):
+        (run.path / "checkpoint.json").write_text(text)
+        assert run.checkpoint_to_go_on_from(said.append) is None
+        assert said == ["checkpoint.json is damaged; starting anew"]
+        said.clear()
+
+
+def test_what_a_killed_writer_had_not_put_in_place_is_cleared_away_by_the_next(run: RunDirectory) -> None:
+    run.write_picture("samples.jpg", 1, b"picture")
+    parts = [run.path / "summary.json.123.part", run.path / "pictures" / "samples-epoch0002.jpg.123.part"]
+    for part in parts:
+        part.write_bytes(b"half")
+    with run.exclusive():
+        assert not any(part.exists() for part in parts)
+    assert list(run.pictures("samples")) == [1]
 
 
 def test_two_processes_cannot_take_one_run(run: RunDirectory) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -20,9 +20,18 @@ def replacing(path: Path) -> Iterator[Path]:
         with part.open("rb+") as file:
             os.fsync(file.fileno())
         part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):  # what was raised before says why there is nothing to be done here
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            name_file(error, path)
         raise
+
+
+def name_file(error: OSError, path: Path) -> None:
+    """Have an error say which file it met, which one that comes of writing to a descriptor does not."""
+    if error.errno is not None and error.filename is None:
+        error.filename = str(path)
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -14,19 +14,37 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from nero.atomic import write_atomic
-from nero.runs.lock import exclusive, is_held
+from nero.atomic import name_file, write_atomic
+from nero.runs.lock import Held, exclusive, is_held
 
 Record = dict[str, Any]
+Say = Callable[[str], None]
+"""Told in a line what was found damaged."""
+
 PICTURES = "pictures"
+
+VERSION = 1
+"""Of a summary: what its keys are and mean. One of another version is left to the code that wrote it."""
+
+NEEDED: dict[str, type | tuple[type, ...]] = {
+    "run_id": str,
+    "task": str,
+    "optim": str,
+    "lr": (int, float),
+    "seed": int,
+    "epochs_done": int,
+    "seconds": (int, float),
+    "final_metrics": dict,
+}
+"""Keys of a summary that whoever reads it may take for granted, and what they hold."""
 
 
 class Status(StrEnum):
@@ -48,9 +66,12 @@ def is_settled(summary: Mapping[str, Any] | None) -> bool:
     One that came to its end without what it is to be measured by, such as the weights of a network that judges it, has
     none yet: its metric is not there at all, where a value that was not finite is there as null.
     """
-    if not summary or summary["status"] not in SETTLED:
+    if not summary or summary.get("status") not in tuple(SETTLED):
         return False
-    return summary["status"] == Status.DIVERGED or summary["metric"]["key"] in summary["final_metrics"]
+    metric, finals = summary.get("metric"), summary.get("final_metrics")
+    if summary["status"] == Status.DIVERGED:
+        return True
+    return isinstance(metric, dict) and isinstance(finals, dict) and metric.get("key") in finals
 
 
 class Store:
@@ -67,7 +88,7 @@ class Store:
         return [RunDirectory(path.parent) for path in sorted(self.root.glob("*/*/summary.json"))]
 
     def summaries(self) -> dict[str, Record]:
-        """Run id -> summary. A summary that cannot be read counts as absent: the run will be resumed."""
+        """Run id -> summary. A summary that cannot be read, or is of another version, counts as absent."""
         found = ((run.run_id, run.read_summary()) for run in self.runs())
         return {run_id: summary for run_id, summary in found if summary is not None}
 
@@ -77,6 +98,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._held: Held | None = None
 
     @property
     def run_id(self) -> str:
@@ -86,20 +108,40 @@ class RunDirectory:
     def exclusive(self) -> Iterator[None]:
         """Hold this run, or raise `RunBusy`."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.path / "lock"):
-            yield
+        with exclusive(self.path / "lock") as held:
+            self._clear_parts()
+            self._held = held
+            try:
+                yield
+            finally:
+                self._held = None
 
     def is_held(self) -> bool:
         return is_held(self.path / "lock")
 
+    def _clear_parts(self) -> None:
+        """Remove what a writer that was killed had not yet put in its place."""
+        for folder in (self.path, self.path / PICTURES):
+            for part in folder.glob("*.part"):
+                with suppress(OSError):
+                    part.unlink()
+
     # config and provenance
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        write_atomic(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=True).encode())
+        self._put("config.yaml", yaml.safe_dump(dict(config), sort_keys=True).encode())
 
     def read_config(self) -> Record:
         config: Record = yaml.safe_load((self.path / "config.yaml").read_text())
         return config
+
+    def config_there(self) -> Record | None:
+        """The config, where one lies there that can be read; else it is written anew."""
+        try:
+            config = self.read_config()
+        except (OSError, ValueError, yaml.YAMLError):
+            return None
+        return config if isinstance(config, dict) else None
 
     def add_provenance(self, provenance: Mapping[str, Any]) -> None:
         self._append("provenance.jsonl", provenance)
@@ -126,16 +168,39 @@ class RunDirectory:
         self._write_metrics([*self.read_metrics()[:-1], record])
 
     def _write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
-        write_atomic(self.path / "metrics.jsonl", b"".join(_line(record) for record in records))
+        self._put("metrics.jsonl", b"".join(_line(record) for record in records))
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        # One write of one whole line: another reader sees all of it or, after a kill, a tail that is passed over.
-        descriptor = os.open(self.path / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        """Add one line, whole or not at all."""
+        self._check_held()
+        line = _line(record)
+        descriptor = os.open(self.path / name, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, _line(record))
-            os.fsync(descriptor)
+            before = os.fstat(descriptor).st_size
+            if before and os.pread(descriptor, 1, before - 1) != b"\n":
+                line = b"\n" + line  # a kill cut off the last line: this one must not be lost with it
+            try:
+                # In one write, so that another reader sees all of it or, after a kill, a tail that is passed over. On
+                # a disk that is nearly full a part is written without complaint: the next write then says why.
+                while line:
+                    line = line[os.write(descriptor, line) :]
+                os.fsync(descriptor)
+            except OSError as error:
+                os.ftruncate(descriptor, before)
+                name_file(error, self.path / name)
+                raise
         finally:
             os.close(descriptor)
+
+    def _put(self, name: str, data: bytes) -> None:
+        """A file of the run, replaced whole or not at all."""
+        self._check_held()
+        write_atomic(self.path / name, data)
+
+    def _check_held(self) -> None:
+        """Before anything is written: a process that was taken for dead, and is not, must not spoil what follows."""
+        if self._held is not None:
+            self._held.check()
 
     # pictures
 
@@ -143,7 +208,7 @@ class RunDirectory:
         """Keep a picture file such as `samples.jpg` of an epoch; one of the same epoch is replaced."""
         stem, _, suffix = name.rpartition(".")
         (self.path / PICTURES).mkdir(exist_ok=True)
-        write_atomic(self.path / PICTURES / f"{stem}-epoch{epoch:04}.{suffix}", data)
+        self._put(f"{PICTURES}/{stem}-epoch{epoch:04}.{suffix}", data)
 
     def pictures(self, stem: str) -> dict[int, Path]:
         """Epoch -> file of the pictures of one name, in order of epochs."""
@@ -155,9 +220,21 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         text = json.dumps(_strict(dict(summary)), indent=2, sort_keys=True, allow_nan=False)
-        write_atomic(self.path / "summary.json", (text + "\n").encode())
+        self._put("summary.json", (text + "\n").encode())
 
     def read_summary(self) -> Record | None:
+        """None where there is none that this code can read."""
+        summary = self._any_summary()
+        return summary if summary is not None and _is_readable(summary) else None
+
+    def other_version(self) -> str | None:
+        """Which version the summary is of, if it is one of another version than this code's."""
+        summary = self._any_summary()
+        if summary is None or summary.get("version") == VERSION:
+            return None
+        return repr(summary.get("version"))
+
+    def _any_summary(self) -> Record | None:
         try:
             summary = json.loads((self.path / "summary.json").read_text())
         except (OSError, ValueError):
@@ -174,40 +251,90 @@ class RunDirectory:
     def save_checkpoint(self, data: bytes, position: Mapping[str, int]) -> None:
         """Keep `data` as the newest state; the one before it stays until the next is whole."""
         name = "checkpoint-" + "-".join(f"{key}{value}" for key, value in position.items()) + ".pt"
-        entry = {"file": name, "sha256": hashlib.sha256(data).hexdigest(), "position": dict(position)}
+        log = self._log()
+        entry = {
+            "file": name,
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "position": dict(position),
+            # The log as it was then, so that a run never goes on with a hole in it.
+            "log": {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()},
+        }
         # The same position may be saved again (a resume that stops at once): its old entry is replaced, not kept twice.
-        kept = [entry, *(old for old in self._checkpoint_index() if old["file"] != name)][:2]
-        write_atomic(self.path / name, data)
-        write_atomic(self.path / "checkpoint.json", json.dumps(kept).encode())
-        names = {old["file"] for old in kept}
+        kept = [entry, *(old for old in self._checkpoint_index() if old.get("file") != name)][:2]
+        self._put(name, data)
+        self._put("checkpoint.json", json.dumps(kept).encode())
+        names = {old.get("file") for old in kept}
         for path in self.path.glob("checkpoint-*.pt"):
             if path.name not in names:
                 path.unlink(missing_ok=True)
 
     def load_checkpoint(self) -> bytes | None:
         """The newest state whose checksum holds, or None."""
-        for entry in self._checkpoint_index():
-            path = self.path / str(entry["file"])
-            try:
-                data = path.read_bytes()
-            except OSError:
+        return next((data for _, data in self._whole_checkpoints()), None)
+
+    def checkpoint_to_go_on_from(self, say: Say) -> tuple[Path, bytes] | None:
+        """The newest state whose checksum holds and up to which the log is whole, with its file; None to start anew."""
+        problems: list[str] = []
+        found = None
+        for entry, data in self._whole_checkpoints(problems.append):
+            if self._is_log_whole(entry.get("log")):
+                found = self.path / entry["file"], data
+                break
+            problems.append(f"metrics.jsonl is damaged before {entry['file']}")
+        for problem in problems:
+            say(f"{problem}; {f'going on from {found[0].name}' if found else 'starting anew'}")
+        return found
+
+    def _whole_checkpoints(self, say: Say = lambda problem: None) -> Iterator[tuple[Record, bytes]]:
+        """Those of the index whose checksum holds, the newest first."""
+        for entry in self._checkpoint_index(say):
+            name, checksum = entry.get("file"), entry.get("sha256")
+            if not isinstance(name, str):
+                say("checkpoint.json is damaged")
                 continue
-            if hashlib.sha256(data).hexdigest() == entry["sha256"]:
-                return data
-        return None
+            try:
+                data = (self.path / name).read_bytes()
+            except OSError as error:
+                say(f"{name} cannot be read ({error.strerror})")
+                continue
+            if hashlib.sha256(data).hexdigest() == checksum:
+                yield entry, data
+            else:
+                say(f"{name} is damaged")
+
+    def _log(self) -> bytes:
+        try:
+            return (self.path / "metrics.jsonl").read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _is_log_whole(self, then: Any) -> bool:
+        """Whether the log still begins with all that it had when a checkpoint was written."""
+        if then is None:  # by code that did not record it
+            return True
+        if not isinstance(then, dict) or not isinstance(then.get("bytes"), int):
+            return False
+        begin = self._log()[: then["bytes"]]
+        return hashlib.sha256(begin).hexdigest() == then.get("sha256")
 
     def drop_checkpoints(self) -> None:
         """For a settled run that does not keep its final state."""
+        self._check_held()
         (self.path / "checkpoint.json").unlink(missing_ok=True)
         for path in self.path.glob("checkpoint-*.pt"):
             path.unlink(missing_ok=True)
 
-    def _checkpoint_index(self) -> list[Record]:
+    def _checkpoint_index(self, say: Say = lambda problem: None) -> list[Record]:
         try:
             index = json.loads((self.path / "checkpoint.json").read_text())
-        except (OSError, ValueError):
+        except FileNotFoundError:
             return []
-        return [entry for entry in index if isinstance(entry, dict)] if isinstance(index, list) else []
+        except (OSError, ValueError):
+            index = None
+        if not isinstance(index, list):
+            say("checkpoint.json is damaged")
+            return []
+        return [entry for entry in index if isinstance(entry, dict)]
 
 
 class UnwrittenRun(RunDirectory):
@@ -231,6 +358,29 @@ class UnwrittenRun(RunDirectory):
 
     def load_checkpoint(self) -> bytes | None:
         return None
+
+    def checkpoint_to_go_on_from(self, say: Say) -> tuple[Path, bytes] | None:
+        return None
+
+
+def _is_readable(summary: Record) -> bool:
+    """Whether a summary is one that this code could have written, as far as anybody reads it."""
+    status, metric, final = summary.get("status"), summary.get("metric"), summary.get("final")
+    if summary.get("version") != VERSION or status not in tuple(Status):
+        return False
+    if not all(_holds(summary.get(key), kinds) for key, kinds in NEEDED.items()):
+        return False
+    if final is not None and not _holds(final, (int, float)):
+        return False
+    if status == Status.DONE and not summary["epochs_done"]:
+        return False
+    if metric is None:
+        return bool(status != Status.DONE)  # a run is done by the measure of its metric
+    return isinstance(metric, dict) and all(isinstance(metric.get(key), str) for key in ("key", "goal", "label"))
+
+
+def _holds(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
