@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "nero.data": {"nero.atomic"},
     "nero.games": set(),
     "nero.runs": {"nero", "nero.atomic"},
+    "nero.bundle": {"nero.data", "nero.runs", "nero.atomic"},
     "nero.tasks": {"nero.optim", "nero.models", "nero.data", "nero.games", "nero.runs", "nero.atomic"},
     "nero.plans": {"nero.runs"},
     "nero.engine": {"nero.tasks.base", "nero.runs"},
@@ -28,7 +29,7 @@ MAY_IMPORT = {
     "nero.decoding": {"nero.trained", "nero.data", "nero.models", "nero.tasks"},
     "nero.playing": {"nero.trained", "nero.games", "nero.models", "nero.tasks", "nero.atomic"},
 }
-WITHOUT_TORCH = ("nero.atomic", "nero.plans", "nero.runs", "nero.report", "hydra_plugins.nero_plan")
+WITHOUT_TORCH = ("nero.atomic", "nero.bundle", "nero.plans", "nero.runs", "nero.report", "hydra_plugins.nero_plan")
 
 
 def modules() -> dict[str, Path]:

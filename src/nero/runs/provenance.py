@@ -12,6 +12,10 @@ from typing import Any
 
 import nero
 
+ROOT = Path(__file__).resolve().parents[3]
+COMMIT = "COMMIT"
+"""A file in ROOT that a copy of the code without its history has: what git described it as."""
+
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "triton", "ale-py")
 
 
@@ -33,9 +37,10 @@ def provenance(device: str) -> dict[str, Any]:
 def code_version() -> tuple[str | None, bool | None]:
     """Commit hash and whether the tree had changes on top of it; (None, None) where neither is known.
 
-    A copy of the code without its history says in NERO_COMMIT what `git describe --always --dirty --abbrev=40` printed.
+    A copy of the code without its history says what `git describe --always --dirty --abbrev=40` printed in NERO_COMMIT,
+    or in a file COMMIT at its root.
     """
-    described = os.environ.get("NERO_COMMIT") or _git_describe()
+    described = os.environ.get("NERO_COMMIT") or _commit_file() or _git_describe()
     if not described:
         return None, None
     return described.removesuffix("-dirty"), described.endswith("-dirty")
@@ -51,6 +56,16 @@ def command() -> str:
     """The command line, with the paths that only mean something on this machine shortened."""
     words = [sys.argv[0].removeprefix(f"{Path.cwd()}{os.sep}"), *sys.argv[1:]]
     return " ".join(words).replace(str(Path.cwd()), ".").replace(str(Path.home()), "~")
+
+
+def _commit_file() -> str | None:
+    """Not where there is a history of the code's own; before git, which would find one that the copy lies within."""
+    if (ROOT / ".git").exists():
+        return None
+    try:
+        return (ROOT / COMMIT).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _git_describe() -> str | None:

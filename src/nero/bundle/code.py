@@ -1,0 +1,41 @@
+"""The project's own files, as git tracks them and as they lie in the work tree."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from nero.bundle.parcels import Entry
+from nero.bundle.refusal import Refusal
+from nero.runs.provenance import COMMIT, code_version
+
+ROOT = Path(__file__).resolve().parents[3]
+RUNS = "results/runs/"
+
+
+def tracked_files(root: Path = ROOT, runs: bool = False) -> list[Entry]:
+    """Every tracked file that is there, with its changes; those of logged runs only if asked for."""
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Refusal(f"{root} is no git work tree: what belongs to the project is not known") from error
+    names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
+    entries = []
+    for name in sorted(set(names)):
+        path = root / name
+        if name.startswith(RUNS) and not runs:
+            continue
+        if path.is_symlink():
+            raise Refusal(f"{name} is a symbolic link, which a bundle does not carry")
+        if path.is_file():  # one that was deleted but not committed is not
+            entries.append(Entry(name, path, executable=bool(path.stat().st_mode & 0o100)))
+    if not entries:
+        raise Refusal(f"git tracks no file in {root}")
+    return entries
+
+
+def commit_file() -> Entry:
+    """What says which code it is where there is no git."""
+    commit, dirty = code_version()
+    if commit is None:
+        raise Refusal("which commit the code is of is not known: git describe failed")
+    return Entry(COMMIT, f"{commit}{'-dirty' if dirty else ''}\n".encode())
