@@ -14,13 +14,8 @@ RUNS = "results/runs/"
 
 def tracked_files(root: Path = ROOT, runs: bool = False) -> list[Entry]:
     """Every tracked file that is there, with its changes; those of logged runs only if asked for."""
-    try:
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise Refusal(f"{root} is no git work tree: what belongs to the project is not known") from error
-    names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
     entries = []
-    for name in sorted(set(names)):
+    for name in _listed(root):
         path = root / name
         if name.startswith(RUNS) and not runs:
             continue
@@ -33,9 +28,22 @@ def tracked_files(root: Path = ROOT, runs: bool = False) -> list[Entry]:
     return entries
 
 
+def untracked_files(root: Path = ROOT) -> list[str]:
+    """Files that git neither tracks nor ignores: new code that nobody has added yet, perhaps."""
+    return _listed(root, "--others", "--exclude-standard")
+
+
 def commit_file() -> Entry:
     """What says which code it is where there is no git."""
     commit, dirty = code_version()
     if commit is None:
         raise Refusal("which commit the code is of is not known: git describe failed")
     return Entry(COMMIT, f"{commit}{'-dirty' if dirty else ''}\n".encode())
+
+
+def _listed(root: Path, *words: str) -> list[str]:
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z", *words], cwd=root, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Refusal(f"{root} is no git work tree: what belongs to the project is not known") from error
+    return sorted({os.fsdecode(name) for name in listed.split(b"\0") if name})

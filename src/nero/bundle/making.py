@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nero.atomic import write_atomic
 from nero.bundle import contents
-from nero.bundle.code import ROOT, commit_file, tracked_files
+from nero.bundle.code import ROOT, commit_file, tracked_files, untracked_files
 from nero.bundle.contents import Contents, unpacker
 from nero.bundle.parcels import NAME, SUMS, Entry, Parcels, pack, sum_of, sums_text
 from nero.bundle.prepared_data import data_files
@@ -90,6 +90,9 @@ def _collect(order: Order, scratch: Path, say: Say) -> tuple[Contents, list[Entr
     """The cheap checks come first, so that a mistake shows before anything is fetched."""
     project = read_project(order.root, order.extras)
     commit = commit_file()
+    if untracked := untracked_files(order.root):
+        more = f" and {len(untracked) - 1:,} more" if len(untracked) > 1 else ""
+        say(f"left out, since git does not track it: {untracked[0]}{more}")
     entries = [*tracked_files(order.root, order.runs), commit, *data_files(order.data, order.data_root, say)]
     assert isinstance(commit.content, bytes)
     about = Contents(

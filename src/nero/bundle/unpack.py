@@ -59,14 +59,12 @@ def main() -> int:
     if options.install:
         install(contents, folder)
         python = Path(".venv") / scripts_folder() / "python"
-        print(f"ready. Next:\n  cd {shlex.quote(str(folder))} && {python} scripts/train.py task=mnist data=embedded")
+        print(f"ready. Next:\n  cd {shlex.quote(str(folder))} && {python} scripts/train.py data=embedded")
+    elif contents["python"]:
+        words = (Path(sys.executable).name, str(here / "unpack.py"), "--to", str(folder), "--install")
+        print(f"unpacked. Next:\n  {' '.join(map(shlex.quote, words))}")
     else:
-        again = f"{Path(sys.executable).name} {shlex.quote(str(here / 'unpack.py'))}"
-        print(
-            f"unpacked. Next:\n  {again} --to {shlex.quote(str(folder))} --install"
-            if contents["python"]
-            else "unpacked"
-        )
+        print("unpacked: code and data, no wheels")
     return 0
 
 
@@ -322,7 +320,10 @@ def share_packages(python: Path) -> None:
 CHECK = """
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from packaging.requirements import Requirement
+try:
+    from packaging.requirements import Requirement
+except ImportError:  # pip, which is there in any case, has a copy
+    from pip._vendor.packaging.requirements import Requirement
 for line in sys.argv[1:]:
     wanted = Requirement(line)
     try:

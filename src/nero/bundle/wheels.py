@@ -1,7 +1,5 @@
 """The wheels of a bundle, found and fetched with pip, which asks whatever index it is set up for."""
 
-import base64
-import hashlib
 import json
 import os
 import shlex
@@ -12,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nero.bundle.empty_wheel import write_empty_wheel
 from nero.bundle.refusal import Refusal
 from nero.bundle.requirements import PINS, Project, needed_on, read_pins
 from nero.bundle.selection import Selection, matches, reported, select
@@ -121,34 +120,6 @@ def _stand_ins(wanted: Wanted, pins: Mapping[str, str], scratch: Path) -> Path:
         if matches(name, wanted.without):
             write_empty_wheel(folder, name, f"{version.partition('+')[0]}+99999999.left.out")
     return folder
-
-
-def write_empty_wheel(folder: Path, name: str, version: str, requires: Sequence[str] = ()) -> Path:
-    """A wheel with nothing in it but its name, version and requirements."""
-    stem = f"{name.replace('-', '_')}-{version}"
-    files = {
-        f"{stem}.dist-info/METADATA": "\n".join(
-            [
-                "Metadata-Version: 2.1",
-                f"Name: {name}",
-                f"Version: {version}",
-                *(f"Requires-Dist: {r}" for r in requires),
-            ]
-        )
-        + "\n",
-        f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: nero\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = [f"{path},sha256={_for_record(text.encode())},{len(text.encode())}" for path, text in files.items()]
-    files[f"{stem}.dist-info/RECORD"] = "\n".join([*record, f"{stem}.dist-info/RECORD,,", ""])
-    path = folder / f"{stem}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for inside, text in files.items():
-            archive.writestr(zipfile.ZipInfo(inside), text)
-    return path
-
-
-def _for_record(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def _report(asked: Sequence[str], links: Sequence[Path], wanted: Wanted, scratch: Path) -> dict:
