@@ -25,11 +25,21 @@ MAY_IMPORT = {
     "nero.report": {"nero.plans", "nero.runs", "nero.atomic"},
     "hydra_plugins.nero_plan": {"nero.plans", "nero.runs"},
     "nero.train": {"nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
+    "nero.runs_command": {"nero.plans", "nero.report", "nero.runs"},
+    "nero.command_line": {"nero.runs_command"},
     "nero.trained": {"nero.train", "nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
     "nero.decoding": {"nero.trained", "nero.data", "nero.models", "nero.tasks"},
     "nero.playing": {"nero.trained", "nero.games", "nero.models", "nero.tasks", "nero.atomic"},
 }
-WITHOUT_TORCH = ("nero.atomic", "nero.bundle", "nero.plans", "nero.runs", "nero.report", "hydra_plugins.nero_plan")
+WITHOUT_TORCH = (
+    "nero.atomic",
+    "nero.bundle",
+    "nero.command_line",
+    "nero.plans",
+    "nero.runs",
+    "nero.report",
+    "hydra_plugins.nero_plan",
+)
 
 
 def modules() -> dict[str, Path]:

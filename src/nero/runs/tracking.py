@@ -94,16 +94,25 @@ class Progress:
 
 
 class WandbMirror:
-    """A copy of the run for wandb's pages, offline unless asked otherwise: no login and no network."""
+    """A copy of the run for wandb's pages, offline unless asked otherwise: no login and no network.
 
-    def __init__(self, project: str = "nero", mode: str = "offline", entity: str | None = None) -> None:
+    replay:  of runs that were logged before: each takes the place of what its id had there, and wandb neither prints
+             nor records anything of this machine
+    """
+
+    def __init__(
+        self, project: str = "nero", mode: str = "offline", entity: str | None = None, replay: bool = False
+    ) -> None:
         try:
             import wandb
         except ImportError:
             raise RuntimeError("tracking=wandb needs the package wandb: pip install -e '.[tracking]'") from None
         self.wandb = wandb
         self.run: Any = None
-        self.settings: dict[str, Any] = {"project": project, "mode": mode, "entity": entity}
+        self.settings: dict[str, Any] = {"project": project, "mode": mode, "entity": entity, "resume": "allow"}
+        if replay:
+            quiet = wandb.Settings(silent=True, console="off", x_disable_stats=True, x_disable_meta=True)
+            self.settings |= {"resume": None, "settings": quiet}
 
     def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: float, metric: str) -> None:
         self.run = self.wandb.init(
@@ -111,7 +120,6 @@ class WandbMirror:
             name=run_id,
             dir=str(path),
             config=dict(config),
-            resume="allow",
             reinit="finish_previous",
             **self.settings,
         )
