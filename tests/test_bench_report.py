@@ -11,15 +11,17 @@ import pytest
 from conftest import exit_status, script_module
 from fake_runs import loaded
 from markdown_rows import markdown_rows
+from nero.plans.config import run_id
 from nero.plans.plan import survey
+from nero.report import made_up_store
+from nero.runs.checking import check_store
 from nero.runs.store import Store
 
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = script_module("bench_report")
-    monkeypatch.setattr(module, "load_experiment", loaded)
-    return module
+    monkeypatch.setattr(made_up_store, "load_experiment", loaded)
+    return script_module("bench_report")
 
 
 @pytest.mark.slow
@@ -43,14 +45,15 @@ def test_a_report_that_fails_is_no_row_of_the_table(bench: ModuleType) -> None:
     assert bench._measure([sys.executable, "-c", "x = bytearray(200_000_000)"]).megabytes > 200
 
 
-def test_made_up_runs_are_what_experiments_ask_for(bench: ModuleType, tmp_path: Path) -> None:
+def test_made_up_runs_are_whole_and_what_experiments_ask_for(bench: ModuleType, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    assert bench._write_store(store, 300, 2) == (300, 600)
+    assert made_up_store.write_store(store, 300, 2) == (300, 600)
     summaries = store.summaries()
     assert len(summaries) == 300
-    states = [survey(cell, summaries) for cell in bench._experiment(300).cells]
+    assert [finding for checked in check_store(store, run_id) for finding in checked.findings] == []
+    states = [survey(cell, summaries) for cell in made_up_store.of_many_runs(300).cells]
     assert all(state.complete for state in states)
-    assert {run_id for state in states for run_id in state.logged} <= summaries.keys()
+    assert {logged for state in states for logged in state.logged} <= summaries.keys()
     assert all(state.leading_lr == sorted(state.cell.lrs)[len(state.cell.lrs) // 2] for state in states)
 
 
