@@ -4,11 +4,44 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 DATA ?= mnist cifar10 wikitext2 multi30k inception
-# Further words for scripts/train.py, such as ARGS="machine=gpu machine.budget_seconds=540 hydra/launcher=joblib".
+# Further words for scripts/train.py, such as ARGS="machine=gpu machine.compile=true".
 ARGS ?=
-# Processes, as a rule one per GPU, that train a run together, for tasks that can be spread (imagenet).
+# How the runs of an experiment are launched (see the README): basic, joblib, submitit_local, submitit_slurm or ray, with
+#   JOBS       runs at a time
+#   GPUS       GPUs that those runs share (joblib, submitit_local) or that each of them has (submitit_slurm, ray)
+#   PARTITION  of SLURM
+#   TIME       minutes that a job may take (submitit); one that takes longer checkpoints, and goes on in another job
+#   BUDGET     seconds for all of it, after which every run checkpoints and ends; the next call goes on
+#   RANKS      processes, as a rule one per GPU, that train a run together, for tasks that can be spread (imagenet)
+LAUNCHER ?= basic
 RANKS ?= 1
-TRAIN := $(PY) $(if $(filter-out 1,$(RANKS)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)) scripts/train.py
+# Such names stand in the environment for other ends: they count when they are given to make.
+$(foreach name,JOBS GPUS TIME PARTITION,$(if $(filter environment,$(origin $(name))),$(eval $(name) :=)))
+TIMEOUTS := 100
+TAKES_basic := RANKS
+TAKES_joblib := JOBS GPUS
+TAKES_submitit_local := JOBS GPUS TIME RANKS
+TAKES_submitit_slurm := JOBS GPUS TIME RANKS PARTITION
+TAKES_ray := JOBS GPUS
+LAUNCHERS := $(patsubst TAKES_%,%,$(filter TAKES_%,$(.VARIABLES)))
+GIVEN := $(if $(JOBS),JOBS) $(if $(GPUS),GPUS) $(if $(TIME),TIME) $(if $(PARTITION),PARTITION) $(if $(filter-out 1,$(RANKS)),RANKS)
+ifeq ($(filter $(LAUNCHER),$(LAUNCHERS)),)
+  $(error LAUNCHER=$(LAUNCHER): there are $(sort $(LAUNCHERS)))
+endif
+ifneq ($(filter-out $(TAKES_$(LAUNCHER)),$(GIVEN)),)
+  $(error LAUNCHER=$(LAUNCHER) does not take $(filter-out $(TAKES_$(LAUNCHER)),$(GIVEN)), but $(TAKES_$(LAUNCHER)))
+endif
+SUBMITIT = hydra/launcher=$(LAUNCHER) $(if $(TIME),hydra.launcher.timeout_min=$(TIME)) $(if $(GPUS),hydra.launcher.gpus_per_node=$(GPUS)) \
+  hydra.launcher.tasks_per_node=$(RANKS)
+LAUNCH_basic :=
+LAUNCH_joblib = hydra/launcher=joblib $(if $(JOBS),hydra.launcher.n_jobs=$(JOBS)) $(if $(GPUS),machine.gpus=$(GPUS))
+LAUNCH_submitit_local = $(SUBMITIT) $(if $(JOBS),hydra.sweeper.max_batch_size=$(JOBS))
+LAUNCH_submitit_slurm = $(SUBMITIT) $(if $(JOBS),hydra.launcher.array_parallelism=$(JOBS)) \
+  $(if $(PARTITION),hydra.launcher.partition=$(PARTITION)) hydra.launcher.max_num_timeout=$(TIMEOUTS)
+LAUNCH_ray = hydra/launcher=ray $(if $(JOBS),+hydra.launcher.ray.init.num_cpus=$(JOBS)) +hydra.launcher.ray.remote.num_cpus=1 \
+  $(if $(GPUS),+hydra.launcher.ray.remote.num_gpus=$(GPUS))
+TORCHRUN = $(if $(filter-out 1,$(RANKS)),$(if $(filter basic,$(LAUNCHER)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)))
+TRAIN = $(PY) $(TORCHRUN) scripts/train.py --multirun $(strip $(LAUNCH_$(LAUNCHER)) $(if $(BUDGET),machine.budget_seconds=$(BUDGET)))
 SMOKE_STORE := results/smoke/runs
 EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks
 # Tests side by side, one process per core up to four.
@@ -33,7 +66,7 @@ data: $(READY)  ## get and check the real data sets (DATA="mnist cifar10 wikitex
 	$(PY) scripts/prepare_data.py $(DATA)
 
 smoke: $(READY)  ## the whole chain on embedded data, in minutes on a laptop: train, sweep, table, figure
-	NERO_RUNS=$(SMOKE_STORE) $(PY) scripts/train.py --multirun experiment=smoke machine=cpu $(ARGS)
+	NERO_RUNS=$(SMOKE_STORE) $(TRAIN) experiment=smoke machine=cpu $(ARGS)
 	$(PY) scripts/report.py smoke --page --store $(SMOKE_STORE) --out results/smoke
 
 test: $(READY)  ## all tests (CPU only; those for a GPU or for real data skip themselves with a reason)
@@ -48,7 +81,7 @@ lint: $(READY)  ## ruff and mypy
 	$(PY) -m mypy
 
 $(EXPERIMENTS): $(READY)
-	$(TRAIN) --multirun experiment=$@ $(ARGS)
+	$(TRAIN) experiment=$@ $(ARGS)
 	$(PY) scripts/report.py $@
 
 table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table

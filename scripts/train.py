@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from nero.plans.config import CONFIG_DIR, ConfigError, from_hydra
+from nero.plans.config import CONFIG_DIR, ConfigError, from_hydra, in_words
 
 
 @hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")
@@ -37,7 +37,7 @@ def main(cfg: DictConfig) -> dict[str, Any]:
     except (ConfigError, MissingData) as error:
         if alone:
             sys.exit(f"error: {error}" if is_first() else 1)
-        return {"run_id": " ".join(context.overrides.task), "status": "refused", "message": str(error)}
+        return {"run_id": in_words(context.overrides.task), "status": "refused", "message": str(error)}
     if alone and is_first():
         _say(outcome)
     return outcome

@@ -6,8 +6,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,16 @@ from nero.engine.distributed import (
     own_device,
     spread,
 )
-from nero.engine.loop import Ending, Loop, Position, Settings
+from nero.engine.interrupt import NO_LIMITS
+from nero.engine.loop import Ending, Loop, Position, Settings, UnusableCheckpoint
+from nero.engine.process_state import look_at, nothing_left_behind, spoilt_by
 from nero.engine.seeding import SeedStreams, seed_global
-from nero.plans.config import ROOT, ConfigError, RunConfig
+from nero.plans.config import ROOT, ConfigError, RunConfig, digest
 from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
-from nero.runs.store import SETTLED, RunDirectory, Status, Store, UnwrittenRun, is_settled
+from nero.runs.slots import default_folder, slot
+from nero.runs.stopping import Limits, monotonic_at
+from nero.runs.store import SETTLED, VERSION, RunDirectory, Status, Store, UnwrittenRun, is_settled
 from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import BadSetting, Context, Machine, Task
 
@@ -51,8 +55,9 @@ Outcome = dict[str, Any]
 def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
     """Carry out one run, or go on with it; a settled run is left as it is.
 
-    Raises ConfigError or MissingData for what can never work here. Any other exception in the run is a `failed` run:
-    it is recorded with its traceback, and whoever asked for several runs goes on with the next.
+    Raises ConfigError or MissingData for what can never work here, and for a directory that holds something else than
+    this run. Any other exception in the run is a `failed` run: it is recorded with its traceback, or, where the store
+    cannot be written, told with what was there left as it was; whoever asked for several runs goes on with the next.
 
     Started by torchrun or by SLURM as one of several processes, all call this for the same run and get the same
     outcome; the first of them writes. An exception in the midst of training is then not returned but raised as
@@ -60,44 +65,64 @@ def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
     """
     run = Store(config.cfg.store).run(config.task_name, config.run_id)
     # Of several ranks, the first alone looks: others may see an older state of a file system that they share.
-    if not is_started_together() and (settled := _settled(run)) is not None:
+    if not is_started_together() and (settled := _settled(config, run)) is not None:
         return settled
     machine = config.cfg.machine
+    limits = choose_limits(machine)
     device = choose_device(machine.device)
     ranks = choose_ranks(machine, device)
     device = own_device(device, ranks)
     capture = choose_capture(machine.capture, device, ranks)
     if len(asked := set(ranks.all_of(run.run_id))) > 1:
         raise ConfigError(f"the ranks were asked for different runs: {', '.join(sorted(asked))}")
-    threads = torch.get_num_threads()
-    try:
+    with nothing_left_behind():
         with ExitStack() as held:
             if ranks.size > 1:
                 # Whoever started the ranks ends them all when one is gone: what is to be written then is written first.
                 held.enter_context(interrupt.listening())
-            reason = _not_to_be_run(run, machine, held) if ranks.leads else None
+            reason = ranks.all_or_none(lambda: _not_to_be_run(config, run, limits, held) if ranks.leads else None)
             if (outcome := ranks.from_first(reason)) is not None:
                 return outcome
+            if ranks.size == 1 and device.type == "cuda":
+                device = held.enter_context(_device_with_fewest_runs(machine.gpus))
             own = run if ranks.leads else UnwrittenRun(run.path)
             trackers: list[Tracker] = [progress or Progress()] if ranks.leads else []
-            outcome = _carry_out(config, own, device, capture, ranks, trackers)
+            outcome = _carry_out(config, own, device, capture, limits, ranks, trackers)
         # Nobody looks at the store before it has this run's end.
-        return ranks.from_first(outcome)
-    finally:
-        torch.set_num_threads(threads)  # whatever became of the run: others may follow in this process
+        outcome = ranks.from_first(outcome)
+    try:
+        interrupt.hand_on()
+    except Exception as said:  # a launcher that will not start this job again
+        outcome["message"] = f"{outcome.get('message')}: {_in_one_line(said)}"
+    return outcome
 
 
-def _not_to_be_run(run: RunDirectory, machine: DictConfig, held: ExitStack) -> Outcome | None:
+@contextmanager
+def _device_with_fewest_runs(gpus: int | None) -> Iterator[torch.device]:
+    """The GPU of a run that is trained by one process, of the first `gpus` (None: of all that there are)."""
+    there = torch.cuda.device_count()
+    if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= there):
+        raise ConfigError(f"machine.gpus must be null or a number from 1 to the {there} that torch sees, not {gpus!r}")
+    with slot(gpus or there, default_folder()) as number, torch.cuda.device(number):
+        yield torch.device("cuda", number)
+
+
+def _not_to_be_run(config: RunConfig, run: RunDirectory, limits: Limits, held: ExitStack) -> Outcome | None:
     """What to say of a run that is not to be run now; None for one that is, which is then `held`."""
-    if (settled := _settled(run)) is not None:
+    if (settled := _settled(config, run)) is not None:
         return settled
-    if reason := interrupt.stop_reason(_deadline(machine)):
+    reason = interrupt.stop_reason(limits)
+    if culprit := spoilt_by():
+        reason = f"{culprit} failed and left this process without its GPU"
+    if reason:
         return {"run_id": run.run_id, "status": "interrupted", "message": reason}
     try:
         held.enter_context(run.exclusive())
     except RunBusy as busy:
         return {"run_id": run.run_id, "status": "busy", "message": str(busy)}
-    return _settled(run)  # whoever held the run until now may have finished it
+    except OSError as error:  # a store that cannot be written
+        return {"run_id": run.run_id, "status": "failed", "message": _in_one_line(error), "traceback": ""}
+    return _settled(config, run)  # whoever held the run until now may have finished it
 
 
 def _carry_out(
@@ -105,6 +130,7 @@ def _carry_out(
     run: RunDirectory,
     device: torch.device,
     capture: bool,
+    limits: Limits,
     ranks: Ranks,
     trackers: list[Tracker],
 ) -> Outcome:
@@ -115,9 +141,10 @@ def _carry_out(
     kept = False
     task: Task | None = None
     broken: str | None = None
+    problem: Exception | None = None
     try:
         task = ranks.all_or_none(lambda: build_task(config, device, ranks))
-        loop = build_loop(config, task, run, device, capture, trackers, ranks)
+        loop = build_loop(config, task, run, device, capture, trackers, ranks, limits)
         fixed |= _task_summary(loop.task)
         for remark in loop.task.remarks if ranks.leads else ():
             print(f"{run.run_id}  {remark}", file=sys.stderr, flush=True)
@@ -140,9 +167,10 @@ def _carry_out(
     except (ConfigError, MissingData):
         raise
     except Exception as error:
-        run.write_config(config.identity)
+        problem = error
         reached = loop.position if loop else Position()
-        summary = {**fixed, **_so_far(run, reached), "status": Status.FAILED, "traceback": _traceback()}
+        said = f"{_in_one_line(error)}\n" if _explains_itself(error, run) else _shortened(traceback.format_exc())
+        summary = {**fixed, **_so_far(run, reached), "status": Status.FAILED, "traceback": said}
         # Without a task no rank has one: they have agreed on that, and are still together.
         if ranks.size > 1 and task is not None:
             broken = f"rank {ranks.rank} failed: {type(error).__name__}: {error}"
@@ -153,17 +181,26 @@ def _carry_out(
     finally:
         if task is not None:
             task.after_training()
-    run.write_summary(summary)
+    unwritten = _record(run, config, summary)
     if broken:
         raise BrokenGroup(f"{run.run_id}: {broken}")
     # Only now: a kill before this line must find the run either settled or able to go on.
-    if summary["status"] in SETTLED and not kept:
-        run.drop_checkpoints()
+    if summary["status"] in SETTLED and not kept and not unwritten:
+        with suppress(OSError):
+            run.drop_checkpoints()
     outcome = dict(summary)
     if summary["status"] == Status.RUNNING:
         outcome |= {"status": "interrupted", "message": reason}
     if summary["status"] == Status.FAILED:
         outcome["message"] = summary["traceback"].strip().splitlines()[-1]
+        if problem is not None and _explains_itself(problem, run):
+            outcome["traceback"] = ""  # the line says it all
+    if unwritten is not None:
+        # Nothing of this is in the store, whatever it is: the next call goes on from what is there.
+        why = _in_one_line(problem or unwritten)
+        outcome |= _so_far(run, Position()) | {"status": "failed", "traceback": "", "message": why}
+    if isinstance(busy := unwritten or problem, RunBusy):
+        outcome |= {"status": "busy", "message": str(busy)}
     for tracker in trackers:
         tracker.finish(outcome)
     # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected.
@@ -171,8 +208,22 @@ def _carry_out(
     torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":
-        torch.cuda.empty_cache()
+        if outcome["status"] == "failed":
+            look_at(device, run.run_id)
+        if spoilt_by() is None:
+            torch.cuda.empty_cache()
     return outcome
+
+
+def _record(run: RunDirectory, config: RunConfig, summary: Mapping[str, Any]) -> Exception | None:
+    """Write a run's end; where that cannot be, return why."""
+    try:
+        if summary["status"] == Status.FAILED:
+            run.write_config(config.identity)  # it may have failed before that was there
+        run.write_summary(summary)
+    except (OSError, RunBusy) as error:
+        return error
+    return None
 
 
 def build_loop(
@@ -183,6 +234,7 @@ def build_loop(
     capture: bool,
     trackers: list[Tracker],
     ranks: Ranks = ALONE,
+    limits: Limits = NO_LIMITS,
 ) -> Loop:
     """What trains a task, seeded and ready to be restored or started. Adds the mirror to `trackers`."""
     cfg, machine = config.cfg, config.cfg.machine
@@ -201,7 +253,7 @@ def build_loop(
         capture=capture,
         compile=machine.compile,
         checkpoint_seconds=machine.checkpoint_seconds,
-        deadline=_deadline(machine),
+        limits=limits,
         ranks=ranks,
     )
     return Loop(task, optimizers, _instantiate("task.schedule", cfg.task.schedule), run, trackers, settings)
@@ -324,16 +376,34 @@ def device_name(device: torch.device, ranks: Ranks = ALONE) -> str:
     return f"{many}{own}"
 
 
-def _deadline(machine: DictConfig) -> float:
+def choose_limits(machine: DictConfig) -> Limits:
+    """When to stop. A budget counts from now; a sweep hands a moment to its runs instead."""
     moments = [math.inf]
-    if machine.deadline is not None:
-        moments.append(float(machine.deadline))
-    if machine.budget_seconds is not None:
-        moments.append(time.time() + float(machine.budget_seconds))
-    return min(moments)
+    try:
+        if machine.deadline is not None:
+            moments.append(monotonic_at(machine.deadline))
+        elif machine.budget_seconds is not None:
+            moments.append(time.monotonic() + float(machine.budget_seconds))
+    except (TypeError, ValueError):
+        raise ConfigError(
+            "machine.budget_seconds must be null or a number of seconds, and machine.deadline null or Unix seconds, "
+            f"not {machine.budget_seconds!r} and {machine.deadline!r}"
+        ) from None
+    return Limits(min(moments), Path(machine.stop_file) if machine.stop_file else None)
 
 
-def _settled(run: RunDirectory) -> Outcome | None:
+def _settled(config: RunConfig, run: RunDirectory) -> Outcome | None:
+    """What is logged of a run that has its result; ConfigError for a directory that is not this run's to write."""
+    if (version := run.other_version()) is not None:
+        raise ConfigError(
+            f"{run.path}: its summary.json is of version {version}, and this code writes version {VERSION}; use another"
+            " store, or move the directory away"
+        )
+    if (logged := run.config_there()) is not None and not _are_alike(logged, config.identity):
+        raise ConfigError(
+            f"{run.path}: its config.yaml is not that of the run that is asked for; use another store, or move the"
+            " directory away"
+        )
     summary = run.read_summary()
     return {**summary, "skipped": True} if summary and is_settled(summary) else None
 
@@ -341,7 +411,7 @@ def _settled(run: RunDirectory) -> Outcome | None:
 def _fixed_summary(config: RunConfig, device: torch.device, ranks: Ranks) -> dict[str, Any]:
     """What is known of a run before its task is built."""
     return {
-        "version": 1,
+        "version": VERSION,
         "run_id": config.run_id,
         "task": config.task_name,
         "optim": config.optim_name,
@@ -387,6 +457,24 @@ def _result(run: RunDirectory, task: Task, ending: Ending) -> dict[str, Any]:
     return result
 
 
-def _traceback() -> str:
-    """The traceback with this machine's own paths shortened."""
-    return traceback.format_exc().replace(f"{ROOT}{os.sep}", "").replace(str(Path.home()), "~")
+def _are_alike(logged: dict[str, Any], identity: dict[str, Any]) -> bool:
+    """Whether a config.yaml says that; one that a hand has been at may hold what no config can."""
+    try:
+        return digest(logged) == digest(identity)
+    except TypeError:
+        return False
+
+
+def _explains_itself(error: Exception, run: RunDirectory) -> bool:
+    """Whether a line says it all: of a store that cannot be written, or holds what is not for this code."""
+    of_store = isinstance(error, OSError) and str(error.filename or "").startswith(str(run.path))
+    return of_store or isinstance(error, UnusableCheckpoint | RunBusy)
+
+
+def _in_one_line(error: Exception) -> str:
+    return _shortened(" ".join(f"{type(error).__name__}: {error}".split()))
+
+
+def _shortened(text: str) -> str:
+    """Without what of a path means something on this machine alone."""
+    return text.replace(f"{ROOT}{os.sep}", "").replace(str(Path.home()), "~")

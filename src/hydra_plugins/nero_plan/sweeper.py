@@ -5,26 +5,34 @@ repeat is known only once its search is logged, so the plan is asked again after
 """
 
 import os
+import re
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
-from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import DictConfig
 
+from hydra_plugins.nero_plan import mps
+from hydra_plugins.nero_plan.launching import HeardLauncher, Outcome
+from hydra_plugins.nero_plan.stop_request import stop_request
 from nero.plans.config import ConfigError
 from nero.plans.listing import describe_outcomes, describe_plan
-from nero.plans.plan import load_experiment, pending, survey
-from nero.runs.store import Store
+from nero.plans.plan import PlannedRun, load_experiment, pending, survey
+from nero.runs.stopping import Limits, moment_after, monotonic_at
+from nero.runs.store import Store, is_settled
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at runs that another process has."""
 
 
 @dataclass
 class PlanSweeperConf:
     _target_: str = "hydra_plugins.nero_plan.sweeper.PlanSweeper"
-    max_batch_size: int | None = None
+    max_batch_size: int | None = None  # the most jobs that a launcher is given at a time
     params: dict[str, str] | None = field(default_factory=dict)
 
 
@@ -34,11 +42,13 @@ ConfigStore.instance().store(group="hydra/sweeper", name="plan", node=PlanSweepe
 class PlanSweeper(BasicSweeper):
     def sweep(self, arguments: list[str]) -> Any:
         assert self.config is not None
-        if self.config.experiment is None:
-            returns = super().sweep([*arguments, *self._deadline()])
-            outcomes = [_outcome(job) for batch in returns for job in batch]
-        else:
-            outcomes = self._sweep_experiment(arguments)
+        machine = self.config.machine
+        try:
+            shared = mps.is_wanted(machine, self.config.hydra.launcher)
+            with stop_request(Path(self.config.hydra.sweep.dir)) as stop_file, mps.served(shared):
+                outcomes = self._sweep(arguments, _limit_words(machine, stop_file))
+        except ConfigError as error:
+            sys.exit(f"error: {error}")
         if outcomes:
             _say(describe_outcomes(outcomes))
         failed = [outcome for outcome in outcomes if outcome["status"] in ("failed", "refused")]
@@ -49,50 +59,95 @@ class PlanSweeper(BasicSweeper):
             _say("stopped before the end; the same command goes on from here")
         return outcomes
 
-    def _sweep_experiment(self, arguments: list[str]) -> list[dict[str, Any]]:
+    def _sweep(self, arguments: list[str], limits: dict[str, str]) -> list[Outcome]:
         assert self.config is not None
         assert self.launcher is not None
-        extra = [word for word in arguments if not word.startswith("experiment=")]
-        try:
-            experiment = load_experiment(self.config.experiment, extra)
-            store = Store(self.config.store)
-            deadline = self._deadline()
-            outcomes: list[dict[str, Any]] = []
-            tried: set[str] = set()
-            while True:
-                summaries = store.summaries()
-                states = [survey(cell, summaries) for cell in experiment.cells]
-                # A run that failed is asked for once per sweep, not for ever; the next sweep tries it again.
-                runs = [run for run in pending(states) if run.run_id not in tried]
-                if not tried or not runs:
-                    _say(describe_plan(experiment, states, summaries))
-                if not runs:
-                    return outcomes
-                tried |= {run.run_id for run in runs}
-                jobs = [[*run.overrides, *deadline] for run in runs]
-                batch = [_outcome(job) for job in self.launcher.launch(jobs, initial_job_idx=len(outcomes))]
-                outcomes += batch
-                if any(outcome["status"] == "interrupted" for outcome in batch):
-                    return outcomes
-        except ConfigError as error:
-            sys.exit(f"error: {error}")
+        store, stop_file = Store(self.config.store), Path(limits["machine.stop_file"])
+        deadline = limits.get("machine.deadline")
+        own = Limits(monotonic_at(deadline), stop_file) if deadline else Limits(stop_file=stop_file)
+        self.launcher = HeardLauncher(self.launcher, store, stop_file.exists)  # type: ignore[assignment]
+        words = [f"{key}={_quoted(value)}" for key, value in limits.items()]
+        if self.config.experiment is None:
+            returns = super().sweep([*arguments, *words])
+            return [job.return_value for batch in returns for job in batch]
+        return self._sweep_experiment([word for word in arguments if not word.startswith("experiment=")], words, own)
 
-    def _deadline(self) -> list[str]:
-        """A budget for the sweep is one moment for all of its runs, however they are launched."""
+    def _sweep_experiment(self, extra: list[str], words: list[str], limits: Limits) -> list[Outcome]:
         assert self.config is not None
-        budget = self.config.machine.budget_seconds
-        return [] if budget is None else [f"machine.deadline={time.time() + budget:.0f}"]
+        assert self.launcher is not None
+        experiment = load_experiment(self.config.experiment, extra)
+        store = Store(self.config.store)
+        outcomes: dict[str, Outcome] = {}
+        launched = 0
+        told = False
+        while True:
+            summaries = store.summaries()
+            states = [survey(cell, summaries) for cell in experiment.cells]
+            # A run that failed is asked for once per sweep, not for ever; the next sweep tries it again.
+            runs = [run for run in pending(states) if not _has_ended(outcomes.get(run.run_id))]
+            if not told or not runs:
+                _say(describe_plan(experiment, states, summaries))
+            told = True
+            if not runs:
+                return list(outcomes.values())
+            free = [run for run in runs if run.run_id not in outcomes]
+            if not free:  # what is left is in the hands of other processes
+                if reason := _wait_for_one_of(runs, store, limits):
+                    _say(f"{reason} while other processes had {len(runs)} runs")
+                    return list(outcomes.values())
+                free = [run for run in runs if not store.run(run.task, run.run_id).is_held()]
+            batch = free[: self.max_batch_size]
+            if not batch:
+                continue
+            returns = self.launcher.launch([[*run.overrides, *words] for run in batch], initial_job_idx=launched)
+            launched += len(batch)
+            found = dict(zip((run.run_id for run in batch), (job.return_value for job in returns), strict=True))
+            outcomes |= found
+            if any(outcome["status"] == "interrupted" for outcome in found.values()):
+                return list(outcomes.values())
+
+
+def _has_ended(outcome: Outcome | None) -> bool:
+    """Whether a run has had its turn in this sweep; one that another process had may come to have it."""
+    return outcome is not None and outcome["status"] != "busy"
+
+
+def _wait_for_one_of(runs: list[PlannedRun], store: Store, limits: Limits) -> str | None:
+    """Until another process is through with one of these runs, or has died; why not to wait any longer, or None."""
+    _say(f"waiting for {len(runs)} runs that other processes have, such as {runs[0].run_id}")
+    directories = [store.run(run.task, run.run_id) for run in runs]
+    while True:
+        if any(is_settled(run.read_summary()) or not run.is_held() for run in directories):
+            return None
+        if reason := limits.reason():
+            return reason
+        time.sleep(LOOK_EVERY)
+
+
+def _limit_words(machine: DictConfig, stop_file: Path) -> dict[str, str]:
+    """A budget for the sweep is one moment for all of its runs, however they are launched."""
+    if machine.deadline is not None:
+        moment = str(machine.deadline)
+    elif machine.budget_seconds is not None:
+        moment = moment_after(_seconds(machine.budget_seconds))
+    else:
+        return {"machine.stop_file": str(stop_file)}
+    return {"machine.stop_file": str(stop_file), "machine.deadline": moment}
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"machine.budget_seconds must be null or a number of seconds, not {value!r}")
+    return float(value)
+
+
+def _quoted(value: str) -> str:
+    """As Hydra's command line reads any text: a backslash counts where a quote follows, and only there."""
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", "\\'"), value)
+    return f"'{escaped}'"
 
 
 def _say(text: str) -> None:
     """Once, where torchrun has started several processes that all sweep alike."""
     if os.environ.get("RANK", "0") == "0":
-        print(text, file=sys.stderr)
-
-
-def _outcome(job: JobReturn) -> dict[str, Any]:
-    """What a job said of its run; a job that raised instead (a bug, or a launcher's trouble) counts as failed."""
-    if job.status == JobStatus.COMPLETED and isinstance(job._return_value, dict):
-        return job._return_value
-    words: Iterable[str] = job.overrides or ()
-    return {"run_id": " ".join(words), "status": "failed", "message": f"{job._return_value!r}"}
+        print(text, file=sys.stderr, flush=True)

@@ -2,6 +2,8 @@
 
 import io
 import math
+import pickle
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,11 +17,12 @@ from torch.optim import Optimizer
 from nero.engine import seeding
 from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep, allow_capture
 from nero.engine.compilation import LargestShapeOnly, compile_networks, steps
-from nero.engine.distributed import ALONE, Ranks, average_buffers_, shard_like, whole
+from nero.engine.distributed import ALONE, Ranks, average_buffers_, is_lost_connection, shard_like, whole
 from nero.engine.energy import EnergyCounter
-from nero.engine.interrupt import stop_reason
+from nero.engine.interrupt import NO_LIMITS, stop_reason
 from nero.engine.precision import autocast, set_precision
 from nero.engine.schedules import Schedule
+from nero.runs.stopping import Limits
 from nero.runs.store import RunDirectory, Status
 from nero.runs.tracking import Tracker
 from nero.tasks.base import Batch, Task, Work
@@ -40,7 +43,7 @@ class Settings:
     capture: bool = False
     compile: bool = False
     checkpoint_seconds: float = 300.0
-    deadline: float = math.inf  # Unix seconds
+    limits: Limits = NO_LIMITS
     ranks: Ranks = ALONE
 
 
@@ -70,6 +73,10 @@ class Ending:
     position: Position
     diverged_at: dict[str, int] | None = None
     reason: str | None = None
+
+
+class UnusableCheckpoint(RuntimeError):
+    """A whole checkpoint that is none of this code's for this run; in one line that says what to do."""
 
 
 class LearningRates:
@@ -213,7 +220,7 @@ class Loop:
 
     def _agreed(self) -> tuple[str | None, bool]:
         """Why to stop, if any rank has to, and whether it is time for a checkpoint: the same on all ranks."""
-        reason = stop_reason(self.settings.deadline)
+        reason = stop_reason(self.settings.limits)
         due = time.monotonic() - self.checkpointed > self.settings.checkpoint_seconds
         running, fresh = self.settings.ranks.least(not reason, not due)
         return (reason or "another rank was asked to") if not running else None, not fresh
@@ -305,13 +312,32 @@ class Loop:
         self.checkpointed = time.monotonic()
 
     def restore(self) -> bool:
-        """Take up the newest whole checkpoint, and drop the metrics that come after it. False where there is none."""
-        ranks = self.settings.ranks
-        data = ranks.bytes_from_first(self.run_directory.load_checkpoint())
+        """Take up the newest whole checkpoint, and drop the metrics that come after it. False where there is none.
+
+        UnusableCheckpoint for one of another layout: it is neither taken for what it is not, nor overwritten.
+        """
+        found = self.run_directory.checkpoint_to_go_on_from(self._say)
+        data = self.settings.ranks.bytes_from_first(found[1] if found else None)
         if data is None:
             self.run_directory.keep_metrics(epochs=0)
             return False
-        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        try:
+            self._take_up(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, pickle.UnpicklingError) as error:
+            if isinstance(error, torch.OutOfMemoryError) or is_lost_connection(error):
+                raise
+            where = found[0] if found else self.run_directory.path
+            said = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            raise UnusableCheckpoint(
+                f"{where} is a checkpoint of another version of the code or of its libraries ({said}); go on with that"
+                f" version, or move {where.parent / 'checkpoint.json'} away to start anew"
+            ) from error
+        self.run_directory.keep_metrics(epochs=self.position.epoch)
+        return True
+
+    def _take_up(self, state: dict[str, Any]) -> None:
+        """The state that `checkpoint` wrote."""
+        ranks = self.settings.ranks
         for name, network in self.task.networks().items():
             network.load_state_dict(_sharded_like(network, state["networks"][name]))
         for name, optimizer in self.optimizers.items():
@@ -332,8 +358,9 @@ class Loop:
         else:
             # Only the first rank's draws are kept: the others go on with new ones.
             seeding.seed_global(torch.initial_seed() + self.position.total_steps)
-        self.run_directory.keep_metrics(epochs=self.position.epoch)
-        return True
+
+    def _say(self, remark: str) -> None:
+        print(f"{self.run_directory.run_id}  {remark}", file=sys.stderr, flush=True)
 
 
 def _sharded_like(network: nn.Module, state: dict[str, Any]) -> dict[str, Any]:

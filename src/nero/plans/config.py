@@ -113,6 +113,12 @@ def from_hydra(cfg: DictConfig, choices: Any) -> RunConfig:
     return RunConfig(str(choices["task"]), str(choices["optim"]), cfg)
 
 
+def in_words(overrides: Sequence[str]) -> str:
+    """A run that has no id, since its words make no config: by those of them that say what it is."""
+    machine = tuple(f"{key}{mark}" for key in NOT_IDENTITY for mark in ("=", "."))
+    return " ".join(word for word in overrides if not word.lstrip("+~").startswith(machine))
+
+
 def names(group: str) -> list[str]:
     """The choices of a config group, such as every optimiser there is."""
     return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
