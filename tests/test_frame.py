@@ -92,9 +92,10 @@ def test_five_thousand_runs_take_seconds(store: Store) -> None:
         path = store.root / "copies" / f"copy-{number}"
         path.mkdir(parents=True)
         (path / "summary.json").write_text(json.dumps(summary))
-    start = time.perf_counter()
+    start, worked = time.perf_counter(), time.process_time()
     assert len(load_runs(store)) == 5001
-    assert time.perf_counter() - start < 8  # about one second on a quiet machine
+    assert time.process_time() - worked < 2  # half a second as a rule; of this process alone, whatever else is going on
+    assert time.perf_counter() - start < 8
 
 
 def test_the_report_imports_neither_torch_nor_wandb() -> None:

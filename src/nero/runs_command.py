@@ -35,7 +35,7 @@ from nero.runs.mirroring import Destination, MirrorFailed, mirror
 from nero.runs.store import Store
 
 LIST, CHECK = "list", "check"
-NOTHING_FOUND, NO_SENSE = 1, 2
+NOTHING_FOUND, NO_SENSE, STOPPED = 1, 2, 130
 
 Value = TypeVar("Value")
 
@@ -62,6 +62,9 @@ def main(arguments: Sequence[str]) -> int:
         # Whoever reads has had enough (`| head`). Nothing more is to be written there, not even at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return STOPPED
     except (OSError, RunBusy, MirrorFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return NOTHING_FOUND
