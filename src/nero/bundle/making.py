@@ -89,11 +89,13 @@ def refuse_to_overwrite(out: Path, force: bool) -> None:
 def _collect(order: Order, scratch: Path, say: Say) -> tuple[Contents, list[Entry]]:
     """The cheap checks come first, so that a mistake shows before anything is fetched."""
     project = read_project(order.root, order.extras)
+    wanted = order.target and _wanted(order, order.target)
+    data = data_files(order.data, order.data_root, say)
     commit = commit_file()
     if untracked := untracked_files(order.root):
         more = f" and {len(untracked) - 1:,} more" if len(untracked) > 1 else ""
         say(f"left out, since git does not track it: {untracked[0]}{more}")
-    entries = [*tracked_files(order.root, order.runs), commit, *data_files(order.data, order.data_root, say)]
+    entries = [*tracked_files(order.root, order.runs), commit, *data]
     assert isinstance(commit.content, bytes)
     about = Contents(
         name=project.name,
@@ -103,16 +105,15 @@ def _collect(order: Order, scratch: Path, say: Say) -> tuple[Contents, list[Entr
         runs=order.runs,
         parcel_size=order.parcel_size,
     )
-    if order.target is None:
+    if wanted is None:
         return about, entries
-    wanted = _wanted(order, order.target)
     found = resolve(wanted, scratch, say)
     wheels = download(found, wanted, scratch, say)
     entries += [Entry(f"{contents.WHEELS}/{wheel.name}", wheel) for wheel in wheels]
     about = dataclasses.replace(
         about,
-        python=order.target.python,
-        platform=order.target.platform,
+        python=wanted.target.python,
+        platform=wanted.target.platform,
         extras=order.extras,
         without=order.without,
         left_out=found.left_out,
