@@ -89,7 +89,7 @@ def refuse_to_overwrite(out: Path, force: bool) -> None:
 def _collect(order: Order, scratch: Path, say: Say) -> tuple[Contents, list[Entry]]:
     """The cheap checks come first, so that a mistake shows before anything is fetched."""
     project = read_project(order.root, order.extras)
-    wanted = order.target and _wanted(order, order.target)
+    wanted = _wanted(order, order.target) if order.target else None
     data = data_files(order.data, order.data_root, say)
     commit = commit_file()
     if untracked := untracked_files(order.root):
