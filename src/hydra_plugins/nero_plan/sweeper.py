@@ -89,12 +89,12 @@ class PlanSweeper(BasicSweeper):
                 _say(describe_plan(experiment, states, summaries))
             told = True
             if not runs:
-                return list(outcomes.values())
+                return _brought_up(outcomes, store)
             free = [run for run in runs if run.run_id not in outcomes]
             if not free:  # what is left is in the hands of other processes
                 if reason := _wait_for_one_of(runs, store, limits):
                     _say(f"{reason} while other processes had {len(runs)} runs")
-                    return list(outcomes.values())
+                    return _brought_up(outcomes, store)
                 free = [run for run in runs if not store.run(run.task, run.run_id).is_held()]
             batch = free[: self.max_batch_size]
             if not batch:
@@ -104,7 +104,14 @@ class PlanSweeper(BasicSweeper):
             found = dict(zip((run.run_id for run in batch), (job.return_value for job in returns), strict=True))
             outcomes |= found
             if any(outcome["status"] == "interrupted" for outcome in found.values()):
-                return list(outcomes.values())
+                return _brought_up(outcomes, store)
+
+
+def _brought_up(outcomes: dict[str, Outcome], store: Store) -> list[Outcome]:
+    """With what other processes have made, meanwhile, of runs that they had."""
+    summaries = store.summaries() if any(said["status"] == "busy" for said in outcomes.values()) else {}
+    settled = {run_id: {**summaries[run_id], "skipped": True} for run_id in summaries if is_settled(summaries[run_id])}
+    return [settled.get(run_id, said) if said["status"] == "busy" else said for run_id, said in outcomes.items()]
 
 
 def _has_ended(outcome: Outcome | None) -> bool:

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""When it pays to have several runs share a GPU: epochs per second of all of them together, alone and side by side.
+
+    python scripts/bench_packing.py --task mnist_mlp100 cifar10_vgg11 --jobs 1 4 8 machine=gpu
+    python scripts/bench_packing.py --mps off on --out results/tables/bench_packing.md machine=gpu
+
+Words with `=` are settings of every run, as scripts/train.py takes them. Each run is a process of its own, with a seed
+of its own. Once every one of them has logged its first epochs, which compile and capture, they are watched for some
+seconds, and then asked to stop. Of each the rate is that of the epochs that it finished meanwhile; their sum, over that
+of a run alone, is the gain. With MPS the sweep's own daemon is started and stopped, as `make table1 LAUNCHER=joblib`
+does.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from hydra_plugins.nero_plan.mps import served
+from nero.atomic import write_atomic
+from nero.plans.command_words import parse_with_settings
+from nero.plans.config import ROOT, ConfigError, compose
+from nero.report.sheet_markdown import markdown_line
+from nero.runs.provenance import code_in_words, versions
+from nero.runs.store import RunDirectory, Store
+from nero.runs.tracking import seconds_per_epoch
+
+FIRST_LINES = 3
+"""Lines of the log that are not timed: the graph of a shape that an epoch has once is captured in the third."""
+
+ENDLESS = 100_000
+TRAIN = ROOT / "scripts" / "train.py"
+HEAD = ["task", "runs at a time", "MPS", "epochs/s of all", "s per epoch of one", "gain over one after the other"]
+
+
+class NotMeasured(Exception):
+    """A run ended instead of going on, or never got going."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", nargs="+", default=["mnist_mlp100"])
+    parser.add_argument("--jobs", nargs="+", default=["1", "4"], metavar="N", help="runs at a time (default: 1 4)")
+    parser.add_argument("--mps", nargs="+", default=["on"], help="on, off or both, for more than one at a time")
+    parser.add_argument("--seconds", type=float, default=20.0, help="to watch (default: 20)")
+    parser.add_argument(
+        "--patience", type=float, default=120.0, help="seconds for all runs to get going (default: 120)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write")
+    options, words = parse_with_settings(parser, arguments, lists=("task", "jobs", "mps"))
+    if not all(job.isdigit() and int(job) > 0 for job in options.jobs):
+        parser.error(f"--jobs takes whole numbers from 1, not {' '.join(options.jobs)}")
+    if set(options.mps) - {"on", "off"}:
+        parser.error(f"--mps takes on and off, not {' '.join(options.mps)}")
+    try:
+        _report(options, words)
+    except (ConfigError, NotMeasured) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _report(options: argparse.Namespace, words: list[str]) -> None:
+    from nero.train import choose_device, device_name
+
+    device = device_name(choose_device(compose(words).cfg.machine.device))
+    packages = [f"{package} {version}" for package, version in versions(("torch", "triton")).items()]
+    lines = [
+        "# Several runs on one device",
+        "",
+        f"{', '.join([device, f'{os.cpu_count()} CPU cores', *packages])}; {code_in_words()}. Settings: "
+        f"{' '.join(words) or 'the defaults'}; optimiser Nero unless they say otherwise; {options.seconds:g} s each.",
+        "",
+        markdown_line(HEAD),
+        markdown_line(["---"] + ["---:"] * 5),
+    ]
+    print("\n".join(lines), flush=True)
+    for row in _rows(options, words):
+        lines.append(markdown_line(row))
+        print(lines[-1], flush=True)
+        if options.out:
+            write_atomic(options.out, "\n".join([*lines, ""]).encode())
+
+
+def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
+    for task in options.task:
+        alone: float | None = None
+        for jobs in sorted({int(job) for job in options.jobs}):
+            for mps in dict.fromkeys(options.mps) if jobs > 1 else ["off"]:
+                try:
+                    with served(mps == "on"):
+                        rates = _rates([f"task={task}", *words], jobs, options.seconds, options.patience)
+                except NotMeasured as error:
+                    yield [f"`{task}`", str(jobs), mps, f"not measured: {error}", "", ""]
+                    continue
+                together = sum(rates)
+                alone = together if jobs == 1 else alone
+                gain = f"{together / alone:.2f}" if alone else ""
+                yield [f"`{task}`", str(jobs), mps, f"{together:.3f}", f"{jobs / together:.3f}", gain]
+
+
+def _rates(words: list[str], jobs: int, seconds: float, patience: float) -> list[float]:
+    """Epochs per second of each of `jobs` runs that go on side by side."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        stop = Path(folder, "stop")
+        own = [
+            f"store={folder}",
+            f"task.epochs={ENDLESS}",
+            "machine.checkpoint_seconds=1e9",
+            f"machine.stop_file={stop}",
+        ]
+        settings = [[*words, *own, f"seed={seed}"] for seed in range(jobs)]
+        configs = [compose(setting) for setting in settings]
+        runs = [Store(folder).run(config.task_name, config.run_id) for config in configs]
+        processes = [_start(setting, Path(folder, f"said-{seed}")) for seed, setting in enumerate(settings)]
+        try:
+            _wait_until(lambda: all(len(run.read_metrics()) >= FIRST_LINES for run in runs), processes, patience)
+            before = [len(run.read_metrics()) for run in runs]
+            # Two whole epochs of each at least: none is told by where the window happens to begin.
+            enough = time.monotonic() + seconds
+            _wait_until(
+                lambda: (
+                    time.monotonic() >= enough
+                    and all(len(run.read_metrics()) >= lines + 2 for run, lines in zip(runs, before, strict=True))
+                ),
+                processes,
+                seconds + patience,
+            )
+            return [_rate(run, lines) for run, lines in zip(runs, before, strict=True)]
+        finally:
+            stop.touch()
+            for process in processes:
+                try:
+                    process.wait(timeout=60)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def _start(words: list[str], said: Path) -> "subprocess.Popen[bytes]":
+    with said.open("wb") as file:
+        return subprocess.Popen([sys.executable, str(TRAIN), *words], stdout=file, stderr=subprocess.STDOUT)
+
+
+def _wait_until(condition: Callable[[], bool], processes: "list[subprocess.Popen[bytes]]", patience: float) -> None:
+    end = time.monotonic() + patience
+    while not condition():
+        if ended := [process for process in processes if process.poll() is not None]:
+            raise NotMeasured(f"a run ended with status {ended[0].returncode}")
+        if time.monotonic() > end:
+            raise NotMeasured(f"{patience:g} s were not enough")
+        time.sleep(0.1)
+
+
+def _rate(run: RunDirectory, lines: int) -> float:
+    """Epochs per second after the first `lines` of the log."""
+    epochs = [
+        seconds_per_epoch(record) for record in run.read_metrics()[lines:] for _ in range(record.get("epochs", 1))
+    ]
+    return len(epochs) / sum(epochs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
