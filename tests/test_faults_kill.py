@@ -83,7 +83,7 @@ def _checkpointed_steps(run: RunDirectory) -> int:
 def test_runs_killed_at_random_moments_again_and_again_end_as_if_nothing_had_happened(
     sweeps: Sweeps, tmp_path: Path, record_property: Properties
 ) -> None:
-    wanted, kills, plans = repetitions(26), 0, 0
+    wanted, kills, plans = repetitions(24), 0, 0
     chance = random.Random(0)
     lost = twice = unlike = 0
     phases: set[str] = set()
@@ -96,7 +96,7 @@ def test_runs_killed_at_random_moments_again_and_again_end_as_if_nothing_had_hap
         watched = Watched(runs)
         while True:
             # Kills fall everywhere: into a plan that takes up its first run, its last, and all between.
-            answer = sweeps.run(words, store, after=chance.uniform(0.0, 0.6 * duration))
+            answer = sweeps.run(words, store, after=chance.uniform(0.0, 0.5 * duration))
             watched.look()
             if not answer["killed"]:
                 break
@@ -124,7 +124,7 @@ def test_a_kill_between_any_two_operations_on_files_costs_nothing_that_was_writt
     operations = sweeps.run(words, tmp_path / "whole")["operations"]
     assert operations > 100
     # The first and the last ones, where directories, the lock and the summary come and go, and some of those between.
-    wanted = repetitions(26)
+    wanted = repetitions(16)
     ends = [*range(wanted // 4), *range(operations - wanted // 4, operations)]
     between = random.Random(1).sample(range(wanted // 4, operations - wanted // 4), wanted - len(ends))
     lost = twice = unlike = 0
