@@ -358,10 +358,10 @@ def test_it_installs_from_its_wheels_alone_and_make_finds_it_ready(
     assert made.left_out == ("heavy>=2",)
     shutil.rmtree(index)
 
-    refused = unpack(out, "--to", there, "--install")
+    refused = unpack(out, "--to", tmp_path / "other", "--install")
     assert refused.returncode == 1
     assert "heavy>=2 was left out of the bundle, and this Python has none" in refused.stderr
-    assert not (there / ".venv/.ready").exists()
+    assert not (tmp_path / "other/.venv/.ready").exists()
 
     # A machine that has it is played by a virtual environment whose Python unpacks.
     machine = tmp_path / "machine"
@@ -369,12 +369,17 @@ def test_it_installs_from_its_wheels_alone_and_make_finds_it_ready(
     (site,) = machine.glob("lib/python*/site-packages")
     wheel = write_empty_wheel(tmp_path, "heavy", "2.5a0+own", modules={"heavy.py": ""})
     shutil.unpack_archive(wheel, site, "zip")
+    shutil.unpack_archive(tmp_path / "other/wheels/light-1.0-py3-none-any.whl", site, "zip")
     done = unpack(out, "--to", there, "--install", python=str(machine / "bin/python"))
     assert (done.returncode, done.stderr) == (0, "")
-    asked = "import nero, light, heavy, importlib.metadata as m; print(nero.__file__, m.version('nero'))"
+    asked = (
+        "import nero, light, heavy, importlib.metadata as m; print(nero.__file__, m.version('nero'), light.__file__)"
+    )
     python = there / ".venv/bin/python"
     answer = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, cwd=tmp_path)
-    assert answer.stdout == f"{there / 'src/nero/__init__.py'} 0.1.0\n"
+    # What is bundled is there itself, though the machine has the same: that may be another tomorrow.
+    (light,) = there.glob(".venv/lib/python*/site-packages/light.py")
+    assert answer.stdout == f"{there / 'src/nero/__init__.py'} 0.1.0 {light}\n"
     ready = (there / ".venv/.ready").stat().st_mtime_ns
     assert ready > max((there / name).stat().st_mtime_ns for name in ("pyproject.toml", "constraints.txt"))
     again = unpack(out, "--to", there, "--install", python=str(machine / "bin/python"))

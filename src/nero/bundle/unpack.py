@@ -291,30 +291,36 @@ def install(contents: dict[str, Any], folder: Path) -> None:
     pip = next((wheel for wheel in wheels if wheel.name.startswith("pip-")), None)
     if pip is None:
         fail("the bundle holds no pip")
-    share = ["--system-site-packages"] if contents["left_out"] else []
     print(f"{venv} is made with {len(wheels)} wheels", flush=True)
-    run([sys.executable, "-m", "venv", "--without-pip", *share, str(venv)], "the virtual environment cannot be made")
+    # Shared packages come after the installation: pip would not install what it saw among them, and they may change.
+    make_venv(venv, share=False)
     # From its wheel, as Debian's Python has none to put into a virtual environment.
     command = [str(python), str(pip / "pip"), "install", "--quiet", "--no-index", "--no-deps"]
-    if contents["left_out"]:
-        share_packages(python)
-    run([*command, *map(str, wheels)], "the wheels cannot be installed")
+    run([*command, *map(str, wheels)], "the wheels cannot be installed", alone=True)
     # Editable: configs and experiments lie beside src, and are found from there.
-    run([*command, "--no-build-isolation", "--editable", str(folder)], "the project cannot be installed")
+    editable = ["--no-build-isolation", "--editable", str(folder)]
+    run([*command, *editable], "the project cannot be installed", alone=True)
+    if contents["left_out"]:
+        make_venv(venv, share=True)
     refuse_missing(python, contents["left_out"])
-    run([str(python), "-c", "import nero.train; from nero import Nero"], "the project does not start", folder)
+    run([str(python), "-c", "import nero.train; from nero import Nero"], "the project does not start")
     mark.write_text(identity)
     ready.touch()
 
 
-def share_packages(python: Path) -> None:
-    """A virtual environment that makes another lends it the packages of its base only: name its own folders too."""
-    if sys.prefix == sys.base_prefix:
-        return
-    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+def make_venv(venv: Path, share: bool) -> None:
+    """Or change whether it shares the packages of the Python that runs this; nothing in it is deleted but that."""
+    words = [sys.executable, "-m", "venv", "--without-pip", *(["--system-site-packages"] if share else []), str(venv)]
+    run(words, "the virtual environment cannot be made")
+    asked = [str(venv / scripts_folder() / "python"), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = Path(subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
+    named = site / "packages-of-the-machine.pth"
+    # A virtual environment that makes another lends it the packages of its base only: its own folders are named.
     own = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
-    (site / "packages-of-the-machine.pth").write_text("".join(f"{path}\n" for path in own))
+    if share and sys.prefix != sys.base_prefix:
+        named.write_text("".join(f"{path}\n" for path in own))
+    elif named.exists():
+        named.unlink()
 
 
 CHECK = """
@@ -344,12 +350,16 @@ def refuse_missing(python: Path, left_out: list[str]) -> None:
             fail(*(done.stdout.splitlines() or ["whether what was left out is here cannot be found out"]))
 
 
-def run(words: list[str], problem: str, folder: Path | None = None) -> None:
+def run(words: list[str], problem: str, alone: bool = False) -> None:
+    """Or the end, with what was said; `alone`: whatever else this user's Python sees is not seen."""
     # No setting of pip's on this machine is meant for this: indexes, targets, constraints.
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    hidden = ("PIP_", "PYTHONPATH") if alone else ("PIP_",)
+    own = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     environment = {**own, "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1"}
+    if alone:
+        environment["PYTHONNOUSERSITE"] = "1"
     done = subprocess.run(
-        words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
     if done.returncode != 0:
         print(done.stdout, file=sys.stderr)
