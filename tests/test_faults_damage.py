@@ -95,6 +95,9 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "another digit": lambda text: text.replace(b'"train/loss": 2', b'"train/loss": 3').replace(
         b'"train/loss": 1', b'"train/loss": 2'
     ),
+    "another key": lambda text: text.replace(b'"epoch"', b'"epoci"', 1),
+    "no number": lambda text: text.replace(b'"epoch": 1', b'"epoch": "'),
+    "another epoch": lambda text: text.replace(b'"epoch": 1', b'"epoch": 3'),
     "zeros": lambda text: b"\0" * len(text),
     "empty": lambda text: b"",
 }

@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -156,19 +156,20 @@ class RunDirectory:
         self._append("metrics.jsonl", record)
 
     def read_metrics(self) -> list[Record]:
-        """Every whole line in order; a line that a kill cut off is passed over."""
-        return _read_lines(self.path / "metrics.jsonl")
+        """Every whole line in order; a line that a kill cut off, or that is otherwise damaged, is passed over."""
+        return [record for record in _read_lines(self.path / "metrics.jsonl") if _is_metrics(record)]
 
     def keep_metrics(self, epochs: int) -> None:
         """Before resuming after `epochs` whole epochs: drop later lines and damaged ones, which will be made again."""
-        self._write_metrics([record for record in self.read_metrics() if record["epoch"] <= epochs])
+        lines = self._log().splitlines()
+        parsed = ((line, record) for line in lines for record in _parsed_line(line))
+        # As they lie there, to the byte: checkpoints have a checksum of them.
+        kept = [line + b"\n" for line, record in parsed if _is_metrics(record) and record["epoch"] <= epochs]
+        self._put("metrics.jsonl", b"".join(kept))
 
     def replace_last_metrics(self, record: Mapping[str, Any]) -> None:
         """Put another line in the place of the last, whole or not at all."""
-        self._write_metrics([*self.read_metrics()[:-1], record])
-
-    def _write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
-        self._put("metrics.jsonl", b"".join(_line(record) for record in records))
+        self._put("metrics.jsonl", b"".join(_line(kept) for kept in [*self.read_metrics()[:-1], record]))
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         """Add one line, whole or not at all."""
@@ -396,6 +397,10 @@ def _strict(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_strict(item) for item in value]
     return value
+
+
+def _is_metrics(record: Any) -> bool:
+    return isinstance(record, dict) and _holds(record.get("epoch"), int)
 
 
 def _read_lines(path: Path) -> list[Record]:
