@@ -39,7 +39,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 # A job that is requeued starts again once its old credential is void: in seconds, not in two minutes.
-AuthInfo=socket={folder}/munge.socket,cred_expire=10
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
 SlurmctldPidFile={folder}/slurmctld.its_pid
@@ -254,8 +254,10 @@ def stop(folder: Path) -> None:
     config = folder / "slurm.conf"
     if not config.exists():
         raise Trouble(f"no SLURM was started in {folder}")
-    # Daemons first, so that nothing new begins; then what outlives them.
-    end_all([pid for pid in written_pids(folder) if is_own(pid, folder)], signal.SIGTERM)
+    # Daemons first, so that nothing new begins, and one after the other; then what outlives them.
+    for pid in written_pids(folder):
+        if is_own(pid, folder):
+            end_all([pid], signal.SIGTERM)
     end_all(list(steps(folder)), signal.SIGKILL)
     end_all(list(processes_of_jobs(folder)), signal.SIGKILL)
     for path in folder.glob("*.pid"):

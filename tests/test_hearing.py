@@ -90,6 +90,12 @@ def test_a_job_that_is_gone_from_the_queue_for_several_looks_is_over(absent: tup
     assert slurm.queue.is_done("12_1", mode="cache")
 
 
+def test_looks_in_a_row_count_as_one() -> None:
+    slurm = Slurm(NO_SUCH_JOB)
+    for _ in range(3 * LOOKS_UNTIL_GONE):
+        assert not slurm.queue.is_done("12", mode="force")
+
+
 def test_a_controller_that_does_not_answer_says_nothing_about_a_job() -> None:
     slurm = Slurm(NO_CONTROLLER)
     slurm.look("12", times=50)
@@ -172,7 +178,7 @@ def test_all_is_as_before_even_after_a_launch_that_raised() -> None:
     before = (Job.results, SlurmJob.watcher)
 
     def launch() -> None:
-        assert isinstance(SlurmJob.watcher, Queue)
+        assert (Job.results, SlurmJob.watcher) != before
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), every_job_heard():

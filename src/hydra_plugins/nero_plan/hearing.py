@@ -6,6 +6,7 @@ submitit asks `sacct`, which knows of no job where there is no accounting. Insid
 as one that failed, and the queue itself is asked what became of it. The launching stays Hydra's plugins' own.
 """
 
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +57,7 @@ class Queue:
         self._command = command or _answer
         self._clock = clock
         self._states: dict[str, str] = {}
-        self._missed: dict[str, int] = {}
+        self._missed: dict[str, list[float]] = {}  # when a job was not there, in seconds
         self._looked = float("-inf")
 
     def register_job(self, job_id: str) -> None:
@@ -104,10 +105,12 @@ class Queue:
         result = self._command(["sacct", *options, f"--jobs={_numbers(absent)}"])
         booked = _states(result.stdout) if result.returncode == 0 else {}
         for job_id in absent:
-            self._missed[job_id] = self._missed.get(job_id, 0) + 1
+            times = self._missed.setdefault(job_id, [])
+            if not times or self._clock() - times[-1] >= SECONDS_BETWEEN_LOOKS:
+                times.append(self._clock())
             if booked.get(job_id) in ENDED:
                 self._states[job_id] = booked[job_id]
-            elif self._missed[job_id] >= LOOKS_UNTIL_GONE:
+            elif len(times) >= LOOKS_UNTIL_GONE:
                 self._states[job_id] = "GONE"
 
 
@@ -173,14 +176,15 @@ def _failed(message: str, overrides: Sequence[str] | None = None) -> JobReturn:
 
 
 def _end_of_job(job: Any, error: Exception) -> str:
-    """One line: which job, its state, and what it said last."""
+    """One line: which job, its state, and what it said last, or what SLURM says ended it."""
     if raised := _raised_in_job(error):
         return f"job {job.job_id} failed: {raised}"
     state = job.state
     words = "is gone from the queue" if state == "GONE" else f"ended as {state}"
     said = ""
     with suppress(OSError):
-        said = _last_line(Path(job.paths.stderr).read_text(errors="replace"))
+        text = Path(job.paths.stderr).read_text(errors="replace")
+        said = _last_line("\n".join(re.findall(r"^(?:srun|slurmstepd): error: .*", text, re.MULTILINE)) or text)
     return f"job {job.job_id} {words} and left no result" + (f"; the last it said: {said}" if said else "")
 
 
