@@ -48,7 +48,7 @@ EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data smoke test test-fast lint $(EXPERIMENTS) plan report figures notebooks bench bench-tasks bench-imagenet bench-report clean
+.PHONY: help setup data smoke test test-fast lint $(EXPERIMENTS) plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,15 @@ bench-imagenet: $(READY)  ## images per second of ResNet-50: of the step alone, 
 
 bench-report: $(READY)  ## seconds and memory from a store of 5,000 made-up runs to a finished page
 	$(PY) scripts/bench_report.py $(ARGS)
+
+bench-store: $(READY)  ## seconds to load a store of 5,000 made-up runs, and what plan and store add to one run of VGG-11
+	$(PY) scripts/bench_store.py $(ARGS)
+
+bench-packing: $(READY)  ## when it pays to have several runs share a GPU (ARGS="--task mnist_mlp100 --jobs 1 4 machine=gpu")
+	$(PY) scripts/bench_packing.py $(ARGS)
+
+faults: $(READY)  ## kills, full disks, damaged files and the like, many times over, as a table (docs/promises.md)
+	$(PY) scripts/fault_table.py $(ARGS)
 
 clean:  ## remove caches and the virtual environment; runs, results and data are never touched
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

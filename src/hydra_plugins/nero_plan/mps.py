@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,16 +46,22 @@ def served(wanted: bool) -> Iterator[None]:
         for path in own.values():
             Path(path).mkdir()
         os.environ.update(own)
+        started = False
         try:
             started = _control("-d")
             if not started:
                 print(f"{CONTROL} did not start: runs take turns on a GPU", file=sys.stderr)
+                _forget(own)
             yield
+        finally:
             if started and not _control(said="quit\n"):
                 print(f"{CONTROL} did not end", file=sys.stderr)
-        finally:
-            for name in own:
-                os.environ.pop(name, None)
+            _forget(own)
+
+
+def _forget(names: Iterable[str]) -> None:
+    for name in names:
+        os.environ.pop(name, None)
 
 
 def _control(*words: str, said: str = "") -> bool:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from nero.runs.stopping import Limits
 
@@ -14,6 +15,8 @@ WARNINGS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 _requested: str | None = None
 _to_hand_on: signal.Signals | None = None
+_before: dict[signal.Signals, Any] = {}
+"""The handlers that ours stand for, while someone is listening."""
 
 
 def stop_reason(limits: Limits = NO_LIMITS) -> str | None:
@@ -41,24 +44,24 @@ def hand_on() -> None:
 @contextmanager
 def listening() -> Iterator[None]:
     """Turn SIGTERM, a scheduler's warning and the first Ctrl-C into a request; a second Ctrl-C interrupts at once."""
-
-    def request(number: int, frame: FrameType | None) -> None:
-        global _requested, _to_hand_on
-        received = signal.Signals(number)
-        _requested = received.name
-        if received in WARNINGS and callable(before[received]):
-            _to_hand_on = received
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+    # Only the main thread may set handlers; one that listens already goes on.
+    if threading.current_thread() is not threading.main_thread() or _before:
         yield
         return
-    numbers = (signal.SIGTERM, signal.SIGINT, *WARNINGS)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        signal.signal(number, request)
+    for number in (signal.SIGTERM, signal.SIGINT, *WARNINGS):
+        _before[number] = signal.signal(number, _request)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in _before.items():
             signal.signal(number, handler)
+        _before.clear()
+
+
+def _request(number: int, frame: FrameType | None) -> None:
+    global _requested, _to_hand_on
+    received = signal.Signals(number)
+    _requested = received.name
+    if received in WARNINGS and callable(_before[received]):
+        _to_hand_on = received
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,43 @@
+"""GPUs shared out among runs side by side."""
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from nero.runs.slots import slot
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(1, [0, 0, 0]), (2, [0, 1, 0, 1, 0]), (3, [0, 1, 2, 0, 1, 2, 0])])
+def test_each_run_takes_the_gpu_with_the_fewest(tmp_path: Path, gpus: int, expected: list[int]) -> None:
+    with ExitStack() as held:
+        assert [held.enter_context(slot(gpus, tmp_path)) for _ in expected] == expected
+
+
+def test_a_place_is_free_again_once_its_run_has_ended(tmp_path: Path) -> None:
+    with slot(2, tmp_path) as first:
+        with slot(2, tmp_path) as second, pytest.raises(RuntimeError), slot(2, tmp_path):
+            raise RuntimeError
+        with slot(2, tmp_path) as third:
+            assert (first, second, third) == (0, 1, 1)
+
+
+def test_a_killed_process_gives_its_place_back(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from nero.runs.slots import slot\n"
+        "with slot(2, pathlib.Path(sys.argv[1])) as gpu:\n"
+        "    print(gpu, flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "0\n"
+    with slot(2, tmp_path) as beside:
+        assert beside == 1
+    other.kill()
+    other.wait()
+    with slot(2, tmp_path) as after:
+        assert after == 0

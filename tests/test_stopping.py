@@ -1,0 +1,109 @@
+"""Moments and files that stop runs."""
+
+import math
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from nero.engine import interrupt
+from nero.plans.config import ConfigError, compose
+from nero.runs import stopping
+from nero.runs.stopping import Limits, moment_after, monotonic_at
+from nero.train import choose_limits
+
+
+def test_a_moment_comes_back_as_the_same_moment() -> None:
+    for seconds in (0.0, 5.0, 540.0, 1e6):
+        assert monotonic_at(moment_after(seconds)) == pytest.approx(time.monotonic() + seconds, abs=0.5)
+
+
+def test_a_clock_that_is_set_does_not_move_a_moment_on_its_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = moment_after(100)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 7200)
+    assert monotonic_at(moment) == pytest.approx(time.monotonic() + 100, abs=0.5)
+
+
+def test_on_another_machine_the_calendar_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    moment = moment_after(100)
+    other = tmp_path / "boot_id"
+    other.write_text("another-start\n")
+    monkeypatch.setattr(stopping, "BOOT", other)
+    assert monotonic_at(moment) == pytest.approx(time.monotonic() + 100, abs=1.5)
+    monkeypatch.setattr(stopping, "BOOT", tmp_path / "none")
+    assert re.fullmatch(r"\d+", moment_after(100)), "where a machine's starts have no names"
+    assert monotonic_at(moment_after(100)) == pytest.approx(time.monotonic() + 100, abs=1.5)
+
+
+@pytest.mark.parametrize("moment", [time.time() + 50, str(round(time.time() + 50))])
+def test_unix_seconds_are_a_moment(moment: str | float) -> None:
+    assert monotonic_at(moment) == pytest.approx(time.monotonic() + 50, abs=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ([], math.inf),
+        (["machine.budget_seconds=60"], 60),
+        (["machine.deadline={moment}"], 30),
+        (["machine.budget_seconds=60", "machine.deadline={moment}"], 30),
+    ],
+)
+def test_a_run_has_its_sweeps_moment_else_its_own_budget(words: list[str], seconds: float) -> None:
+    moment = moment_after(30)
+    limits = choose_limits(compose([word.format(moment=moment) for word in words]).cfg.machine)
+    assert limits.deadline - time.monotonic() == pytest.approx(seconds, abs=5)
+
+
+@pytest.mark.parametrize("word", ["machine.deadline=tomorrow", "machine.budget_seconds=long"])
+def test_a_limit_that_is_none_is_refused_in_one_line(word: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^machine\.budget_seconds must be null or a number of seconds, and"
+    ) as error:
+        choose_limits(compose([word]).cfg.machine)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_stops_runs_and_is_looked_for_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("nero.runs.stopping.time.monotonic", lambda: now[0])
+    limits = Limits(stop_file=tmp_path / "stop")
+    assert limits.reason() is None
+    (tmp_path / "stop").touch()
+    now[0] += 0.5 * stopping.LOOK_EVERY
+    assert limits.reason() is None, "not at every step"
+    now[0] += stopping.LOOK_EVERY
+    assert limits.reason() == "the sweep was asked to stop"
+
+
+def test_a_launcher_hears_of_a_warning_once_all_is_written() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
+    try:
+        with interrupt.listening():
+            os.kill(os.getpid(), signal.SIGUSR2)
+            assert interrupt.stop_reason() == "SIGUSR2"
+        assert heard == []
+        interrupt.hand_on()
+        assert heard == [signal.SIGUSR2]
+        interrupt.hand_on()
+        assert heard == [signal.SIGUSR2], "once"
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+        interrupt.forget()
+
+
+def test_a_warning_that_nobody_else_waits_for_is_not_handed_on() -> None:
+    """By default it would end the process. Several ranks listen twice."""
+    before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    try:
+        with interrupt.listening(), interrupt.listening():
+            os.kill(os.getpid(), signal.SIGUSR1)
+        interrupt.hand_on()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        interrupt.forget()
