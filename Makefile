@@ -37,11 +37,14 @@ LAUNCH_basic :=
 LAUNCH_joblib = hydra/launcher=joblib $(if $(JOBS),hydra.launcher.n_jobs=$(JOBS)) $(if $(GPUS),machine.gpus=$(GPUS))
 LAUNCH_submitit_local = $(SUBMITIT) $(if $(JOBS),hydra.sweeper.max_batch_size=$(JOBS))
 LAUNCH_submitit_slurm = $(SUBMITIT) $(if $(JOBS),hydra.launcher.array_parallelism=$(JOBS)) \
-  $(if $(PARTITION),hydra.launcher.partition=$(PARTITION)) hydra.launcher.max_num_timeout=$(TIMEOUTS)
+  $(if $(PARTITION),hydra.launcher.partition=$(PARTITION)) hydra.launcher.max_num_timeout=$(TIMEOUTS) \
+  $(if $(filter-out 1,$(RANKS)),'hydra.launcher.setup=["export SLURM_KILL_BAD_EXIT=1"]')
 LAUNCH_ray = hydra/launcher=ray $(if $(JOBS),+hydra.launcher.ray.init.num_cpus=$(JOBS)) +hydra.launcher.ray.remote.num_cpus=1 \
   $(if $(GPUS),+hydra.launcher.ray.remote.num_gpus=$(GPUS))
 TORCHRUN = $(if $(filter-out 1,$(RANKS)),$(if $(filter basic,$(LAUNCHER)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)))
 TRAIN = $(PY) $(TORCHRUN) scripts/train.py --multirun $(strip $(LAUNCH_$(LAUNCHER)) $(if $(BUDGET),machine.budget_seconds=$(BUDGET)))
+# Where a bundle goes; WITHOUT="torch torchvision triton" leaves out what the machine that it is for has already.
+BUNDLE ?= bundle
 SMOKE_STORE := results/smoke/runs
 EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks
 # Tests side by side, one process per core up to four.
@@ -123,6 +126,10 @@ bench-packing: $(READY)  ## when it pays to have several runs share a GPU (ARGS=
 
 faults: $(READY)  ## kills, full disks, damaged files and the like, many times over, as a table (docs/promises.md)
 	$(PY) scripts/fault_table.py $(ARGS)
+
+bundle: $(READY)  ## code, wheels and data in parcels, for machines without a network (PLATFORM=manylinux_2_28_x86_64 PYTHON_VERSION=3.12 PARCEL=64M DATA_IN_BUNDLE="mnist cifar10")
+	$(PY) scripts/bundle.py --out $(BUNDLE) $(if $(PARCEL),--parcel-size $(PARCEL)) $(if $(PYTHON_VERSION),--python $(PYTHON_VERSION)) \
+	  $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(DATA_IN_BUNDLE),--data $(DATA_IN_BUNDLE)) $(if $(WITHOUT),--without $(WITHOUT)) $(ARGS)
 
 clean:  ## remove caches and the virtual environment; runs, results and data are never touched
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -28,8 +28,21 @@ def recipes() -> list[list[str]]:
     """The README's commands for SLURM, as words."""
     blocks = (ROOT / "README.md").read_text().split("```")[1::2]
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    commands = [line for line in lines if "submitit_slurm" in line]
+    commands = [line for line in lines if "submitit_slurm" in line and line.startswith("python")]
     return [shlex.split(command) for command in commands]
+
+
+def made(target: str) -> list[str]:
+    """What the README's `make` for SLURM runs, as words."""
+    blocks = (ROOT / "README.md").read_text().split("```")[1::2]
+    lines = [
+        line for block in blocks for line in block.splitlines() if f"make {target} LAUNCHER=submitit_slurm" in line
+    ]
+    [command] = lines
+    words = shlex.split(command, comments=True)
+    dry = subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    [line] = [line for line in dry.splitlines() if "scripts/train.py" in line]
+    return shlex.split(line)
 
 
 def test_the_readme_has_a_recipe_for_one_node_and_one_for_two() -> None:
@@ -41,19 +54,9 @@ def test_the_readme_has_a_recipe_for_one_node_and_one_for_two() -> None:
 
 @pytest.mark.parametrize(("place", "nodes", "gpus"), [(0, 1, 4), (1, 2, 8)])
 def test_the_readmes_commands_ask_slurm_for_what_they_say(tmp_path: Path, place: int, nodes: int, gpus: int) -> None:
-    """A stand-in for sbatch keeps the script and refuses the job."""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name in ("sbatch", "srun"):
-        (tools / name).write_text(SBATCH.format(kept=tmp_path / "job.sh"))
-        (tools / name).chmod(0o755)
     python, *words = recipes()[place]
     assert python == "python"
-    env = script_environment(tmp_path)
-    env["PATH"] = f"{tools}{os.pathsep}{env['PATH']}"
-    command = [sys.executable, *words, f"hydra.sweep.dir={tmp_path / 'out'}"]
-    subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=120)
-    script = (tmp_path / "job.sh").read_text()
+    script = asked_for(tmp_path, words)
     for line in (
         "#SBATCH --array=0-3%4",  # a job for each of the figure's four runs
         f"#SBATCH --nodes={nodes}",
@@ -62,7 +65,37 @@ def test_the_readmes_commands_ask_slurm_for_what_they_say(tmp_path: Path, place:
         "#SBATCH --time=1440",
         "export SLURM_KILL_BAD_EXIT=1",
     ):
-        assert line in script.splitlines()
+        assert line in script
+
+
+def test_the_readmes_make_asks_slurm_for_what_it_says(tmp_path: Path) -> None:
+    _, *words = made("imagenet")
+    script = asked_for(tmp_path, words)
+    for line in (
+        "#SBATCH --array=0-3%4",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --time=1440",
+        "#SBATCH --partition=gpu",
+        "export SLURM_KILL_BAD_EXIT=1",
+    ):
+        assert line in script
+    assert "hydra.launcher.array_parallelism=20" in made("table1")
+    assert "hydra.launcher.timeout_min=240" in made("table1")
+
+
+def asked_for(tmp_path: Path, words: list[str]) -> list[str]:
+    """The lines of what sbatch is given. A stand-in for it keeps the script and refuses the job."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sbatch", "srun"):
+        (tools / name).write_text(SBATCH.format(kept=tmp_path / "job.sh"))
+        (tools / name).chmod(0o755)
+    env = script_environment(tmp_path)
+    env["PATH"] = f"{tools}{os.pathsep}{env['PATH']}"
+    command = [sys.executable, *words, f"hydra.sweep.dir={tmp_path / 'out'}"]
+    subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=120)
+    return (tmp_path / "job.sh").read_text().splitlines()
 
 
 def test_a_launchers_tasks_train_a_run_together(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_budget_is_for_all_runs_of_a_sweep_together(tmp_path: Path, words: lis
             "LAUNCHER=submitit_slurm JOBS=8 PARTITION=gpu GPUS=4 RANKS=4 TIME=600",
             "hydra/launcher=submitit_slurm hydra.launcher.timeout_min=600 hydra.launcher.gpus_per_node=4"
             " hydra.launcher.tasks_per_node=4 hydra.launcher.array_parallelism=8 hydra.launcher.partition=gpu"
-            " hydra.launcher.max_num_timeout=100",
+            " hydra.launcher.max_num_timeout=100 'hydra.launcher.setup=[\"export SLURM_KILL_BAD_EXIT=1\"]'",
         ),
         (
             "LAUNCHER=ray JOBS=8 GPUS=0.25",
