@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conftest import ROOT, script_environment
 from faulty_places import (
@@ -28,6 +29,9 @@ from killed_children import Sweeps
 from nero.runs.store import RunDirectory, is_settled
 
 pytestmark = pytest.mark.slow
+
+STEPS = 6
+"""Of an epoch."""
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +55,15 @@ class Watched:
             assert not run.is_held()
             epochs = [record["epoch"] for record in run.read_metrics()]
             assert epochs == list(range(1, 1 + len(epochs)))
+            _assert_whole(run)
             if (before := self.settled.get(run.run_id)) is not None:
                 self.twice += contents(run) != before
             elif is_settled(run.read_summary()):
                 self.settled[run.run_id] = contents(run)
             else:
+                # There is a checkpoint after every step, so at most the one that ended the last epoch is missing.
                 steps = _checkpointed_steps(run)
-                self.lost += steps < self.reached[run.run_id]
+                self.lost += steps < max(self.reached[run.run_id], STEPS * len(epochs) - 1)
                 self.reached[run.run_id] = steps
 
     @property
@@ -71,13 +77,20 @@ class Watched:
         return f"{len(self.settled)} done, next {f'after step {steps}' if steps else begun}"
 
 
+def _assert_whole(run: RunDirectory) -> None:
+    """Whatever lies there can be read, and whatever has a checksum is as it was written."""
+    for name, read in (("summary.json", json.loads), ("checkpoint.json", json.loads), ("config.yaml", yaml.safe_load)):
+        if (run.path / name).exists():
+            assert read((run.path / name).read_text()), f"{name} is half-written"
+    run.checkpoint_to_go_on_from(pytest.fail)
+
+
 def _checkpointed_steps(run: RunDirectory) -> int:
-    """Epochs have six steps."""
     try:
         position = json.loads((run.path / "checkpoint.json").read_text())[0]["position"]
     except FileNotFoundError:
         return 0
-    return int(6 * position["epoch"] + position["step"])
+    return int(STEPS * position["epoch"] + position["step"])
 
 
 def test_runs_killed_at_random_moments_again_and_again_end_as_if_nothing_had_happened(
