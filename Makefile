@@ -13,6 +13,7 @@ ARGS ?=
 #   TIME       minutes that a job may take (submitit); one that takes longer checkpoints, and goes on in another job
 #   BUDGET     seconds for all of it, after which every run checkpoints and ends; the next call goes on
 #   RANKS      processes, as a rule one per GPU, that train a run together, for tasks that can be spread (imagenet)
+# RESULTS is the folder of the tables and figures that are made then, by default results.
 LAUNCHER ?= basic
 RANKS ?= 1
 # Such names stand in the environment for other ends: they count when they are given to make.
@@ -85,7 +86,7 @@ lint: $(READY)  ## ruff and mypy
 
 $(EXPERIMENTS): $(READY)
 	$(TRAIN) experiment=$@ $(ARGS)
-	$(PY) scripts/report.py $@
+	$(PY) scripts/report.py $@ $(if $(RESULTS),--out $(RESULTS))
 
 table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table
 ablation:  ## rerun Figures 1 and 2 and Table 2
