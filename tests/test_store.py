@@ -84,6 +84,35 @@ def test_a_last_line_is_replaced_whole_or_not_at_all(run: RunDirectory, monkeypa
     assert (run.path / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_checkpoint_outlives_a_last_line_that_is_replaced_and_a_kill_in_the_midst_of_it(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    for epoch in (1, 2):
+        run.append_metrics({"epoch": epoch})
+    run.save_checkpoint(b"state", {"epoch": 2, "step": 0})
+    if killed:
+        put = RunDirectory._put
+
+        def dies(self: RunDirectory, name: str, data: bytes) -> None:
+            if name == "metrics.jsonl":
+                raise KeyboardInterrupt
+            put(self, name, data)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(RunDirectory, "_put", dies)
+            run.replace_last_metrics({"epoch": 2, "val/fid": 15.5})
+    else:
+        run.replace_last_metrics({"epoch": 2, "val/fid": 15.5})
+    said: list[str] = []
+    found = run.checkpoint_to_go_on_from(said.append)
+    assert found is not None
+    assert found[1] == b"state"
+    assert not said
+    (run.path / "metrics.jsonl").write_bytes(b'{"epoch": 1}\n')
+    assert run.checkpoint_to_go_on_from(said.append) is None, "a log that is damaged is none of the two"
+
+
 def test_pictures_come_back_by_epoch_and_in_order(run: RunDirectory) -> None:
     assert run.pictures("samples") == {}
     for epoch in (120, 10, 90):

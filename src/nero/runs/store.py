@@ -169,7 +169,16 @@ class RunDirectory:
 
     def replace_last_metrics(self, record: Mapping[str, Any]) -> None:
         """Put another line in the place of the last, whole or not at all."""
-        self._put("metrics.jsonl", b"".join(_line(kept) for kept in [*self.read_metrics()[:-1], record]))
+        before, after = self._log(), b"".join(_line(kept) for kept in [*self.read_metrics()[:-1], record])
+        # A checkpoint that stands for the log as it is stands for the new one too, before there is one: a kill in between
+        # must not make it look as if the log were damaged.
+        index = self._checkpoint_index()
+        for entry in index:
+            if entry.get("log") == _mark(before):
+                entry["log"] = [_mark(before), _mark(after)]
+        if index:
+            self._put("checkpoint.json", json.dumps(index).encode())
+        self._put("metrics.jsonl", after)
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         """Add one line, whole or not at all."""
@@ -252,13 +261,12 @@ class RunDirectory:
     def save_checkpoint(self, data: bytes, position: Mapping[str, int]) -> None:
         """Keep `data` as the newest state; the one before it stays until the next is whole."""
         name = "checkpoint-" + "-".join(f"{key}{value}" for key, value in position.items()) + ".pt"
-        log = self._log()
         entry = {
             "file": name,
             "sha256": hashlib.sha256(data).hexdigest(),
             "position": dict(position),
             # The log as it was then, so that a run never goes on with a hole in it.
-            "log": {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()},
+            "log": _mark(self._log()),
         }
         # The same position may be saved again (a resume that stops at once): its old entry is replaced, not kept twice.
         kept = [entry, *(old for old in self._checkpoint_index() if old.get("file") != name)][:2]
@@ -310,13 +318,15 @@ class RunDirectory:
             return b""
 
     def _is_log_whole(self, then: Any) -> bool:
-        """Whether the log still begins with all that it had when a checkpoint was written."""
+        """Whether the log still begins with all that it had when a checkpoint was written; `then` may have several."""
         if then is None:  # by code that did not record it
             return True
+        if isinstance(then, list):
+            return any(self._is_log_whole(one) for one in then if one is not None)
         if not isinstance(then, dict) or not isinstance(then.get("bytes"), int):
             return False
         begin = self._log()[: then["bytes"]]
-        return hashlib.sha256(begin).hexdigest() == then.get("sha256")
+        return _mark(begin) == then
 
     def drop_checkpoints(self) -> None:
         """For a settled run that does not keep its final state."""
@@ -382,6 +392,11 @@ def _is_readable(summary: Record) -> bool:
 
 def _holds(value: Any, kinds: type | tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _mark(log: bytes) -> Record:
+    """What a log is known by."""
+    return {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()}
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
