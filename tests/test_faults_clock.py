@@ -85,3 +85,22 @@ def test_a_clock_that_jumps_back_in_the_middle_of_a_run_is_not_noticed(
     record_property("done_twice", len(run.read_provenance()) - 1)
     assert is_as_undisturbed(run, *OWN)
     assert os.environ.get("LD_PRELOAD") != environment["LD_PRELOAD"], "this process has the true time"
+
+
+def test_a_budget_holds_though_the_clock_jumps_back(
+    clock: tuple[Path, dict[str, str]], tmp_path: Path, record_property: Properties
+) -> None:
+    record_property("fault", "a wall clock that jumps back by six hours in the middle of a sweep with a budget")
+    file, environment = clock
+    endless = ("optim=nero,sgd", "task.epochs=100000", "machine.budget_seconds=15")
+    folder = f"hydra.sweep.dir={tmp_path / 'outputs'}"
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--multirun", *WORDS, *endless, folder]
+    began = time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    time.sleep(10)
+    file.write_text("-6h\n")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert time.monotonic() - began < 60, "15 seconds, and the start of Python"
+    assert said.count("the time budget is used up") == 2
+    record_property("repetitions", 1)
