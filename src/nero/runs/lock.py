@@ -85,7 +85,7 @@ def exclusive(path: Path) -> Iterator[Held]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process has the lock file at `path` right now. Writes nothing that another could notice."""
+    """Whether some process has the lock file at `path` right now. Asks for no right to write there."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
