@@ -71,7 +71,7 @@ def _run(files: Sequence[Path], repetitions: int) -> dict[str, Case]:
     """What became of every test of these files, by file::name; what pytest says goes to stderr."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        words = [*map(str, files), f"--junitxml={report}", "-p", "no:cacheprovider", "-q"]
+        words = [*map(str, files), f"--junitxml={report}", "-o", "junit_family=xunit1", "-p", "no:cacheprovider", "-q"]
         environment = {**os.environ, "NERO_FAULT_REPETITIONS": str(repetitions)}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=environment, stdout=sys.stderr.fileno()

@@ -170,8 +170,8 @@ class RunDirectory:
     def replace_last_metrics(self, record: Mapping[str, Any]) -> None:
         """Put another line in the place of the last, whole or not at all."""
         before, after = self._log(), b"".join(_line(kept) for kept in [*self.read_metrics()[:-1], record])
-        # A checkpoint that stands for the log as it is stands for the new one too, before there is one: a kill in between
-        # must not make it look as if the log were damaged.
+        # A checkpoint that stands for the log as it is stands for the new one too, before there is one: a kill between
+        # the two must not make it look as if the log were damaged.
         index = self._checkpoint_index()
         for entry in index:
             if entry.get("log") == _mark(before):
