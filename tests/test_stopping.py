@@ -11,7 +11,7 @@ import pytest
 
 from nero.engine import interrupt
 from nero.plans.config import ConfigError, compose
-from nero.runs import stopping
+from nero.runs import boot, stopping
 from nero.runs.stopping import Limits, moment_after, monotonic_at
 from nero.train import choose_limits
 
@@ -32,9 +32,9 @@ def test_on_another_machine_the_calendar_counts(monkeypatch: pytest.MonkeyPatch,
     moment = moment_after(100)
     other = tmp_path / "boot_id"
     other.write_text("another-start\n")
-    monkeypatch.setattr(stopping, "BOOT", other)
+    monkeypatch.setattr(boot, "BOOT", other)
     assert monotonic_at(moment) == pytest.approx(time.monotonic() + 100, abs=1.5)
-    monkeypatch.setattr(stopping, "BOOT", tmp_path / "none")
+    monkeypatch.setattr(boot, "BOOT", tmp_path / "none")
     assert re.fullmatch(r"\d+", moment_after(100)), "where a machine's starts have no names"
     assert monotonic_at(moment_after(100)) == pytest.approx(time.monotonic() + 100, abs=1.5)
 

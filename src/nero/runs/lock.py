@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nero.atomic import name_file
+from nero.runs.boot import boot_id
 
 HEARTBEAT = 10.0
 """Seconds between two signs of life of a holder: the file's modification time is set to now."""
@@ -157,17 +158,9 @@ def _own_record() -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "boot": _boot(),
+        "boot": boot_id(),  # tells apart hosts of one name, and a host from what it was before it was started again
         "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-
-
-def _boot() -> str | None:
-    """Tells apart hosts of one name, and a host from what it was before it was started again."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
 
 
 def _content(descriptor: int) -> bytes:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""Tells one start of a machine from every other, where there is such a thing."""
+from nero.runs.boot import boot_id
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at the file, which may be on a slow disk."""
@@ -21,7 +20,7 @@ def moment_after(seconds: float) -> str:
     Only the former means something elsewhere; only the latter stays where it is when a clock is set.
     """
     unix, uptime = time.time() + seconds, time.monotonic() + seconds
-    boot = _boot()
+    boot = boot_id()
     return f"{unix:.0f}@{boot}+{uptime:.3f}" if boot else f"{unix:.0f}"
 
 
@@ -30,14 +29,7 @@ def monotonic_at(moment: str | float) -> float:
     calendar, _, here = str(moment).partition("@")
     boot, _, uptime = here.partition("+")
     remaining = float(calendar) - time.time()
-    return float(uptime) if here and boot == _boot() else time.monotonic() + remaining
-
-
-def _boot() -> str:
-    try:
-        return BOOT.read_text().strip()
-    except OSError:
-        return ""
+    return float(uptime) if here and boot == boot_id() else time.monotonic() + remaining
 
 
 @dataclass(eq=False)
