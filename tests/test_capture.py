@@ -50,3 +50,21 @@ def test_a_compiled_step_given_views_is_not_compiled_again_when_captured() -> No
     for batch in batches(*[16, 24] * STEPS):
         step(batch)
     assert total.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_graph_that_nobody_has_any_more_does_not_spoil_the_next_capture() -> None:
+    """Python's collector, which looks when so many objects are made, would end it in the midst of the capture."""
+    total = torch.zeros((), device="cuda")
+
+    def step(batch: tuple[Tensor, ...]) -> None:
+        total.add_(batch[0].sum())
+        kept = [[] for _ in range(5000)]
+        assert len(kept) == 5000
+
+    for _ in range(3):
+        captured = CapturedStep(step)
+        captured.itself = captured  # type: ignore[attr-defined]  # in a cycle, as the loop's step is
+        for batch in batches(*[16] * STEPS):
+            captured(batch)
+    expected = 3 * sum(float(batch[0].sum()) for batch in batches(*[16] * STEPS))
+    assert total.item() == pytest.approx(expected, rel=1e-4)

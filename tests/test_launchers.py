@@ -36,9 +36,9 @@ EVERY = pytest.mark.parametrize("words", [pytest.param([], id="basic"), JOBLIB, 
 EPOCHS = 30
 
 
-def start(tmp_path: Path, *words: str) -> "subprocess.Popen[str]":
+def start(tmp_path: Path, *words: str, **more: str) -> "subprocess.Popen[str]":
     own = {"PYTHONPATH": str(ROOT / "tests"), "RAY_DEDUP_LOGS": "0", "RAY_worker_niceness": "0"}
-    env = script_environment(tmp_path) | own
+    env = script_environment(tmp_path) | own | more
     folder = f"hydra.sweep.dir={tmp_path / 'outputs'}"
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--multirun", *SMALL, *words, folder]
     return subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -109,12 +109,25 @@ def test_a_sweep_that_is_asked_to_stop_ends_in_checkpoints_and_goes_on(tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [JOBLIB])
 def test_a_budget_is_for_all_runs_of_a_sweep_together(tmp_path: Path, words: list[str]) -> None:
-    sweep = ["optim=nero,sgd", "seed=0,1", "task.epochs=100000", "machine.budget_seconds=15", *words]
+    """A stand-in for MPS, which has to wait for all processes that use it, counts joblib's when it is to end."""
+    sweep = [
+        "optim=nero,sgd",
+        "seed=0,1",
+        "task.epochs=100000",
+        "machine.budget_seconds=15",
+        "machine.mps=true",
+        *words,
+    ]
+    program, log = tmp_path / "bin" / "nvidia-cuda-mps-control", tmp_path / "log"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$1" $(pgrep --parent $PPID --full popen_loky | wc -l) >> {log}\n')
+    program.chmod(0o755)
     began = time.monotonic()
-    status, said = ended(start(tmp_path, *sweep))
+    status, said = ended(start(tmp_path, *sweep, PATH=f"{program.parent}{os.pathsep}{os.environ['PATH']}"))
     assert status == 0, said
     assert time.monotonic() - began < 60, "15 seconds, and the start of Python"
     assert said.count("the time budget is used up") == 4
+    assert log.read_text().split() == ["-d", "0", "0"], "started before there was a worker, ended when there was none"
     assert {summary["status"] for summary in Store(tmp_path / "runs").summaries().values()} <= {"running"}
 
 

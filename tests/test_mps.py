@@ -73,7 +73,7 @@ def test_the_daemon_is_started_and_ended_and_processes_within_find_it(log: Path)
         folder = os.environ[mps.PIPES]
         assert Path(folder).is_dir()
         assert log.read_text() == f"{folder}:-d:\n"
-    assert log.read_text().splitlines() == [f"{folder}:-d:", f"{folder}::quit"]
+    assert log.read_text().splitlines() == [f"{folder}:-d:", f"{folder}::quit -t 10"]
     assert mps.PIPES not in os.environ
     assert mps.LOGS not in os.environ
     assert not Path(folder).exists()
@@ -82,7 +82,7 @@ def test_the_daemon_is_started_and_ended_and_processes_within_find_it(log: Path)
 def test_it_ends_with_a_sweep_that_raises(log: Path) -> None:
     with pytest.raises(KeyboardInterrupt), mps.served(True):
         raise KeyboardInterrupt
-    assert log.read_text().splitlines()[-1].endswith("::quit")
+    assert log.read_text().splitlines()[-1].endswith("::quit -t 10")
     assert mps.PIPES not in os.environ
 
 

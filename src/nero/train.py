@@ -70,6 +70,9 @@ def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
     machine = config.cfg.machine
     limits = choose_limits(machine)
     device = choose_device(machine.device)
+    if device.type == "cuda" and (culprit := spoilt_by()):
+        message = f"{culprit} failed and left this process without its GPU"
+        return {"run_id": run.run_id, "status": "interrupted", "message": message}
     ranks = choose_ranks(machine, device)
     device = own_device(device, ranks)
     capture = choose_capture(machine.capture, device, ranks)
@@ -111,10 +114,7 @@ def _not_to_be_run(config: RunConfig, run: RunDirectory, limits: Limits, held: E
     """What to say of a run that is not to be run now; None for one that is, which is then `held`."""
     if (settled := _settled(config, run)) is not None:
         return settled
-    reason = interrupt.stop_reason(limits)
-    if culprit := spoilt_by():
-        reason = f"{culprit} failed and left this process without its GPU"
-    if reason:
+    if reason := interrupt.stop_reason(limits):
         return {"run_id": run.run_id, "status": "interrupted", "message": reason}
     try:
         held.enter_context(run.exclusive())
@@ -199,12 +199,14 @@ def _carry_out(
         # Nothing of this is in the store, whatever it is: the next call goes on from what is there.
         why = _in_one_line(problem or unwritten)
         outcome |= _so_far(run, Position()) | {"status": "failed", "traceback": "", "message": why}
-    if isinstance(busy := unwritten or problem, RunBusy):
+    busy = unwritten or problem
+    if isinstance(busy, RunBusy):
         outcome |= {"status": "busy", "message": str(busy)}
     for tracker in trackers:
         tracker.finish(outcome)
-    # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected.
-    del loop, task
+    # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected. An
+    # exception holds all that was there where it was raised.
+    del loop, task, problem, unwritten, busy
     torch.compiler.reset()
     gc.collect()
     if device.type == "cuda":

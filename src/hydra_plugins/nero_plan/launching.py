@@ -57,6 +57,13 @@ class HeardLauncher:
             self._try(together or left[:1], initial_job_idx)
         return [JobReturn(overrides=job.words, status=JobStatus.COMPLETED, _return_value=job.outcome) for job in jobs]
 
+    def close(self) -> None:
+        """Have no process stay behind that waits for further jobs, as joblib's do for minutes."""
+        if type(self.launcher).__name__ == "JoblibLauncher":
+            from joblib.externals.loky import get_reusable_executor
+
+            get_reusable_executor().shutdown(wait=True)
+
     def _try(self, jobs: list[Job], first: int) -> None:
         """Launch them; where the launcher broke down, some may be without an outcome then."""
         try:

@@ -18,6 +18,9 @@ from omegaconf import DictConfig
 from nero.plans.config import ConfigError
 
 CONTROL = "nvidia-cuda-mps-control"
+PATIENCE = 10
+"""Seconds that the daemon waits for its last processes before it ends them."""
+
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 ON_THIS_MACHINE = ("JoblibLauncher", "LocalLauncher", "RayLauncher")
 """Launchers whose jobs run side by side where the sweep is; those of a cluster's have their own GPUs."""
@@ -54,7 +57,7 @@ def served(wanted: bool) -> Iterator[None]:
                 _forget(own)
             yield
         finally:
-            if started and not _control(said="quit\n"):
+            if started and not _control(said=f"quit -t {PATIENCE}\n"):
                 print(f"{CONTROL} did not end", file=sys.stderr)
             _forget(own)
 

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,14 @@ class PlanSweeper(BasicSweeper):
         store, stop_file = Store(self.config.store), Path(limits["machine.stop_file"])
         deadline = limits.get("machine.deadline")
         own = Limits(monotonic_at(deadline), stop_file) if deadline else Limits(stop_file=stop_file)
-        self.launcher = HeardLauncher(self.launcher, store, stop_file.exists)  # type: ignore[assignment]
         words = [f"{key}={_quoted(value)}" for key, value in limits.items()]
-        if self.config.experiment is None:
-            returns = super().sweep([*arguments, *words])
-            return [job.return_value for batch in returns for job in batch]
-        return self._sweep_experiment([word for word in arguments if not word.startswith("experiment=")], words, own)
+        with closing(HeardLauncher(self.launcher, store, stop_file.exists)) as heard:
+            self.launcher = heard  # type: ignore[assignment]
+            if self.config.experiment is None:
+                returns = super().sweep([*arguments, *words])
+                return [job.return_value for batch in returns for job in batch]
+            extra = [word for word in arguments if not word.startswith("experiment=")]
+            return self._sweep_experiment(extra, words, own)
 
     def _sweep_experiment(self, extra: list[str], words: list[str], limits: Limits) -> list[Outcome]:
         assert self.config is not None

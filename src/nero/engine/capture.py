@@ -1,6 +1,8 @@
 """One training step as a CUDA graph: captured once per batch shape, then replayed."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +34,18 @@ def allow_capture(optimizer: Optimizer) -> None:
             group["capturable"] = True
         elif type(optimizer).__module__.startswith("torch.optim") and group.get("fused", False) is None:
             group["fused"] = True
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Python's garbage waits: a graph of an earlier run among it, ended in the midst of a capture, would spoil that."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @dataclass
@@ -80,7 +94,10 @@ class CapturedStep:
         graph = torch.cuda.CUDAGraph()
         try:
             # Only what this thread does belongs to the graph: others may be moving the next batch to the device.
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+            with (
+                nothing_collected(),
+                torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"),
+            ):
                 self.step(batch)
         except RuntimeError as error:
             raise CaptureError(

@@ -15,7 +15,7 @@ def nothing_left_behind() -> Iterator[None]:
     """Seeds, threads, and switches of torch, as they were before, whatever becomes of the run."""
     threads = torch.get_num_threads()
     cpu, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() and spoilt_by() is None else []
     products, dtype = torch.get_float32_matmul_precision(), torch.get_default_dtype()
     cudnn = torch.backends.cudnn
     switches = (cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic)
