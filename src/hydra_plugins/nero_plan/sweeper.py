@@ -81,6 +81,7 @@ class PlanSweeper(BasicSweeper):
         experiment = load_experiment(self.config.experiment, extra)
         store = Store(self.config.store)
         outcomes: dict[str, Outcome] = {}
+        elsewhere: set[str] = set()  # runs in the hands of other processes
         launched = 0
         told = False
         while True:
@@ -93,19 +94,19 @@ class PlanSweeper(BasicSweeper):
             told = True
             if not runs:
                 return _brought_up(outcomes, store)
-            free = [run for run in runs if run.run_id not in outcomes]
-            if not free:  # what is left is in the hands of other processes
+            free = [run for run in runs if run.run_id not in elsewhere]
+            if not free:
                 if reason := _wait_for_one_of(runs, store, limits):
                     _say(f"{reason} while other processes had {len(runs)} runs")
                     return _brought_up(outcomes, store)
-                free = [run for run in runs if not store.run(run.task, run.run_id).is_held()]
+                elsewhere = {run.run_id for run in runs if store.run(run.task, run.run_id).is_held()}
+                continue  # those that are free now, if they are still pending
             batch = free[: self.max_batch_size]
-            if not batch:
-                continue
             returns = self.launcher.launch([[*run.overrides, *words] for run in batch], initial_job_idx=launched)
             launched += len(batch)
             found = dict(zip((run.run_id for run in batch), (job.return_value for job in returns), strict=True))
             outcomes |= found
+            elsewhere |= {run_id for run_id, outcome in found.items() if outcome["status"] == "busy"}
             if any(outcome["status"] == "interrupted" for outcome in found.values()):
                 return _brought_up(outcomes, store)
 
