@@ -8,7 +8,7 @@ Words with `=` are settings of every run, as scripts/train.py takes them. Each r
 of its own. Once every one of them has logged its first epochs, which compile and capture, they are watched for some
 seconds, and then asked to stop. Of each the rate is that of the epochs that it finished meanwhile; their sum, over that
 of a run alone, is the gain. With MPS the sweep's own daemon is started and stopped, as `make table1 LAUNCHER=joblib`
-does. A file that is there already keeps its other lines, if its head is the same.
+does. A file that is there already keeps its other lines, if its head is the same, and is else replaced.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from hydra_plugins.nero_plan.mps import served
 from nero.atomic import write_atomic
 from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ROOT, ConfigError, compose
+from nero.report.kept_lines import kept_lines
 from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words, versions
 from nero.runs.store import RunDirectory, Store
@@ -82,21 +83,13 @@ def _report(options: argparse.Namespace, words: list[str]) -> None:
         markdown_line(["---"] + ["---:"] * 5),
     ]
     print("\n".join(lines), flush=True)
-    measured = _earlier_rows(options.out, lines)
+    measured = (kept_lines(options.out, lines, KEY) if options.out else None) or {}
     for row in _rows(options, words):
         line = markdown_line(row)
         measured[tuple(row[:KEY])] = line
         print(line, flush=True)
         if options.out:
             write_atomic(options.out, "\n".join([*lines, *measured.values(), ""]).encode())
-
-
-def _earlier_rows(path: Path | None, head: list[str]) -> dict[tuple[str, ...], str]:
-    """Of a table under the same head, by what they measured. Another table is replaced."""
-    text = path.read_text().splitlines() if path and path.exists() else []
-    if text[: len(head)] != head:
-        return {}
-    return {tuple(cell.strip() for cell in line.split("|")[1 : KEY + 1]): line for line in text[len(head) :]}
 
 
 def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nero.plans.command_words import check_out
+from nero.plans.command_words import check_out, whole
 from nero.plans.config import ROOT
 from nero.plans.plan import survey
 from nero.report import catalogue, files
@@ -29,7 +29,6 @@ from nero.report.made_up_store import of_many_runs, write_store
 from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words
 from nero.runs.store import Store
-from nero.trained.options import whole
 
 REPORTS = {
     "whole": "`scripts/report.py`: all tables, figures in three formats, the page",

@@ -26,7 +26,7 @@ import torch
 
 from nero.models.vgg import VGG11
 from nero.optim import Nero
-from nero.plans.command_words import check_out
+from nero.plans.command_words import check_out, whole
 from nero.plans.config import ROOT, RunConfig, compose
 from nero.plans.plan import load_experiment, pending, survey
 from nero.report.frame import load_runs
@@ -34,7 +34,6 @@ from nero.report.made_up_store import write_store
 from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words, provenance
 from nero.runs.store import RunDirectory, Status, Store
-from nero.trained.options import whole
 
 EXPERIMENT, TASK, EPOCHS = "table1", "cifar10_vgg11", 200
 WORDS = (f"task={TASK}", "optim=nero", "optim.lr=0.01")

@@ -24,6 +24,7 @@ from nero.atomic import write_atomic
 from nero.data.sources import MissingData
 from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ConfigError, compose
+from nero.report.kept_lines import kept_lines
 from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_version, versions
 from nero.runs.tracking import seconds_per_epoch
@@ -72,32 +73,22 @@ def _report(options: argparse.Namespace, words: list[str]) -> bool:
         markdown_line(HEAD),
         markdown_line(["---"] * KEY + ["---:"] * 3 + ["---"]),
     ]
-    lines = _earlier_lines(options.out, head) if options.out else {}
+    lines = kept_lines(options.out, head, KEY) if options.out else {}
+    if lines is None:
+        found = options.out.read_text().splitlines()[2:3]
+        raise OtherTable(f"{options.out} is no such table, or one of another device or other packages: {found}")
     print("\n".join(head), flush=True)
     for row in _rows(options, words):
         line = markdown_line(row)
         print(line, flush=True)
         if options.out:
             # A time that was measured once is not lost to a run that was cut short.
-            lines[_key(line)] = lines.get(_key(line), line) if INTERRUPTED in row else line
+            key = tuple(row[:KEY])
+            lines[key] = lines.get(key, line) if INTERRUPTED in row else line
             write_atomic(options.out, "\n".join([*head, *lines.values(), ""]).encode())
         if INTERRUPTED in row:  # a run ends so when it is asked to: that was meant for all of them
             return False
     return True
-
-
-def _earlier_lines(path: Path, head: list[str]) -> dict[tuple[str, ...], str]:
-    """The lines of a table under the same head, by what they measured; none if there is no such file."""
-    if not path.exists():
-        return {}
-    lines = path.read_text().splitlines()
-    if lines[: len(head)] != head:
-        raise OtherTable(f"{path} is no such table, or one of another device or other packages: {lines[2:3]}")
-    return {_key(line): line for line in lines[len(head) :]}
-
-
-def _key(line: str) -> tuple[str, ...]:
-    return tuple(line.split(" | ")[:KEY])
 
 
 def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:

@@ -21,11 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from nero.plans.command_words import check_out
+from nero.plans.command_words import check_out, whole
 from nero.plans.config import ROOT
 from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words
-from nero.trained.options import whole
 
 PLACES = {path.stem.removeprefix("test_faults_"): path for path in sorted((ROOT / "tests").glob("test_faults_*.py"))}
 HEADS = ("fault", "test", "repetitions", "lost", "done twice", "outcome")

@@ -20,9 +20,10 @@ from nero.data.corpus import END_OF_LINE
 from nero.decoding.evaluation import perplexities
 from nero.decoding.prompts import UNKNOWN, as_lines, known_words
 from nero.decoding.sampling import continuation
+from nero.plans.command_words import not_negative, whole
 from nero.tasks.language_model import LanguageModelling
 from nero.trained.loading import Trained, load_trained
-from nero.trained.options import not_negative, run_parser, whole
+from nero.trained.options import run_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,12 +23,12 @@ from PIL import Image
 from torch import Tensor
 
 from nero.models.biggan import Z
-from nero.plans.command_words import check_out
+from nero.plans.command_words import check_out, whole
 from nero.tasks.cgan import ConditionalGAN
 from nero.tasks.fid_of_images import NoJudge
 from nero.tasks.sample_grid import grid, to_image
 from nero.trained.loading import Trained, Unusable, load_trained
-from nero.trained.options import run_parser, whole
+from nero.trained.options import run_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

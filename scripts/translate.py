@@ -29,9 +29,10 @@ from nero.decoding.joining import join_words
 from nero.decoding.sentences import PARTS, load_part, split_words
 from nero.decoding.translations import translations
 from nero.models.translator import Translator
+from nero.plans.command_words import not_negative, whole
 from nero.tasks.translation import Translation
 from nero.trained.loading import Trained, Unusable, load_trained
-from nero.trained.options import not_negative, run_parser, whole
+from nero.trained.options import run_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -84,6 +84,11 @@ def lost_checkpoint(run: RunDirectory) -> None:
     (run.path / "checkpoint-epoch3.pt").unlink()
 
 
+def changed_log(run: RunDirectory) -> None:
+    log = run.path / "metrics.jsonl"
+    log.write_bytes(log.read_bytes().replace(b'"seconds": ', b'"seconds": 1'))
+
+
 def foreign_checkpoint(run: RunDirectory) -> None:
     (run.path / "checkpoint.json").write_text(json.dumps([{"file": "../elsewhere.pt", "sha256": ""}]))
 
@@ -91,6 +96,7 @@ def foreign_checkpoint(run: RunDirectory) -> None:
 DAMAGES |= {
     "damaged checkpoint": (damaged_checkpoint, "checkpoint-epoch3.pt is not what checkpoint.json has the checksum of"),
     "lost checkpoint": (lost_checkpoint, "checkpoint.json names checkpoint-epoch3.pt, which is not there"),
+    "log changed since": (changed_log, "metrics.jsonl is not what it was when checkpoint-epoch3.pt was written"),
     "checkpoint elsewhere": (foreign_checkpoint, "checkpoint.json names a file elsewhere"),
 }
 

@@ -32,6 +32,9 @@ Script = Callable[..., "subprocess.CompletedProcess[str]"]
         (["machine=gpu", "data=embedded"], ["error: machine=gpu needs a CUDA GPU"]),
         (["machine=cpu"], ["error: mnist:", "prepare_data.py mnist"]),
         (["experiment=mnist"], ["error: experiment=NAME is a sweep: add --multirun"]),
+        (["--multirun", "machine.deadline=tomorrow"], ["error: machine.budget_seconds must be null or", "'tomorrow'"]),
+        (["--multirun", "machine.budget_seconds=long"], ["error: machine.budget_seconds must be null or", "'long'"]),
+        (["--multirun", "machine.mps=maybe"], ["error: machine.mps must be auto, true or false, not 'maybe'"]),
         (["--multirun", "experiment=nope"], ["error: there is no experiment 'nope'; there are: ", "table1"]),
     ],
 )

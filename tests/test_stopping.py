@@ -11,9 +11,9 @@ import pytest
 
 from nero.engine import interrupt
 from nero.plans.config import ConfigError, compose
+from nero.plans.limits import limits_of
 from nero.runs import boot, stopping
 from nero.runs.stopping import Limits, moment_after, monotonic_at
-from nero.train import choose_limits
 
 
 def test_a_moment_comes_back_as_the_same_moment() -> None:
@@ -55,16 +55,18 @@ def test_unix_seconds_are_a_moment(kind: type) -> None:
 )
 def test_a_run_has_its_sweeps_moment_else_its_own_budget(words: list[str], seconds: float) -> None:
     moment = moment_after(30)
-    limits = choose_limits(compose([word.format(moment=moment) for word in words]).cfg.machine)
+    limits = limits_of(compose([word.format(moment=moment) for word in words]).cfg.machine)
     assert limits.deadline - time.monotonic() == pytest.approx(seconds, abs=5)
 
 
-@pytest.mark.parametrize("word", ["machine.deadline=tomorrow", "machine.budget_seconds=long"])
+@pytest.mark.parametrize(
+    "word", ["machine.deadline=tomorrow", "machine.budget_seconds=long", "machine.budget_seconds=true"]
+)
 def test_a_limit_that_is_none_is_refused_in_one_line(word: str) -> None:
     with pytest.raises(
         ConfigError, match=r"^machine\.budget_seconds must be null or a number of seconds, and"
     ) as error:
-        choose_limits(compose([word]).cfg.machine)
+        limits_of(compose([word]).cfg.machine)
     assert "\n" not in str(error.value)
 
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from nero.runs.store import RunDirectory, Store
 from nero.tasks.base import Machine
 from nero.tasks.classification import Classification
 from nero.train import (
+    _device_with_fewest_runs,
     build_optimizers,
     build_task,
     choose_capture,
@@ -227,6 +230,27 @@ def test_what_a_task_is_told_of_the_machine(words: list[str], expected: Machine)
 def test_a_machine_that_cannot_be_is_one_line(word: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}$"):
         choose_machine(compose([word]).cfg.machine, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("gpus", "taken"), [(1, [0, 0, 0]), (2, [0, 1, 0]), (None, [0, 1, 2])])
+def test_runs_side_by_side_are_spread_over_the_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | None, taken: list[int]
+) -> None:
+    monkeypatch.setattr("nero.train.default_folder", lambda: tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    with ExitStack() as held:
+        found = [held.enter_context(_device_with_fewest_runs(gpus)) for _ in taken]
+        assert found == [torch.device("cuda", number) for number in taken]
+    assert any(tmp_path.iterdir()) is (gpus != 1), "one GPU needs no sharing out"
+
+
+@pytest.mark.parametrize("gpus", [0, 4, 1.5, True, "two"])
+def test_gpus_that_cannot_be_are_one_line(monkeypatch: pytest.MonkeyPatch, gpus: object) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    message = f"machine.gpus must be null or a number from 1 to the 3 that torch sees, not {gpus!r}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"), _device_with_fewest_runs(gpus):  # type: ignore[arg-type]
+        pass
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path, small: list[str]) -> None:

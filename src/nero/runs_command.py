@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nero.plans.command_words import whole
 from nero.plans.config import ROOT, run_id
 from nero.report import run_list
 from nero.report.run_comparison import compare_runs
@@ -232,7 +233,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--columns", type=_list_of(str), metavar="NAMES", help=f"of {', '.join(run_list.COLUMNS)}")
     command.add_argument("--sort", type=_list_of(str), metavar="COLUMNS", help="default: run")
     command.add_argument("--reverse", action="store_true", help="the largest first")
-    command.add_argument("--limit", type=_positive, metavar="N", help="show no more than the first N")
+    command.add_argument("--limit", type=whole(1), metavar="N", help="show no more than the first N")
 
     command = add("compare", _compare, "what differs between runs, and what came of it", filters=False)
     command.add_argument("runs", nargs="+", metavar="RUN", help="an id, or enough of it that only one run fits")
@@ -306,12 +307,6 @@ def _setting(text: str) -> tuple[str, Any]:
         return setting(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
-    return int(text)
 
 
 def _counted(number: int, what: str) -> str:

@@ -1,10 +1,8 @@
 """One run: config -> task, optimisers, loop -> a run directory with a summary."""
 
 import gc
-import math
 import os
 import sys
-import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,10 +35,11 @@ from nero.engine.loop import Ending, Loop, Position, Settings, UnusableCheckpoin
 from nero.engine.process_state import look_at, nothing_left_behind, spoilt_by
 from nero.engine.seeding import SeedStreams, seed_global
 from nero.plans.config import ROOT, ConfigError, RunConfig, digest
+from nero.plans.limits import limits_of
 from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
 from nero.runs.slots import default_folder, slot
-from nero.runs.stopping import Limits, monotonic_at
+from nero.runs.stopping import Limits
 from nero.runs.store import SETTLED, VERSION, RunDirectory, Status, Store, UnwrittenRun, is_settled
 from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import BadSetting, Context, Machine, Task
@@ -68,7 +67,7 @@ def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
     if not is_started_together() and (settled := _settled(config, run)) is not None:
         return settled
     machine = config.cfg.machine
-    limits = choose_limits(machine)
+    limits = limits_of(machine)
     device = choose_device(machine.device)
     if device.type == "cuda" and (culprit := spoilt_by()):
         message = f"{culprit} failed and left this process without its GPU"
@@ -104,9 +103,11 @@ def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
 def _device_with_fewest_runs(gpus: int | None) -> Iterator[torch.device]:
     """The GPU of a run that is trained by one process, of the first `gpus` (None: of all that there are)."""
     there = torch.cuda.device_count()
-    if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= there):
+    if gpus is not None and (isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= there):
         raise ConfigError(f"machine.gpus must be null or a number from 1 to the {there} that torch sees, not {gpus!r}")
-    with slot(gpus or there, default_folder()) as number, torch.cuda.device(number):
+    with ExitStack() as held:
+        number = held.enter_context(slot(gpus or there, default_folder())) if (gpus or there) > 1 else 0
+        held.enter_context(torch.cuda.device(number))
         yield torch.device("cuda", number)
 
 
@@ -376,22 +377,6 @@ def device_name(device: torch.device, ranks: Ranks = ALONE) -> str:
     many = f"{ranks.size} x " if ranks.size > 1 else ""
     own = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     return f"{many}{own}"
-
-
-def choose_limits(machine: DictConfig) -> Limits:
-    """When to stop. A budget counts from now; a sweep hands a moment to its runs instead."""
-    moments = [math.inf]
-    try:
-        if machine.deadline is not None:
-            moments.append(monotonic_at(machine.deadline))
-        elif machine.budget_seconds is not None:
-            moments.append(time.monotonic() + float(machine.budget_seconds))
-    except (TypeError, ValueError):
-        raise ConfigError(
-            "machine.budget_seconds must be null or a number of seconds, and machine.deadline null or Unix seconds, "
-            f"not {machine.budget_seconds!r} and {machine.deadline!r}"
-        ) from None
-    return Limits(min(moments), Path(machine.stop_file) if machine.stop_file else None)
 
 
 def _settled(config: RunConfig, run: RunDirectory) -> Outcome | None:

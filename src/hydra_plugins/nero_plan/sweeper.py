@@ -10,20 +10,21 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig
 
 from hydra_plugins.nero_plan import mps
 from hydra_plugins.nero_plan.launching import HeardLauncher, Outcome
 from hydra_plugins.nero_plan.stop_request import stop_request
 from nero.plans.config import ConfigError
+from nero.plans.limits import moment_of
 from nero.plans.listing import describe_outcomes, describe_plan
 from nero.plans.plan import PlannedRun, load_experiment, pending, survey
-from nero.runs.stopping import Limits, moment_after, monotonic_at
+from nero.runs.stopping import Limits, monotonic_at
 from nero.runs.store import Store, is_settled
 
 LOOK_EVERY = 1.0
@@ -47,7 +48,7 @@ class PlanSweeper(BasicSweeper):
         try:
             shared = mps.is_wanted(machine, self.config.hydra.launcher)
             with stop_request(Path(self.config.hydra.sweep.dir)) as stop_file, mps.served(shared):
-                outcomes = self._sweep(arguments, _limit_words(machine, stop_file))
+                outcomes = self._sweep(arguments, stop_file, moment_of(machine))
         except ConfigError as error:
             sys.exit(f"error: {error}")
         if outcomes:
@@ -60,14 +61,14 @@ class PlanSweeper(BasicSweeper):
             _say("stopped before the end; the same command goes on from here")
         return outcomes
 
-    def _sweep(self, arguments: list[str], limits: dict[str, str]) -> list[Outcome]:
+    def _sweep(self, arguments: list[str], stop_file: Path, moment: str | None) -> list[Outcome]:
+        """`moment`: a budget for the sweep is one moment for all of its runs, however they are launched."""
         assert self.config is not None
         assert self.launcher is not None
-        store, stop_file = Store(self.config.store), Path(limits["machine.stop_file"])
-        deadline = limits.get("machine.deadline")
-        own = Limits(monotonic_at(deadline), stop_file) if deadline else Limits(stop_file=stop_file)
-        words = [f"{key}={_quoted(value)}" for key, value in limits.items()]
-        with closing(HeardLauncher(self.launcher, store, stop_file.exists)) as heard:
+        words = [f"machine.stop_file={_quoted(str(stop_file))}"]
+        words += [f"machine.deadline={_quoted(moment)}"] if moment is not None else []
+        own = Limits(inf if moment is None else monotonic_at(moment), stop_file)
+        with closing(HeardLauncher(self.launcher, Store(self.config.store), stop_file.exists)) as heard:
             self.launcher = heard  # type: ignore[assignment]
             if self.config.experiment is None:
                 returns = super().sweep([*arguments, *words])
@@ -133,23 +134,6 @@ def _wait_for_one_of(runs: list[PlannedRun], store: Store, limits: Limits) -> st
         if reason := limits.reason():
             return reason
         time.sleep(LOOK_EVERY)
-
-
-def _limit_words(machine: DictConfig, stop_file: Path) -> dict[str, str]:
-    """A budget for the sweep is one moment for all of its runs, however they are launched."""
-    if machine.deadline is not None:
-        moment = str(machine.deadline)
-    elif machine.budget_seconds is not None:
-        moment = moment_after(_seconds(machine.budget_seconds))
-    else:
-        return {"machine.stop_file": str(stop_file)}
-    return {"machine.stop_file": str(stop_file), "machine.deadline": moment}
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"machine.budget_seconds must be null or a number of seconds, not {value!r}")
-    return float(value)
 
 
 def _quoted(value: str) -> str:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from nero.bundle.parcels import Entry
 from nero.bundle.refusal import Refusal
-from nero.runs.provenance import COMMIT, code_version
+from nero.runs.provenance import COMMIT, ROOT, code_version
 
-ROOT = Path(__file__).resolve().parents[3]
 RUNS = "results/runs/"
 
 

@@ -1,7 +1,8 @@
-"""Command lines of benchmarks: options, and among them settings of the runs, as scripts/train.py takes them."""
+"""Command lines: kinds of options, and settings of runs among them, as scripts/train.py takes them."""
 
 import argparse
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
@@ -29,3 +30,26 @@ def check_out(parser: argparse.ArgumentParser, out: Path | None) -> None:
     """End with a message where the folder that is to be written into is not there."""
     if out and not out.parent.is_dir():
         parser.error(f"--out: there is no folder {out.parent}")
+
+
+def whole(minimum: int) -> Callable[[str], int]:
+    """The type of an option that is a whole number from `minimum`."""
+
+    def parse(text: str) -> int:
+        number = int(text) if text.isascii() and text.isdecimal() else None
+        if number is None or number < minimum:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {minimum}, not {text!r}")
+        return number
+
+    return parse
+
+
+def not_negative(text: str) -> float:
+    """The type of an option that is a finite number from 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number from 0, not {text!r}")
+    return number

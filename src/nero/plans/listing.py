@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nero.plans.plan import Cell, CellState, Experiment, Summary, expected_seconds, pending
+from nero.runs.columns import lay_out
 from nero.runs.tracking import clock, final_text
 
 
@@ -63,7 +64,4 @@ def describe_outcomes(outcomes: Iterable[Mapping[str, Any]]) -> str:
                 clock(outcome["seconds"]) if outcome.get("seconds") is not None else "-",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join(
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return lay_out(rows)

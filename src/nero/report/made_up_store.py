@@ -13,7 +13,7 @@ from nero.plans.plan import Cell, Experiment, PlannedRun, load_experiment
 from nero.report import catalogue
 from nero.report.paper import ERROR, FID, PERPLEXITY, REWARD
 from nero.runs.provenance import provenance
-from nero.runs.store import Store
+from nero.runs.store import VERSION, Store
 
 METRICS = {"cgan": FID, "transformer": PERPLEXITY, "ppo": REWARD}
 """What is reported of a task with this in its name; of others, an error."""
@@ -62,7 +62,7 @@ def _write_run(
     final = float(values[-1])
     finals = {key: value for key, value in json.loads(lines[-1]).items() if "/" in key}
     summary = {
-        "version": 1,
+        "version": VERSION,
         "run_id": run.run_id,
         "task": run.task,
         "optim": run.optim,

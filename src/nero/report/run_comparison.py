@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nero.report.run_list import lay_out
+from nero.report.run_list import COLUMNS
+from nero.runs.columns import lay_out
 from nero.runs.logged import LoggedRun, same_value
-from nero.runs.tracking import clock, metric_text
+from nero.runs.tracking import metric_text
 
 ABSENT = "-"
 
@@ -22,7 +23,7 @@ def compare_runs(runs: Sequence[LoggedRun], width: int | None = None) -> str:
     for title, lines in parts.items():
         rows += [[title, *([""] * len(runs))], *([f"  {name}", *words] for name, *words in lines)]
     names = "\n".join(f"{number}  {run.run_id}" for number, run in enumerate(runs, start=1))
-    text = lay_out(rows, [False] * len(head), width)
+    text = lay_out(rows, width=width)
     if not parts["settings that differ"]:
         text = text.replace("settings that differ", "their settings do not differ", 1)
     return f"{names}\n{text}"
@@ -71,9 +72,6 @@ def _commits(run: LoggedRun) -> str:
 
 
 HOW: dict[str, Callable[[LoggedRun], str]] = {
-    "status": lambda run: run.standing,
-    "epochs": lambda run: f"{run.summary['epochs_done']}/{run.summary.get('epochs')}",
-    "time": lambda run: clock(run.summary["seconds"]),
-    "device": lambda run: str(run.summary.get("device") or ABSENT),
+    **{name: COLUMNS[name].text for name in ("status", "epochs", "time", "device")},
     "commit": _commits,
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nero.report.units import rate
+from nero.runs.columns import lay_out
 from nero.runs.logged import UNMEASURED, LoggedRun
 from nero.runs.tracking import clock, final_text
 
@@ -63,9 +64,6 @@ COLUMNS: dict[str, Column] = {
 }
 SHOWN = ("run", "status", "epochs", "metric", "final", "time")
 
-NARROWEST = 8
-"""Characters that a column keeps in a narrow terminal."""
-
 
 def known_columns(names: Sequence[str]) -> list[str]:
     """The same; UnknownColumn for one that there is not."""
@@ -100,25 +98,3 @@ def describe_runs(
     if len(shown) < len(runs):
         text += f"\n{len(runs) - len(shown)} more of {len(runs)}"
     return text
-
-
-def lay_out(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool], width: int | None = None) -> str:
-    """Words in columns. Where they are wider than `width`, the widest column is shortened in the middle of a word."""
-    widths = [max(len(row[place]) for row in rows) for place in range(len(to_the_right))]
-    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > NARROWEST:
-        widths[widths.index(max(widths))] -= 1
-    return "\n".join(
-        "  ".join(
-            shortened(word, room).rjust(room) if right else shortened(word, room).ljust(room)
-            for word, room, right in zip(row, widths, to_the_right, strict=True)
-        ).rstrip()
-        for row in rows
-    )
-
-
-def shortened(word: str, room: int) -> str:
-    """A word with as much of its begin and its end as there is room for."""
-    if len(word) <= room:
-        return word
-    begin = room // 2
-    return f"{word[:begin]}…{word[len(word) - (room - begin - 1) :]}"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nero.runs.logged import read_config
 from nero.runs.store import SETTLED, VERSION, Record, RunDirectory, Status, Store, is_settled
 
 IdOf = Callable[[Mapping[str, Any]], str]
@@ -75,7 +74,7 @@ def check_run(run: RunDirectory, id_of: IdOf) -> list[Finding]:
     found = [Finding(path, "was left over by a write that was cut off") for path in sorted(run.path.rglob("*.part"))]
     summary, trouble = _summary(run)
     words = [trouble] if trouble else []
-    config = read_config(run)
+    config = run.config_there()
     if config is None:
         is_there = (run.path / "config.yaml").exists()
         words.append("config.yaml cannot be read" if is_there else "there is no config.yaml")
@@ -210,21 +209,23 @@ def _wrong_checkpoints(run: RunDirectory) -> Iterator[str]:
     path = run.path / "checkpoint.json"
     try:
         index = json.loads(path.read_bytes())
-        entries = [(str(entry["file"]), str(entry["sha256"])) for entry in index]
+        entries = [(str(entry["file"]), str(entry["sha256"]), entry.get("log")) for entry in index]
         if not isinstance(index, list):
             raise TypeError("an index is a list")
     except FileNotFoundError:
         return
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         yield "checkpoint.json cannot be read"
         return
-    for name, checksum in entries:
+    for name, checksum, log in entries:
         if Path(name).name != name:
             yield f"checkpoint.json names a file elsewhere: {name}"
         elif not (run.path / name).is_file():
             yield f"checkpoint.json names {name}, which is not there"
         elif _sha256(run.path / name) != checksum:
             yield f"{name} is not what checkpoint.json has the checksum of"
+        elif not run.is_log_whole(log):
+            yield f"metrics.jsonl is not what it was when {name} was written"
 
 
 def _sha256(path: Path) -> str:

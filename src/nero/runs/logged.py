@@ -18,9 +18,6 @@ UNMEASURED = "unmeasured"
 
 STANDINGS = (*(status.value for status in Status), UNFINISHED, UNMEASURED)
 
-# The same values in a tenth of the time, where PyYAML was built with it.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 class UnknownRun(ValueError):
     """No run has such a name, or more than one; said in one line."""
@@ -48,7 +45,7 @@ class LoggedRun:
     @cached_property
     def config(self) -> Record:
         """Empty where config.yaml cannot be read."""
-        return read_config(self.directory) or {}
+        return self.directory.config_there() or {}
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -61,15 +58,6 @@ def logged_runs(store: Store) -> list[LoggedRun]:
     found = ((run, run.read_summary()) for run in store.runs())
     runs = [LoggedRun(run, summary) for run, summary in found if summary is not None]
     return sorted(runs, key=lambda run: run.run_id)
-
-
-def read_config(run: RunDirectory) -> Record | None:
-    """None where there is none, or none that can be read."""
-    try:
-        config = yaml.load((run.path / "config.yaml").read_bytes(), Loader=_LOADER)
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
-    return config if isinstance(config, dict) else None
 
 
 def dotted(settings: Mapping[Any, Any], before: str = "") -> dict[str, Any]:
@@ -115,10 +103,6 @@ class Choice:
 
     def of(self, runs: Iterable[LoggedRun]) -> list[LoggedRun]:
         return [run for run in runs if self._summary_fits(run) and self._config_fits(run)]
-
-    def __bool__(self) -> bool:
-        """Whether anything is asked for."""
-        return any(vars(self).values())
 
     def _summary_fits(self, run: LoggedRun) -> bool:
         summary = run.summary

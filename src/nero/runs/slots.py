@@ -1,8 +1,8 @@
 """GPUs shared out among runs side by side: each run takes the one with the fewest."""
 
 import fcntl
-import getpass
 import itertools
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 def default_folder() -> Path:
-    """Of this machine and user: GPUs are the machine's."""
-    return Path(tempfile.gettempdir()) / f"nero-gpus-{getpass.getuser()}"
+    """Of this machine and user, by number: not every user of a container has a name."""
+    return Path(tempfile.gettempdir()) / f"nero-gpus-{os.getuid()}"
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """Words on a command line that every look at a trained run shares."""
 
 import argparse
-import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from nero.data.sources import default_root
@@ -20,26 +18,3 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: a GPU if there is one"
     )
     return parser
-
-
-def whole(minimum: int) -> Callable[[str], int]:
-    """The type of an option that is a whole number from `minimum`."""
-
-    def parse(text: str) -> int:
-        number = int(text) if text.isascii() and text.isdecimal() else None
-        if number is None or number < minimum:
-            raise argparse.ArgumentTypeError(f"must be a whole number from {minimum}, not {text!r}")
-        return number
-
-    return parse
-
-
-def not_negative(text: str) -> float:
-    """The type of an option that is a finite number from 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number from 0, not {text!r}")
-    return number
