@@ -1,0 +1,191 @@
+"""How far a step moves and turns each neuron (Definition 5, Equation 3).
+
+A neuron is a slice along dim 0 of a tensor with two or more dims; entries of tensors with fewer are biases. Everything
+is reckoned in float64, of weights as they are stored: the rounding of float32 moves a neuron by some 3e-8 of its norm
+beyond what the optimiser meant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from nero.optim.balance import neuron_norm
+from nero.optim.batches import stored_view
+from nero.theory.quantiles import quantiles
+
+
+def relative_steps(before: Tensor, after: Tensor) -> Tensor:
+    """‖Δw‖/‖w‖ of each neuron; infinite for a neuron of zeros that moved, zero for one that did not."""
+    return _ratio(neuron_norm(_difference(before, after)), neuron_norm(before.detach().double()))
+
+
+def turning_angles(before: Tensor, after: Tensor) -> Tensor:
+    """The angle by which each neuron was turned, in radians from 0 to π; zero where either end is a vector of zeros.
+
+    Exact to some 1e-16 radians at any angle (Kahan): the cosine of a small one would lose half of its digits.
+    """
+    _check_shapes(before, after)
+    old, new = _directions(before, like=before), _directions(after, like=before)
+    angles = 2 * torch.atan2(neuron_norm(new - old), neuron_norm(new + old))
+    # A neuron of zeros has no direction; its place among the directions is held by zeros.
+    lost = (old == 0).all(-1) | (new == 0).all(-1)
+    return torch.where(lost, 0.0, angles)
+
+
+def relative_size(change: Tensor, base: Tensor) -> float:
+    """‖change‖/‖base‖ of two tensors of any shape (Frobenius); 0/0 is 0, all else over 0 is infinite."""
+    # As one neuron that holds all entries.
+    sizes = [neuron_norm(tensor.detach().double().unsqueeze(0)) for tensor in (change.reshape(-1), base.reshape(-1))]
+    return _ratio(*sizes).item()
+
+
+def layer_step(before: Tensor, after: Tensor) -> float:
+    """‖ΔW‖/‖W‖ of a whole tensor (Frobenius): at most the largest of its neurons' relative steps (Equation 3)."""
+    return relative_size(_difference(before, after), before)
+
+
+def bias_steps(before: Tensor, after: Tensor) -> Tensor:
+    """|Δb|/|b| of the entries that were not zero, of a tensor with fewer than two dims."""
+    if before.ndim >= 2:
+        raise ValueError(f"a bias has fewer than two dims, not the shape {tuple(before.shape)}")
+    moved, size = _difference(before, after).abs().reshape(-1), before.detach().double().abs().reshape(-1)
+    return moved[size != 0] / size[size != 0]
+
+
+def is_per_neuron_relative(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], eta: float, tolerance: float = 1e-6
+) -> bool:
+    """Whether a step of these parameters was of size `eta` at most, relative to every neuron and every bias (Def. 5).
+
+    A neuron or bias of zero must not move at all. `tolerance` is added to `eta`, for the rounding of stored weights.
+    """
+    if before.keys() != after.keys():
+        raise ValueError(f"not the same parameters: {sorted(before.keys() ^ after.keys())}")
+    return all(
+        bool((_relative_to_each(old, after[name]) <= eta + tolerance).all())  # not where one is NaN
+        for name, old in before.items()
+    )
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """What one step did to a tensor with neurons; the last two over its neurons (see `quantiles`), in radians."""
+
+    name: str
+    relative_step: float
+    neuron_steps: dict[str, float]
+    angles: dict[str, float]
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class BiasStep:
+    """What one step did, relative to what they were, to the entries of a tensor without neurons that were not zero."""
+
+    name: str
+    steps: dict[str, float]
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class StepMeter:
+    """Measures what an optimiser's steps do to named parameters, of which it need not hold every one.
+
+        with StepMeter(optimizer, dict(network.named_parameters())) as meter:
+            ...
+            meter.arm()
+            optimizer.step()
+            meter.layers, meter.biases
+
+    Only the step after `arm` is measured, which takes a copy of the parameters and waits for the device. The others
+    cost nothing. Hooks that were there before, such as the projection of `constrained`, count as part of the step. A
+    step replayed from a CUDA graph runs no hooks and cannot be measured.
+
+    layers: of the step last measured, one for every tensor with neurons
+    biases: the same of the others, without those that were zero all over
+    """
+
+    def __init__(self, optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> None:
+        self.layers: list[LayerStep] = []
+        self.biases: list[BiasStep] = []
+        self._optimizer = optimizer
+        self._parameters = {name: tensor for name, tensor in parameters.items() if tensor.numel() > 0}
+        self._hooks: list[Any] = []
+        self._armed = False
+        self._before: dict[str, Tensor] | None = None
+
+    def arm(self) -> None:
+        """Measure the next step."""
+        if not self._hooks:
+            raise RuntimeError("a StepMeter measures within its with block only")
+        self._armed = True
+
+    def __enter__(self) -> Self:
+        self._hooks += [
+            self._optimizer.register_step_pre_hook(self._look_before),
+            self._optimizer.register_step_post_hook(self._look_after),
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+        self._armed, self._before = False, None
+
+    def _look_before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        # A step that failed on its way leaves its copy behind, which is not what the next one starts from.
+        self._before = None
+        if self._armed:
+            self._before = {name: tensor.detach().clone() for name, tensor in self._parameters.items()}
+        self._armed = False
+
+    def _look_after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._before is None:
+            return
+        self.layers, self.biases = [], []
+        for name, before in self._before.items():
+            after = self._parameters[name]
+            if before.ndim >= 2:
+                steps, angles = relative_steps(before, after), turning_angles(before, after)
+                self.layers.append(LayerStep(name, layer_step(before, after), quantiles(steps), quantiles(angles)))
+            elif (steps := bias_steps(before, after)).numel() > 0:
+                self.biases.append(BiasStep(name, quantiles(steps)))
+        self._before = None
+
+
+def _relative_to_each(before: Tensor, after: Tensor) -> Tensor:
+    """Relative steps of neurons, or of single entries where a tensor has no neurons."""
+    if before.ndim >= 2:
+        return relative_steps(before, after)
+    return _ratio(_difference(before, after).abs(), before.detach().double().abs())
+
+
+def _check_shapes(before: Tensor, after: Tensor) -> None:
+    if before.shape != after.shape:
+        raise ValueError(f"a step changes no shape: {tuple(before.shape)} before it, {tuple(after.shape)} after it")
+
+
+def _difference(before: Tensor, after: Tensor) -> Tensor:
+    _check_shapes(before, after)
+    return after.detach().double() - before.detach().double()
+
+
+def _ratio(change: Tensor, size: Tensor) -> Tensor:
+    """change / size, where nothing relative to anything is nothing."""
+    return torch.where(change == 0, 0.0, change / size)
+
+
+def _directions(weight: Tensor, like: Tensor) -> Tensor:
+    """Each neuron's entries, in the order of `like`, over its norm; zeros for a neuron of zeros."""
+    sizes = neuron_norm(weight.detach().double()).unsqueeze(-1)
+    return _ratio(stored_view(weight.detach(), like=like).flatten(1).double(), sizes)
