@@ -66,6 +66,11 @@ def test_more_entries_than_torch_takes_have_quantiles() -> None:
     assert spread["high"] == pytest.approx(0.95 * (2**24 + 1), rel=1e-15)
 
 
+def test_equal_numbers_are_all_of_their_quantiles() -> None:
+    for length in range(1, 60):
+        assert set(quantiles(constant(0.1, length)).values()) == {0.1}
+
+
 def test_a_quantile_between_halves_is_not_rounded_to_half_precision() -> None:
     assert quantiles(torch.tensor([1.0, 1.0078125], dtype=torch.bfloat16))["median"] == 1.00390625
 
@@ -109,7 +114,7 @@ def test_a_rotation_by_an_angle_turns_by_that_angle(angle: float) -> None:
 def test_an_angle_too_small_for_a_cosine_keeps_its_digits() -> None:
     before = torch.tensor([[1.0, 0.0]])
     after = torch.tensor([[1.0, 1e-10]])
-    assert turning_angles(before, after).item() == pytest.approx(1e-10, rel=1e-7)
+    assert turning_angles(before, after).item() == pytest.approx(1e-10, rel=1e-7, abs=0)
     assert torch.cosine_similarity(before, after).item() == 1
 
 
@@ -207,7 +212,7 @@ def test_a_layers_step_is_its_neurons_step_where_these_are_equal(before: np.ndar
     old = torch.from_numpy(before)
     direction = drawn(*old.shape, seed=seed)
     change = eta * old.norm(dim=1, keepdim=True) * direction / direction.norm(dim=1, keepdim=True)
-    assert relative_size(change, old) == pytest.approx(eta, rel=1e-12)
+    assert relative_size(change, old) == pytest.approx(eta, rel=1e-12, abs=0)
 
 
 def test_one_bias_or_one_neuron_that_moves_too_far_is_enough() -> None:

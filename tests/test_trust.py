@@ -57,7 +57,7 @@ def test_the_trust_of_a_step_is_the_product_over_its_layers() -> None:
 
 def test_the_trust_of_a_small_step_keeps_its_digits() -> None:
     weights = [matrix([[1.0, 0.0]])] * 3
-    assert trust_bound(weights, [matrix([[0.0, 1e-18]])] * 3) == pytest.approx(3e-18, rel=1e-14)
+    assert trust_bound(weights, [matrix([[0.0, 1e-18]])] * 3) == pytest.approx(3e-18, rel=1e-14, abs=0)
 
 
 def test_a_layer_of_zeros_that_moves_has_no_bounded_trust() -> None:

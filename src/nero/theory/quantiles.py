@@ -24,8 +24,8 @@ def quantiles(values: Tensor) -> dict[str, float]:
     below = [math.floor(place) for place in places]
     above = [math.ceil(place) for place in places]
     ranks = torch.tensor([below, above], device=values.device)
-    # Chosen before they are widened: not every device has float64.
-    lower, upper = values.sort().values[ranks].cpu().double().tolist()
+    # Widened once chosen, as Python's floats: not every device has float64.
+    lower, upper = values.sort().values[ranks].tolist()
     return {
         name: _between(low, high, place - rank)
         for name, low, high, place, rank in zip(SHARES, lower, upper, places, below, strict=True)
