@@ -1,0 +1,136 @@
+"""What the theory's figures have in common: lines with bands over groups of records, panels by task and optimiser."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
+from nero.report import cells, style
+from nero.report.recorded import Series, record
+from nero.report.theory_evidence import Evidence, Group, rows
+
+SMALL = (3.7, 3.4)  # inches: a panel with a legend of its own
+LETTERS = 44  # of a small panel's title in a line
+Draw = Callable[[Axes, Group, str], Iterable[str]]
+"""Draws a group in a panel, in a colour, and returns what is to be said of it below the title."""
+
+DrawTask = Callable[[Axes, Sequence[Group], Mapping[str, str]], Iterable[str]]
+"""The same with all groups of a panel, in colours by their labels."""
+
+Values = Sequence[float | None]
+
+
+def band(
+    axes: Axes,
+    x: Sequence[float],
+    middle: Values,
+    ends: tuple[Values, Values] | None,
+    colour: str,
+    group: Group,
+    label: str,
+    linestyle: str = style.OURS,
+    marker: str = "",
+) -> None:
+    """A line and, where there are ends, a band between them; a gap where a number is null."""
+    at, line = np.asarray(x, dtype=float), numbers(middle)
+    if not np.isfinite(line).any():
+        return
+    axes.plot(at, line, linestyle, color=colour, label=label, marker=marker, markersize=3)
+    low = high = None
+    if ends is not None:
+        low, high = map(numbers, ends)
+        axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+    runs = tuple(of_seed["run_id"] for of_seed in group.records)
+    record(axes).series.append(Series(group.label, label, colour, linestyle, at, line, low, high, runs))
+
+
+def numbers(values: Values) -> np.ndarray:
+    """Null as NaN."""
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
+
+
+def positive(values: np.ndarray | Values) -> list[float | None]:
+    """What a log axis can show; the rest null."""
+    return [None if value is None or not value > 0 else float(value) for value in values]
+
+
+def colours(groups: Sequence[Group]) -> dict[str, str]:
+    """By a group's label: its optimiser's colour, and others for further learning rates of the same one."""
+    palette = style.colours(group.optim for group in groups)
+    found: dict[str, str] = {}
+    spare = iter([*style.OTHERS, *style.VARIANTS] * len(groups))
+    seen = set()
+    for group in groups:
+        if group.label not in found:
+            found[group.label] = palette[group.optim] if group.optim not in seen else next(spare)
+            seen.add(group.optim)
+    return found
+
+
+def by_optimiser(evidence: Evidence, title: str, groups: Sequence[Group], draw: Draw) -> Figure:
+    """A row per task and variant, with a panel per optimiser and one scale for all of them."""
+    by_row = rows(groups)
+    across = max(len(of_row) for of_row in by_row.values())
+    figure, axes = style.panels(len(by_row), across, evidence.title(title), SMALL)
+    palette = colours(groups)
+    for place, (row, of_row) in enumerate(by_row.items()):
+        panels = axes[across * place : across * (place + 1)]
+        for panel, group in zip(panels, of_row, strict=False):
+            notes = draw(panel, group, palette[group.label])
+            style.head(panel, f"{group.label} ({cells.row_text(row)})", notes, LETTERS)
+            style.legend_below(panel)
+        one_scale(panels[: len(of_row)])
+        for spare in panels[len(of_row) :]:
+            spare.remove()
+    return style.settle(figure)
+
+
+def by_task(
+    evidence: Evidence,
+    title: str,
+    groups: Sequence[Group],
+    draw: DrawTask,
+    size: tuple[float, float] = (4.6, 4.4),
+) -> Figure:
+    """A panel per task and variant, with all optimisers in it."""
+    by_row = rows(groups)
+    across = min(len(by_row), 3)
+    figure, axes = style.panels(-(-len(by_row) // across), across, evidence.title(title), size)
+    for panel, (row, of_row) in zip(axes, by_row.items(), strict=False):
+        notes = draw(panel, of_row, colours(of_row))
+        style.head(panel, cells.row_text(row), notes)
+    for spare in axes[len(by_row) :]:
+        spare.remove()
+    return style.settle(figure)
+
+
+def nothing(evidence: Evidence, title: str, words: str) -> Figure:
+    """A figure that says why it is empty."""
+    figure, [axes] = style.panels(1, 1, evidence.title(title))
+    style.head(axes, "nothing to draw", [words])
+    axes.set(xticks=[], yticks=[])
+    return style.settle(figure)
+
+
+def one_scale(panels: Sequence[Axes]) -> None:
+    """The same limits for all that show something, so that they can be compared."""
+    drawn = [panel for panel in panels if panel.lines]
+    limits = [panel.get_ylim() for panel in drawn]
+    for panel in drawn:
+        panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+def log_axis(axis: Axis) -> None:
+    """Ticks in plain numbers, also where the scale is less than a power of ten long."""
+    axis.set_major_formatter(_Plain())
+    axis.set_minor_formatter(_Plain(minor_thresholds=(1, 0.5)))
+
+
+class _Plain(LogFormatter):
+    """0.6 where matplotlib has 6e-01."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""

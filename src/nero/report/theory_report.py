@@ -1,0 +1,58 @@
+"""All tables and figures of the theory, from the records under results/theory."""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from nero.report import files
+from nero.report.sheets import Printed
+from nero.report.theory_angle_figures import bound_figure, robustness_figure
+from nero.report.theory_balance_table import balance_table
+from nero.report.theory_bound_table import bound_table
+from nero.report.theory_evidence import gather
+from nero.report.theory_layer_figures import activations_figure, balance_figure
+from nero.report.theory_robustness_table import robustness_table
+from nero.report.theory_step_figures import steps_figure, trust_figure
+from nero.report.theory_steps_table import steps_table
+
+TABLES = (balance_table, steps_table, robustness_table, bound_table)
+FIGURES = {
+    "theory_balance": balance_figure,
+    "theory_activations": activations_figure,
+    "theory_trust": trust_figure,
+    "theory_steps": steps_figure,
+    "theory_robustness": robustness_figure,
+    "theory_bound": bound_figure,
+}
+
+
+def make_tables(folder: Path, store: Path | None = None) -> tuple[Printed, ...]:
+    """From the records under `folder`, with links to runs that `store` has, which by default is `runs` beside it."""
+    evidence = gather(folder, store or folder.parent / "runs")
+    return tuple(table(evidence) for table in TABLES)
+
+
+def make_figures(folder: Path) -> dict[str, Figure]:
+    """By the names of their files."""
+    evidence = gather(folder)
+    return {name: figure(evidence) for name, figure in FIGURES.items()}
+
+
+def make(folder: Path, store: Path | None = None) -> tuple[tuple[Printed, ...], dict[str, Figure]]:
+    """Tables and figures."""
+    return make_tables(folder, store), make_figures(folder)
+
+
+def theory_texts(folder: Path, runs: str = "../runs", store: Path | None = None) -> dict[Path, bytes]:
+    """Path under the results folder -> content, of the tables: the same records give the same bytes anywhere.
+
+    runs: where the store lies from the tables, for links
+    """
+    return {
+        path: data for printed in make_tables(folder, store) for path, data in files.table_files(printed, runs).items()
+    }
+
+
+def theory_files(folder: Path, runs: str = "../runs", store: Path | None = None) -> dict[Path, bytes]:
+    """The tables and the figures."""
+    return theory_texts(folder, runs, store) | files.figure_files(make_figures(folder))
