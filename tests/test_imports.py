@@ -21,14 +21,31 @@ MAY_IMPORT = {
     "nero.bundle": {"nero.data", "nero.runs", "nero.atomic"},
     "nero.tasks": {"nero.optim", "nero.models", "nero.data", "nero.games", "nero.runs", "nero.atomic"},
     "nero.plans": {"nero.runs"},
+    "nero.theory": {"nero.optim", "nero.atomic"},
     "nero.engine": {"nero.tasks.base", "nero.runs"},
-    "nero.report": {"nero.plans", "nero.runs", "nero.atomic"},
+    "nero.report": {
+        "nero.plans",
+        "nero.runs",
+        "nero.atomic",
+        "nero.theory.caps",
+        "nero.theory.pac_bayes",
+        "nero.theory.records",
+    },
     "hydra_plugins.nero_plan": {"nero.plans", "nero.runs"},
     "nero.train": {"nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
     "nero.runs_command": {"nero.plans", "nero.report", "nero.runs"},
     "nero.command_line": {"nero.runs_command"},
     "nero.trained": {"nero.train", "nero.data", "nero.engine", "nero.plans", "nero.runs", "nero.tasks.base"},
     "nero.decoding": {"nero.trained", "nero.data", "nero.models", "nero.tasks"},
+    "nero.measuring": {
+        "nero.trained",
+        "nero.theory",
+        "nero.train",
+        "nero.engine",
+        "nero.plans",
+        "nero.runs",
+        "nero.tasks",
+    },
     "nero.playing": {"nero.trained", "nero.games", "nero.models", "nero.tasks", "nero.atomic"},
 }
 WITHOUT_TORCH = (
@@ -38,6 +55,9 @@ WITHOUT_TORCH = (
     "nero.plans",
     "nero.runs",
     "nero.report",
+    "nero.theory.caps",
+    "nero.theory.pac_bayes",
+    "nero.theory.records",
     "hydra_plugins.nero_plan",
 )
 

@@ -1,7 +1,7 @@
 """The perceptrons of Figure 3: L - 1 square layers and an output layer, with a scaled ReLU between them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,9 @@ _ALPHA, _SCALE = 0.0, math.sqrt(2.0)
 # Entries of a layer's outputs up to which `linear_kernels` is used. The paper's layers have 196,000 and leave a GPU
 # waiting; those much larger keep it busy, and the library's products then are better than small tiles.
 _MOST_OUTPUTS = 2**19
+
+Chain = tuple[list[tuple[Tensor, Tensor | None]], Callable[[Tensor], Tensor], float]
+"""A perceptron in its parts: weight and bias of each layer, the activation between them and its greatest slope."""
 
 
 def scaled_relu(x: Tensor) -> Tensor:
@@ -150,6 +153,13 @@ class MLP(nn.Module):
             x = scaled_relu(layer(x))
         return last(x)
 
+    def perceptron(self) -> Chain:
+        return (
+            [(layer.get_parameter("weight"), layer.get_parameter("bias")) for layer in self.layers],
+            scaled_relu,
+            _SCALE,
+        )
+
 
 class ReparameterisedMLP(nn.Module):
     """`depth` layers without biases whose weights are `normalise(raw)`, raw drawn from N(0, sigma^2)."""
@@ -165,3 +175,13 @@ class ReparameterisedMLP(nn.Module):
         for raw in hidden:
             x = scaled_relu(F.linear(x, normalise(raw)))
         return F.linear(x, normalise(last))
+
+    @torch.no_grad()
+    def balance_(self) -> None:
+        """Put the normalised weights in place of the raw ones: the same function, now as a balanced network."""
+        for raw in self.raw:
+            raw.copy_(normalise(raw))
+
+    def perceptron(self) -> Chain:
+        """Of the network once it is balanced."""
+        return [(raw, None) for raw in self.raw], scaled_relu, _SCALE

@@ -1,0 +1,91 @@
+"""Stable steps, deep relative trust and relative steps (Definitions 3 to 5) at chosen steps of a real training.
+
+The training is done for this purpose alone, in full float32 and without CUDA graphs, by the same loop as any run; it
+leaves no run behind.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+
+from nero.engine.precision import autocast
+from nero.measuring.heads import head, measured
+from nero.plans.config import ConfigError, RunConfig
+from nero.runs.store import Store
+from nero.theory.records import Record
+from nero.theory.steps import StepMeter
+from nero.theory.trust import look_at_step
+from nero.train import build_loop, build_task, choose_device
+
+PROBES = 60
+"""Steps that are looked at, by default."""
+
+
+def chosen_steps(total: int, probes: int = PROBES) -> list[int]:
+    """Of steps 0 to total - 1: half of them evenly spread, half by ratio, so that the first ones are seen as well."""
+    even = {round(number * (total - 1) / max(probes // 2 - 1, 1)) for number in range(probes // 2)}
+    by_ratio = {round(total ** (number / max(probes // 2, 1))) - 1 for number in range(probes // 2)}
+    return sorted(step for step in even | by_ratio if 0 <= step < total)
+
+
+def measure_along(
+    config: RunConfig, epochs: int | None = None, probes: int = PROBES, say: Callable[[str], None] = lambda line: None
+) -> Record:
+    """Train as the config says, for as many `epochs` of its schedule, and look at some steps on the way.
+
+    ConfigError for a task of several networks: their steps change each other's losses.
+    """
+    begun = time.monotonic()
+    device = choose_device(config.cfg.machine.device)
+    task = build_task(config, device)
+    if len(task.networks()) != 1:
+        raise ConfigError(f"task={config.task_name} has several networks, whose steps cannot be told apart")
+    [(part, network)] = task.networks().items()
+    epochs = min(epochs or task.epochs, task.epochs)
+    chosen = set(chosen_steps(epochs * task.steps_per_epoch, probes))
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        run = Store(folder).run(config.task_name, config.run_id)
+        loop = build_loop(config, task, run, device, capture=False, trackers=[])
+        loop.begin()
+        weights: dict[str, Tensor] = dict(network.named_parameters())
+        with StepMeter(loop.optimizers[part], weights) as meter:
+            for epoch in range(epochs):
+                for number, batch in enumerate(task.batches(epoch)):
+                    step = epoch * task.steps_per_epoch + number
+                    loop.rates.set(loop.schedule(epoch + number / task.steps_per_epoch))
+                    if step not in chosen:
+                        loop.step(batch)
+                        continue
+
+                    def loss(batch: object = batch) -> Tensor:
+                        with autocast(config.cfg.precision, device):
+                            return next(task.losses(batch))[1]  # type: ignore[arg-type]
+
+                    meter.arm()
+                    trust = look_at_step(loss, weights, lambda batch=batch: loop.step(batch))  # type: ignore[misc]
+                    by_name = {layer.name: layer for layer in meter.layers}
+                    found.append(
+                        {
+                            "step": step,
+                            "epoch": step / task.steps_per_epoch,
+                            "lr": loop.rates.current(),
+                            "loss": trust.loss,
+                            "loss_after": trust.loss_after,
+                            "trust": trust.trust,
+                            "stable": trust.stable,
+                            "layers": [{**asdict(layer), **by_name[layer.name].record()} for layer in trust.layers],
+                            "biases": [bias.record() for bias in meter.biases],
+                        }
+                    )
+                if not torch.isfinite(torch.stack([weight.detach().abs().max() for weight in weights.values()])).all():
+                    say(f"{config.run_id}: weights are no longer finite after epoch {epoch + 1}")
+                    break
+                say(f"{config.run_id}: epoch {epoch + 1} of {epochs}, {len(found)} steps looked at")
+    record = head(config.run_id, config.identity, task, epochs)
+    batch_size = getattr(task, "training", None) and task.training.batch_size  # type: ignore[attr-defined]
+    return {**record, "measured": measured(device, time.monotonic() - begun), "batch": batch_size, "steps": found}
