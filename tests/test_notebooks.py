@@ -14,7 +14,7 @@ from conftest import script_module
 from nero.plans.config import ROOT
 from nero.runs.store import Store
 
-NAMES = ("figures", "optimiser_tour", "table1")
+NAMES = ("figures", "optimiser_tour", "table1", "theory")
 
 
 def read(name: str) -> NotebookNode:
@@ -82,6 +82,16 @@ def test_the_tour_keeps_its_promises() -> None:
     """What it says is asserted in its cells."""
     assert sum("assert " in cell.source for cell in read("optimiser_tour").cells if cell.cell_type == "code") >= 8
     assert images(executed("optimiser_tour")) == 6
+
+
+@pytest.mark.slow
+def test_the_theory_is_checked_on_small_networks_and_shown_of_trained_ones() -> None:
+    """What it says of the small ones is asserted in its cells; without records its tables and figures say so."""
+    assert sum("assert " in cell.source for cell in read("theory").cells if cell.cell_type == "code") >= 8
+    shown = executed("theory")
+    assert images(shown) == 6
+    parts = ("Balanced networks", "deep relative trust", "Angular robustness", "The generalisation bound")
+    assert all(words in markdown(shown) for words in parts)
 
 
 @pytest.mark.slow
