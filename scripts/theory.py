@@ -67,7 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     along = commands.add_parser("along", parents=[runs], help="steps along trainings")
     along.add_argument("--task", nargs="+", default=["mnist_mlp100"], metavar="TASK", help="of the experiment's tasks")
     along.add_argument("--epochs", type=whole(1), metavar="N", help="how far to train (default: to the end)")
-    along.add_argument("--probes", type=whole(2), default=60, metavar="N", help="steps to look at (default: 60)")
+    along.add_argument(
+        "--probes", type=whole(2), metavar="N", help="steps to look at (default: 60, fewer of a very deep network)"
+    )
     report = commands.add_parser("report", parents=[kept], help="tables and figures of what was measured")
     report.add_argument("--out", type=Path, default=ROOT / "results", metavar="DIR", help="default: %(default)s")
     report.add_argument("--check", action="store_true", help="say what differs from the records instead of writing")

@@ -182,7 +182,7 @@ def test_how_many_draws_confidence_takes() -> None:
 
 @BALANCED
 def test_at_least_the_share_of_rotations_makes_no_error(balanced: bool) -> None:
-    """By as many further draws as tell 90 from 95 per cent."""
+    """By as many further draws as tell 85 from 90 per cent."""
     solution = small_solutions.linear(1, balanced=balanced, fan_in=5)
     said: list[str] = []
     found = random_angle(solution, say=said.append)
@@ -191,12 +191,12 @@ def test_at_least_the_share_of_rotations_makes_no_error(balanced: bool) -> None:
     fine = sum(
         not solution.has_error(solution.turned_at_random(found.angle, Draw.seeded(7, i, CPU))) for i in range(600)
     )
-    assert fine >= 540
+    assert fine >= 510
     further = sum(
         not solution.has_error(solution.turned_at_random(min(4 * found.angle, 3.0), Draw.seeded(8, i, CPU)))
         for i in range(200)
     )
-    assert further < 180, "else the angle is needlessly small"
+    assert further < 170, "else the angle is needlessly small"
 
 
 def test_the_same_seed_finds_the_same_angle() -> None:

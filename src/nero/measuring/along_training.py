@@ -21,11 +21,11 @@ from nero.theory.steps import StepMeter
 from nero.theory.trust import look_at_step
 from nero.train import build_loop, build_task, choose_device
 
-PROBES = 60
-"""Steps that are looked at, by default."""
+PROBES, LAYERS = 60, 3000
+"""Steps that are looked at, by default, and how many layers over all of them a record should not exceed."""
 
 
-def chosen_steps(total: int, probes: int = PROBES) -> list[int]:
+def chosen_steps(total: int, probes: int) -> list[int]:
     """Of steps 0 to total - 1: half of them evenly spread, half by ratio, so that the first ones are seen as well."""
     even = {round(number * (total - 1) / max(probes // 2 - 1, 1)) for number in range(probes // 2)}
     by_ratio = {round(total ** (number / max(probes // 2, 1))) - 1 for number in range(probes // 2)}
@@ -33,9 +33,14 @@ def chosen_steps(total: int, probes: int = PROBES) -> list[int]:
 
 
 def measure_along(
-    config: RunConfig, epochs: int | None = None, probes: int = PROBES, say: Callable[[str], None] = lambda line: None
+    config: RunConfig,
+    epochs: int | None = None,
+    probes: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Record:
     """Train as the config says, for as many `epochs` of its schedule, and look at some steps on the way.
+
+    probes: how many; by default 60, and fewer of a network with more than 50 layers
 
     ConfigError for a task of several networks: their steps change each other's losses.
     """
@@ -46,6 +51,8 @@ def measure_along(
         raise ConfigError(f"task={config.task_name} has several networks, whose steps cannot be told apart")
     [(part, network)] = task.networks().items()
     epochs = min(epochs or task.epochs, task.epochs)
+    layers = sum(parameter.ndim >= 2 for parameter in network.parameters())
+    probes = probes or min(PROBES, max(LAYERS // max(layers, 1), 2))
     chosen = set(chosen_steps(epochs * task.steps_per_epoch, probes))
     found = []
     with tempfile.TemporaryDirectory() as folder:

@@ -25,10 +25,10 @@ class UnreadableRecord(ValueError):
 
 
 def write(kind: str, record: Mapping[str, Any], folder: Path) -> Path:
-    """Keep a record in place of an older one of the same run. Numbers that are not finite become null."""
+    """Keep a record in place of an older one of the same run, to six digits. What is not finite becomes null."""
     path = folder / _known(kind) / f"{record['run_id']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, (json.dumps(_finite(record), indent=1, allow_nan=False) + "\n").encode())
+    write_atomic(path, (json.dumps(_short(record), separators=(",", ":"), allow_nan=False) + "\n").encode())
     return path
 
 
@@ -53,12 +53,12 @@ def _known(kind: str) -> str:
     return kind
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no word for infinity."""
+def _short(value: Any) -> Any:
+    """JSON has no word for infinity, and no use for sixteen digits of a measurement."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _short(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+        return [_short(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
     return value

@@ -1,6 +1,6 @@
 """A classifier and the training examples that it gets right: what Definition 6 is about."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from nero.theory.rotations import sphere_dim, turn_at_random
 from nero.theory.steps import turning_angles
 
 Weights = dict[str, Tensor]
-FIRST = 250
+FIRST, WEAK = 250, 5000
 """Examples that are looked at first for an error: the weakest, which are the likeliest to have one."""
 
 
@@ -96,17 +96,17 @@ class Solution:
         return float((~(self.margins(weights) > 0)).double().mean())
 
     @torch.no_grad()
-    def has_error(self, weights: Mapping[str, Tensor]) -> bool:
-        """Whether any fitted example is wrong; ends with the first batch that has one."""
+    def has_error(self, weights: Mapping[str, Tensor], first: int = 0, last: int | None = None) -> bool:
+        """Whether any fitted example from `first` to before `last` is wrong; ends with the first batch that has one."""
+        inputs, labels = self.inputs[first:last], self.labels[first:last]
+        lengths = [min(FIRST, len(labels))]
+        while sum(lengths) < len(labels):
+            lengths.append(min(self.batch_size, len(labels) - sum(lengths)))
         return any(
-            bool((~(margin(self.logits(weights, inputs), labels) > 0)).any())
-            for inputs, labels in self._weakest_first()
+            bool((~(margin(self.logits(weights, some), theirs) > 0)).any())
+            for some, theirs in zip(inputs.split(lengths), labels.split(lengths), strict=True)
+            if len(theirs)
         )
-
-    def _weakest_first(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield self.inputs[:FIRST], self.labels[:FIRST]
-        rest = self.inputs[FIRST:].split(self.batch_size), self.labels[FIRST:].split(self.batch_size)
-        yield from (pair for pair in zip(*rest, strict=True) if len(pair[0]))
 
     def turned(self, change: Callable[[TurningLayer, Tensor], Tensor]) -> Weights:
         """The weights with every layer's rows [neurons, fan_in] changed."""
