@@ -82,8 +82,7 @@ def _draw_bound(axes: Axes, groups: Sequence[Group], palette: Mapping[str, str])
     for group in groups:
         for record in group.records:
             case = Case.of(record)
-            alike = next((other for other in drawn if other.spheres == case.spheres), None)
-            if alike is None or alike.examples != case.examples:
+            if not any(_alike(case, other) for other in drawn):
                 drawn[case] = None
                 _draw_curves(axes, group, case, angles, palette[group.label])
             if not case.errors:
@@ -99,6 +98,11 @@ def _draw_bound(axes: Axes, groups: Sequence[Group], palette: Mapping[str, str])
     own = [Line2D([], [], marker="s", linestyle="none", color=palette[g.label], label=g.label) for g in groups]
     style.legend_below(axes, handles=[*handles, *own, *_keys("angle")])
     return _said(groups, bound=True)
+
+
+def _alike(one: Case, other: Case) -> bool:
+    """Whether their curves cannot be told apart: centred neurons have a dimension less, of hundreds."""
+    return (one.neurons, one.parameters, one.examples) == (other.neurons, other.parameters, other.examples)
 
 
 def _draw_curves(axes: Axes, group: Group, case: Case, angles: np.ndarray, colour: str) -> None:

@@ -76,16 +76,21 @@ def bound_table(evidence: Evidence) -> Printed:
 
 def _remarks(groups: Iterable[Group]) -> Iterator[str]:
     """What the numbers leave out, of which networks."""
-    whose: dict[str, dict[str, None]] = {}
+    whose: dict[str, dict[str, dict[str, None]]] = {}  # what, of which task, of which optimisers
     wrong = False
     for group in groups:
         for record in group.records:
             case = Case.of(record)
             wrong = wrong or case.errors > 0
             if case.beyond:
-                whose.setdefault(", ".join(case.beyond), {})[f"{group.name} on {cells.row_text(group.row)}"] = None
+                of_row = whose.setdefault(", ".join(case.beyond), {}).setdefault(cells.row_text(group.row), {})
+                of_row[group.name] = None
     if whose:
-        yield NOT_COVERED.format("; ".join(f"{what} ({', '.join(of)})" for what, of in whose.items()))
+        said = [
+            f"{what} ({'; '.join(f'{row}: ' + ', '.join(names) for row, names in of.items())})"
+            for what, of in whose.items()
+        ]
+        yield NOT_COVERED.format("; ".join(said))
     if wrong:
         yield ERRORS
 

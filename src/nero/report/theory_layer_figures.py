@@ -14,7 +14,7 @@ from nero.report.recorded import record
 from nero.report.theory_balance_table import networks
 from nero.report.theory_evidence import Evidence, Group, absent, rows, unmeasured
 from nero.report.theory_numbers import known, mean
-from nero.report.theory_panels import band, colours, log_axis, nothing, one_scale, positive
+from nero.report.theory_panels import band, colours, empty, log_axis, nothing, one_scale, positive
 from nero.theory.records import NETWORKS
 
 BALANCE = "Neurons of each layer (Definition 1): median and 5th to 95th percentile"
@@ -35,7 +35,7 @@ def balance_figure(evidence: Evidence) -> Figure:
     ]
     if not shown:
         return nothing(evidence, BALANCE, absent(NETWORKS))
-    figure, axes = style.panels(len(shown), 2, evidence.title(BALANCE))
+    figure, axes = empty(evidence, BALANCE, len(shown), 2)
     for place, (row, network, groups) in enumerate(shown):
         left, right = axes[2 * place : 2 * place + 2]
         palette = colours(groups)
@@ -80,7 +80,7 @@ def activations_figure(evidence: Evidence) -> Figure:
         return nothing(evidence, ACTIVATIONS, f"Not measured: {without}." if without else absent(NETWORKS))
     by_row = rows(measured)
     title = f"{ACTIVATIONS}\n(not measured: {without})" if without else ACTIVATIONS
-    figure, axes = style.panels(len(by_row), 4, evidence.title(title))
+    figure, axes = empty(evidence, title, len(by_row), 4)
     for place, (row, groups) in enumerate(by_row.items()):
         panels = axes[4 * place : 4 * place + 4]
         for panel, (quantity, when) in zip(

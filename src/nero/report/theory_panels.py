@@ -1,5 +1,6 @@
 """What the theory's figures have in common: lines with bands over groups of records, panels by task and optimiser."""
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -12,7 +13,11 @@ from nero.report import cells, style
 from nero.report.recorded import Series, record
 from nero.report.theory_evidence import Evidence, Group, rows
 
-SMALL = (3.7, 3.4)  # inches: a panel with a legend of its own
+# Inches of a panel, words included
+SMALL = (3.7, 3.4)
+LARGE = (4.6, 3.6)
+TALL = (4.6, 4.4)  # with a long legend
+LETTERS_AN_INCH = 13  # of a figure's title
 LETTERS = 44  # of a small panel's title in a line
 Draw = Callable[[Axes, Group, str], Iterable[str]]
 """Draws a group in a panel, in a colour, and returns what is to be said of it below the title."""
@@ -33,12 +38,13 @@ def band(
     label: str,
     linestyle: str = style.OURS,
     marker: str = "",
+    width: float = 1.2,
 ) -> None:
     """A line and, where there are ends, a band between them; a gap where a number is null."""
     at, line = np.asarray(x, dtype=float), numbers(middle)
     if not np.isfinite(line).any():
         return
-    axes.plot(at, line, linestyle, color=colour, label=label, marker=marker, markersize=3)
+    axes.plot(at, line, linestyle, color=colour, label=label, marker=marker, markersize=3, linewidth=width)
     low = high = None
     if ends is not None:
         low, high = map(numbers, ends)
@@ -70,11 +76,22 @@ def colours(groups: Sequence[Group]) -> dict[str, str]:
     return found
 
 
+def empty(
+    evidence: Evidence, title: str, down: int, across: int, size: tuple[float, float] = LARGE
+) -> tuple[Figure, list[Axes]]:
+    """A figure and its panels, row by row, with a title in as many lines as its width takes."""
+    figure, axes = style.panels(down, across, "", size)
+    letters = int(LETTERS_AN_INCH * size[0] * across)
+    wrapped = [line for part in evidence.title(title).split("\n") for line in textwrap.wrap(part, letters)]
+    figure.suptitle("\n".join(wrapped), fontsize=10)
+    return figure, axes
+
+
 def by_optimiser(evidence: Evidence, title: str, groups: Sequence[Group], draw: Draw) -> Figure:
     """A row per task and variant, with a panel per optimiser and one scale for all of them."""
     by_row = rows(groups)
     across = max(len(of_row) for of_row in by_row.values())
-    figure, axes = style.panels(len(by_row), across, evidence.title(title), SMALL)
+    figure, axes = empty(evidence, title, len(by_row), across, SMALL)
     palette = colours(groups)
     for place, (row, of_row) in enumerate(by_row.items()):
         panels = axes[across * place : across * (place + 1)]
@@ -93,12 +110,11 @@ def by_task(
     title: str,
     groups: Sequence[Group],
     draw: DrawTask,
-    size: tuple[float, float] = (4.6, 4.4),
 ) -> Figure:
     """A panel per task and variant, with all optimisers in it."""
     by_row = rows(groups)
     across = min(len(by_row), 3)
-    figure, axes = style.panels(-(-len(by_row) // across), across, evidence.title(title), size)
+    figure, axes = empty(evidence, title, -(-len(by_row) // across), across, TALL)
     for panel, (row, of_row) in zip(axes, by_row.items(), strict=False):
         notes = draw(panel, of_row, colours(of_row))
         style.head(panel, cells.row_text(row), notes)
@@ -109,7 +125,7 @@ def by_task(
 
 def nothing(evidence: Evidence, title: str, words: str) -> Figure:
     """A figure that says why it is empty."""
-    figure, [axes] = style.panels(1, 1, evidence.title(title))
+    figure, [axes] = empty(evidence, title, 1, 1)
     style.head(axes, "nothing to draw", [words])
     axes.set(xticks=[], yticks=[])
     return style.settle(figure)

@@ -14,9 +14,12 @@ from nero.report.theory_panels import Draw, band, by_optimiser, log_axis, nothin
 from nero.theory.records import STEPS
 
 TRUST = "Stable steps and deep relative trust (Definitions 3 and 4): median and range over layers"
-STEP_SIZES = "Relative size of steps and turning angles of neurons (Definition 5)"
+STEP_SIZES = "Relative size of steps and turning angles of neurons (Definition 5): median, 5th to 95th percentile"
 GREY, BLUE = style.VARIANTS
 BLACK = "#000000"
+FROM_ONE = "step (the first is 1)"
+SIZES = {"neuron_steps": ("relative step", 3.0), "angles": ("turning angle (radians)", 1.2)}
+"""Of neurons, by their keys; as wide as shows that one lies on the other."""
 
 Layer = Mapping[str, Any]
 Drawn = tuple[list[float | None], tuple[list[float | None], list[float | None]]]
@@ -49,7 +52,7 @@ def _draw_trust(axes: Axes, group: Group, colour: str) -> Iterator[str]:
     band(axes, at, *cosine, BLUE, group, "cosine to the negative gradient", marker="." * _few(at))
     band(axes, at, *change, colour, group, "relative change of the gradient", marker="." * _few(at))
     band(axes, at, trust, None, BLACK, group, "deep relative trust", style.THEIRS)
-    axes.set(xlabel="step", ylabel="relative change, cosine")
+    axes.set(xlabel=FROM_ONE, ylabel="relative change, cosine")
     _log(axes)
     return _below_zero(steps)
 
@@ -64,12 +67,13 @@ def _below_zero(steps: Mapping[float, Sequence[Mapping[str, Any]]]) -> Iterator[
 def _draw_steps(axes: Axes, group: Group, colour: str) -> Iterator[str]:
     steps = by_step(group)
     at = list(steps)
-    for key, shade, words in (("neuron_steps", GREY, "relative step"), ("angles", colour, "turning angle (radians)")):
+    for key, (words, width) in SIZES.items():
         spread = _over_layers(steps, partial(_quantiles, key=key))
-        band(axes, at, *spread, shade, group, words, marker="." * _few(at))
+        shade = colour if key == "angles" else GREY
+        band(axes, at, *spread, shade, group, words, marker="." * _few(at), width=width)
     rates = positive([median(known(step["lr"] for step in of_step)) for of_step in steps.values()])
     band(axes, at, rates, None, BLACK, group, "learning rate", style.THEIRS)
-    axes.set(xlabel="step", ylabel="of a neuron (median, 5th to 95th percentile)")
+    axes.set(xlabel=FROM_ONE, ylabel="of neurons")
     _log(axes)
     return iter(())
 
