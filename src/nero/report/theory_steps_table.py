@@ -32,8 +32,8 @@ NOTES = (
     "less 1. Gradient change / trust: the median of their ratio. Loss: of the step's batch, before and after. "
     "Relative step of a layer: norm of the step over norm of the weights, median and, in brackets, 95th percentile "
     "over layers and steps. Turning angle: of a layer's median neuron, the same over layers and steps. η is the "
-    "learning rate at the time, which Definition 5 asks no neuron's step to exceed; Nero's steps are about as long where "
-    "a gradient is as long as it has been on average."
+    "learning rate at the time, which Definition 5 asks no neuron's step to exceed; Nero's steps are about as long "
+    "where a gradient is as long as it has been on average."
 )
 
 
