@@ -25,7 +25,7 @@ from pathlib import Path
 from nero.data.sources import MissingData, default_root
 from nero.plans.command_words import whole
 from nero.plans.config import ROOT, ConfigError, compose
-from nero.plans.plan import load_experiment
+from nero.plans.plan import PlannedRun, load_experiment
 from nero.runs.store import Store
 from nero.theory import records
 
@@ -35,7 +35,7 @@ FOLDER = ROOT / "results" / "theory"
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, words = parser.parse_known_args(arguments)
-    if unknown := [word for word in words if "=" not in word or word.startswith("-") or options.command != "along"]:
+    if unknown := [word for word in words if "=" not in word or word.startswith("-") or options.command == "report"]:
         parser.error(f"unknown argument {unknown[0]}")
     if options.command == "measure" and not options.runs and not options.experiment:
         parser.error("measure: name runs, or an --experiment")
@@ -60,6 +60,15 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument("--again", action="store_true", help="also what has a record already")
     measure = commands.add_parser("measure", parents=[runs], help="networks as their runs left them")
     measure.add_argument("runs", nargs="*", metavar="RUN", help="a run's directory, or its id in the store")
+    measure.add_argument(
+        "--without", nargs="+", choices=["activations", "robustness"], default=[], help="leave these out"
+    )
+    measure.add_argument(
+        "--retrain",
+        type=Path,
+        metavar="STORE",
+        help="train an experiment's runs without a checkpoint anew, in this store, with any machine.* settings given",
+    )
     measure.add_argument("--data-root", type=Path, default=default_root(), metavar="DIR", help="default: %(default)s")
     measure.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: a GPU if there is one"
@@ -77,16 +86,25 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _measure(options: argparse.Namespace, words: list[str]) -> int:
-    from nero.measuring.of_runs import measure_run
+    from nero.measuring.of_runs import PARTS, measure_run
     from nero.measuring.selection import leading_runs
-    from nero.trained.loading import Unusable
+    from nero.train import train
+    from nero.trained.loading import Unusable, find_run
 
-    names = list(options.runs)
+    parts = [part for part in PARTS if part not in options.without]
+
+    def measure(name: str, run: PlannedRun | None = None) -> records.Record:
+        store = options.store
+        if run and options.retrain and find_run(name, Store(store)).load_checkpoint() is None:
+            store = options.retrain
+            train(compose([*run.overrides, *words, f"store={store}", f"data_root={options.data_root}"]))
+        return measure_run(name, store, options.data_root, options.device, say, parts)
+
+    work = {name: partial(measure, name) for name in options.runs}
     if options.experiment:
-        names += [run.run_id for run in leading_runs(load_experiment(options.experiment), Store(options.store))]
-
-    where = options.store, options.data_root, options.device
-    return _each(records.NETWORKS, {name: partial(measure_run, name, *where, say) for name in names}, options, Unusable)
+        runs = leading_runs(load_experiment(options.experiment), Store(options.store))
+        work |= {run.run_id: partial(measure, run.run_id, run) for run in runs}
+    return _each(records.NETWORKS, work, options, Unusable)
 
 
 def _along(options: argparse.Namespace, words: list[str]) -> int:

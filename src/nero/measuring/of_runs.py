@@ -4,7 +4,7 @@ All is measured in full float32, whatever the run was trained in: a margin may b
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
@@ -35,7 +35,18 @@ WATCHED = 10_000
 """Training examples on which activations are measured."""
 
 
-def measure_run(name: str, store: Path | str, data_root: Path, device: str, say: Say = lambda line: None) -> Record:
+PARTS = ("activations", "robustness")
+"""What is measured of classifiers beside their balance."""
+
+
+def measure_run(
+    name: str,
+    store: Path | str,
+    data_root: Path,
+    device: str,
+    say: Say = lambda line: None,
+    parts: Collection[str] = PARTS,
+) -> Record:
     """The record of a run that kept its checkpoint, by its directory or id; `Unusable` where that cannot be."""
     start = time.monotonic()
     trained = load_trained(name, store, Task, data_root, device)  # type: ignore[type-abstract]
@@ -54,8 +65,10 @@ def measure_run(name: str, store: Path | str, data_root: Path, device: str, say:
     }
     record["activations"] = record["robustness"] = None
     if isinstance(before, Classification) and isinstance(trained.task, Classification):
-        record["activations"] = {"start": activations(before), "end": activations(trained.task)}
-        record["robustness"] = robustness(trained.task, say)
+        if "activations" in parts:
+            record["activations"] = {"start": activations(before), "end": activations(trained.task)}
+        if "robustness" in parts:
+            record["robustness"] = robustness(trained.task, say)
     record["measured"] = measured(trained.context.device, time.monotonic() - start)
     return record
 

@@ -83,14 +83,19 @@ def random_angle(
 
 
 def error_curve(
-    solution: Solution, angles: Sequence[float], draws: int = 4, seed: int = 1
+    solution: Solution, angles: Sequence[float], draws: int = 4, seed: int = 1, examples: int = 5000
 ) -> list[tuple[float, float]]:
-    """For each angle the share of the fitted examples that random rotations by up to it make wrong, on average."""
+    """For each angle the share of fitted examples that random rotations by up to it make wrong, on average.
+
+    examples: how many of them to look at, at most
+    """
     source = _Draws(solution, seed)
-    return [
-        (angle, sum(solution.made_wrong(source.rotation(angle, number)) for number in source.fresh(draws)) / draws)
-        for angle in angles
-    ]
+
+    def share(angle: float) -> float:
+        turned = (source.rotation(angle, number) for number in source.fresh(draws))
+        return sum(solution.made_wrong(weights, examples) for weights in turned) / draws
+
+    return [(angle, share(angle)) for angle in angles]
 
 
 class _Draws:

@@ -81,19 +81,15 @@ class Solution:
         return functional_call(self.network, dict(weights), (self.prepare(inputs),))
 
     @torch.no_grad()
-    def margins(self, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-        """By how much the label's logit exceeds all others, for every example that is kept."""
-        parts = [
-            margin(self.logits(weights or {}, inputs), labels)
-            for inputs, labels in zip(
-                self.inputs.split(self.batch_size), self.labels.split(self.batch_size), strict=True
-            )
-        ]
-        return torch.cat(parts)
+    def margins(self, weights: Mapping[str, Tensor] | None = None, every: int = 1) -> Tensor:
+        """By how much the label's logit exceeds all others, for `every` so-manieth example that is kept."""
+        inputs, labels = self.inputs[::every].split(self.batch_size), self.labels[::every].split(self.batch_size)
+        return torch.cat([margin(self.logits(weights or {}, x), y) for x, y in zip(inputs, labels, strict=True)])
 
-    def made_wrong(self, weights: Mapping[str, Tensor]) -> float:
-        """Share of the fitted examples that these weights get wrong."""
-        return float((~(self.margins(weights) > 0)).double().mean())
+    def made_wrong(self, weights: Mapping[str, Tensor], at_most: int | None = None) -> float:
+        """Share of the fitted examples that these weights get wrong; of `at_most` as many, weak and strong alike."""
+        every = max(-(-len(self.labels) // at_most), 1) if at_most else 1
+        return float((~(self.margins(weights, every) > 0)).double().mean())
 
     @torch.no_grad()
     def has_error(self, weights: Mapping[str, Tensor], first: int = 0, last: int | None = None) -> bool:
