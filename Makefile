@@ -52,7 +52,7 @@ EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data smoke test test-fast lint $(EXPERIMENTS) plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
+.PHONY: help setup data smoke test test-fast lint $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,8 +96,14 @@ pong:  ## rerun Figure 8: Table 1's runs on Pong, and LAMB with momentum
 imagenet:  ## rerun Figure 9, by RANKS=4 processes on as many GPUs, say
 checks:  ## CIFAR-10 and the cGAN in TF32 and in bf16, CIFAR-10 from another start, translation by other batches and embeddings (not in the paper)
 
+theory: $(READY)  ## the paper's theory on trained networks: train what is pending, measure what has no record yet, then tables and figures
+	$(TRAIN) experiment=theory $(ARGS)
+	$(PY) scripts/theory.py measure --experiment theory --retrain results/theory/runs
+	$(PY) scripts/theory.py along --experiment theory
+	$(PY) scripts/theory.py report
+
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
-	@for name in $(EXPERIMENTS); do $(PY) scripts/plan.py $$name; done
+	@for name in $(EXPERIMENTS) theory; do $(PY) scripts/plan.py $$name; done
 
 report: $(READY)  ## tables, figures, the page results/report.html and the README's table from the logged runs; fails, after writing, when runs are missing
 	$(PY) scripts/report.py

@@ -26,6 +26,7 @@ from nero.data.sources import MissingData, default_root
 from nero.plans.command_words import whole
 from nero.plans.config import ROOT, ConfigError, compose
 from nero.plans.plan import PlannedRun, load_experiment
+from nero.report.cells import EmbeddedDataError
 from nero.runs.store import Store
 from nero.theory import records
 
@@ -35,6 +36,9 @@ FOLDER = ROOT / "results" / "theory"
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, words = parser.parse_known_args(arguments)
+    if options.command == "measure":  # argparse takes settings for runs
+        words += [word for word in options.runs if "=" in word and not Path(word).exists()]
+        options.runs = [word for word in options.runs if word not in words]
     if unknown := [word for word in words if "=" not in word or word.startswith("-") or options.command == "report"]:
         parser.error(f"unknown argument {unknown[0]}")
     if options.command == "measure" and not options.runs and not options.experiment:
@@ -43,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("along: give settings of a training, such as task=mnist_mlp100, or an --experiment")
     try:
         return {"measure": _measure, "along": _along, "report": _report}[options.command](options, words)
-    except (ConfigError, MissingData, records.UnreadableRecord) as error:
+    except (ConfigError, MissingData, EmbeddedDataError, records.UnreadableRecord) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
@@ -149,13 +153,15 @@ def _each(
 
 def _report(options: argparse.Namespace, words: list[str]) -> int:
     from nero.report import files
-    from nero.report.theory_report import theory_files
+    from nero.report.theory_report import theory_files, theory_texts
 
-    made = theory_files(options.records)
     if options.check:
-        found = files.differences(made, options.out)
-        print("\n".join(found) or f"{len(made)} files are as the records give them")
+        # Not the figures: what is drawn differs with matplotlib's version.
+        texts = theory_texts(options.records)
+        found = files.differences(texts, options.out)
+        print("\n".join(found) or f"{len(texts)} files are as the records give them")
         return 1 if found else 0
+    made = theory_files(options.records)
     files.write(made, options.out)
     for path in made:
         print(options.out / path)

@@ -21,15 +21,16 @@ from nero.theory.steps import StepMeter
 from nero.theory.trust import look_at_step
 from nero.train import build_loop, build_task, choose_device
 
-PROBES, LAYERS = 60, 3000
+PROBES, LAYERS = 60, 1500
 """Steps that are looked at, by default, and how many layers over all of them a record should not exceed."""
 
 
 def chosen_steps(total: int, probes: int) -> list[int]:
     """Of steps 0 to total - 1: half of them evenly spread, half by ratio, so that the first ones are seen as well."""
-    even = {round(number * (total - 1) / max(probes // 2 - 1, 1)) for number in range(probes // 2)}
-    by_ratio = {round(total ** (number / max(probes // 2, 1))) - 1 for number in range(probes // 2)}
-    return sorted(step for step in even | by_ratio if 0 <= step < total)
+    half = probes // 2
+    even = {round(number * (total - 1) / max(probes - half - 1, 1)) for number in range(probes - half)}
+    by_ratio = {round(total ** ((number + 1) / (half + 1))) - 1 for number in range(half)}
+    return sorted({0, *even, *by_ratio, total - 1} if probes > 3 else {0, total - 1})
 
 
 def measure_along(
@@ -40,7 +41,7 @@ def measure_along(
 ) -> Record:
     """Train as the config says, for as many `epochs` of its schedule, and look at some steps on the way.
 
-    probes: how many; by default 60, and fewer of a network with more than 50 layers
+    probes: how many; by default 60, and fewer of a network with more than 25 layers
 
     ConfigError for a task of several networks: their steps change each other's losses.
     """

@@ -55,7 +55,8 @@ def measure_run(
     run = find_run(name, Store(store))
     lines = run.read_metrics()
     before = started(trained)
-    record = head(trained.run_id, trained.identity, trained.task, trained.epochs_done)
+    epochs = round(trained.epochs_done + trained.steps_done / trained.task.steps_per_epoch, 3)
+    record = head(trained.run_id, trained.identity, trained.task, epochs)
     record["metrics"] = {key: value for key, value in (lines[-1] if lines else {}).items() if key != "trace"}
     for network in trained.task.networks().values():
         make_plain_(network)
@@ -66,7 +67,8 @@ def measure_run(
     record["activations"] = record["robustness"] = None
     if isinstance(before, Classification) and isinstance(trained.task, Classification):
         if "activations" in parts:
-            record["activations"] = {"start": activations(before), "end": activations(trained.task)}
+            found = {"start": activations(before), "end": activations(trained.task)}
+            record["activations"] = found if all(found.values()) else None
         if "robustness" in parts:
             record["robustness"] = robustness(trained.task, say)
     record["measured"] = measured(trained.context.device, time.monotonic() - start)
@@ -93,7 +95,7 @@ def _balance(network: nn.Module) -> list[Record]:
 
 
 def activations(task: Classification) -> list[Record]:
-    """Of the first training examples, unaugmented."""
+    """Of the first training examples, unaugmented; none for a network without modules that are layers."""
     images = task.training.images[:WATCHED]
     batches = (task.prepare(part) for part in images.split(1000))
     return [layer.record() for layer in measure_activations(task.network, batches)]

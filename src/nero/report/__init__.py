@@ -20,5 +20,7 @@ rows_of_panels  training and validation beside each other: Figures 1, 2, 5 to 7 
 drawing     a cell's runs as a line and a band, and notes on what is missing;  curves  those runs, made comparable
 figureN_numbers  what Figures 3, 4 and 6 to 9 show, as Markdown
             curve_numbers  places on a curve;  search_numbers  where every learning rate and seed ended
+theory_report  tables and figures of the theory, from results/theory;  theory_evidence  its records, grouped
+            theory_bounds  Theorem 1 at measured angles;  theory_*_table, theory_*_figures  each of them
 style       names, colours, bytes that can be reproduced
 """

@@ -92,8 +92,8 @@ def by_optimiser(evidence: Evidence, title: str, groups: Sequence[Group], draw: 
     by_row = rows(groups)
     across = max(len(of_row) for of_row in by_row.values())
     figure, axes = empty(evidence, title, len(by_row), across, SMALL)
-    palette = colours(groups)
     for place, (row, of_row) in enumerate(by_row.items()):
+        palette = colours(of_row)
         panels = axes[across * place : across * (place + 1)]
         for panel, group in zip(panels, of_row, strict=False):
             notes = draw(panel, group, palette[group.label])

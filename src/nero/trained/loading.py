@@ -30,6 +30,7 @@ class Trained(Generic[T]):
 
     identity:     what the run is: its config.yaml
     epochs_done:  whole epochs that the weights were trained for
+    steps_done:   and steps of the next one
     """
 
     run_id: str
@@ -37,6 +38,7 @@ class Trained(Generic[T]):
     context: Context
     task: T
     epochs_done: int
+    steps_done: int = 0
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -71,13 +73,13 @@ def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, d
         for part, network in task.networks().items():
             network.load_state_dict(state["networks"][part])
             network.eval()
-        epochs = int(state["position"]["epoch"])
+        epochs, steps = (int(state["position"][unit]) for unit in ("epoch", "step"))
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         # torch lists what does not fit over many lines.
         raise Unusable(f"{run.run_id}: its checkpoint does not fit its config.yaml with this code and data") from error
     if not all(p.isfinite().all() for network in task.networks().values() for p in network.parameters()):
         raise Unusable(f"{run.run_id}: its checkpoint has weights that are not finite")
-    return Trained(run.run_id, identity, context, task, epochs)
+    return Trained(run.run_id, identity, context, task, epochs, steps)
 
 
 def find_run(name: str, store: Store) -> RunDirectory:
