@@ -14,7 +14,7 @@ from nero.report.recorded import record
 from nero.report.theory_balance_table import networks
 from nero.report.theory_evidence import Evidence, Group, absent, rows, unmeasured
 from nero.report.theory_numbers import known, mean
-from nero.report.theory_panels import band, colours, empty, log_axis, nothing, one_scale, positive
+from nero.report.theory_panels import LETTERS, SMALL, band, colours, empty, log_axis, nothing, one_scale, positive
 from nero.theory.records import NETWORKS
 
 BALANCE = "Neurons of each layer (Definition 1): median and 5th to 95th percentile"
@@ -48,7 +48,7 @@ def balance_figure(evidence: Evidence) -> Figure:
         for panel, label in ((left, "norm of a neuron (balanced: 1)"), (right, "lean of a neuron (balanced: 0)")):
             panel.set(xlabel="layer", ylabel=label)
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-            style.head(panel, f"{cells.row_text(row)}{of_network}", [])
+            style.head(panel, f"{cells.row_text(row)}{of_network}", [], LETTERS)
             style.legend_below(panel)
     return style.settle(figure)
 
@@ -80,14 +80,14 @@ def activations_figure(evidence: Evidence) -> Figure:
         return nothing(evidence, ACTIVATIONS, f"Not measured: {without}." if without else absent(NETWORKS))
     by_row = rows(measured)
     title = f"{ACTIVATIONS}\n(not measured: {without})" if without else ACTIVATIONS
-    figure, axes = empty(evidence, title, len(by_row), 4)
+    figure, axes = empty(evidence, title, len(by_row), 4, SMALL)
     for place, (row, groups) in enumerate(by_row.items()):
         panels = axes[4 * place : 4 * place + 4]
         for panel, (quantity, when) in zip(
             panels, itertools.product(("variance", "mean"), ("start", "end")), strict=True
         ):
             notes = _draw_activations(panel, groups, quantity, when)
-            style.head(panel, f"{cells.row_text(row)}: {quantity}, {when}", notes)
+            style.head(panel, f"{cells.row_text(row)}: {quantity}, {when}", notes, LETTERS)
             style.legend_below(panel)
         one_scale(panels[:2])
         one_scale(panels[2:])
