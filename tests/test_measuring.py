@@ -186,8 +186,19 @@ def test_steps_of_nero_turn_neurons_by_about_the_learning_rate(tmp_path: Path, m
     assert not list(tmp_path.iterdir()), "no run is left behind"
 
 
-def test_looking_at_steps_does_not_change_the_training(tmp_path: Path) -> None:
-    words = [*SMALL[:3], "task.depth=2", "task.train_examples=500", "task.epochs=2", "precision=fp32"]
+VGG = ["task.train_examples=60", "task.batch_size=20", "task.network.width=4", "task.network.hidden=16"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["task=mnist_mlp100", "task.depth=2", "task.train_examples=500"],
+        ["task=cifar10_vgg11", "task.network.dropout=0.5", *VGG],
+    ],
+    ids=["perceptron", "dropout"],
+)
+def test_looking_at_steps_does_not_change_the_training(words: list[str]) -> None:
+    words = [*SMALL[:2], *words, "task.epochs=2", "precision=fp32", "optim.lr=0.001"]
     few, all_of_them = (measure_along(compose(words), probes=probes)["steps"] for probes in (2, 60))
     by_step = {step["step"]: step for step in all_of_them}
     assert [by_step[step["step"]] for step in few] == few

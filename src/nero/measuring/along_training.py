@@ -6,19 +6,23 @@ leaves no run behind.
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from nero.engine.loop import Loop
 from nero.engine.precision import autocast
+from nero.engine.seeding import global_state, restore_global_state
 from nero.measuring.heads import head, measured
 from nero.plans.config import ConfigError, RunConfig
 from nero.runs.store import Store
+from nero.tasks.base import Batch
 from nero.theory.records import Record
 from nero.theory.steps import StepMeter
-from nero.theory.trust import look_at_step
+from nero.theory.trust import StepTrust, look_at_step
 from nero.train import build_loop, build_task, choose_device
 
 PROBES, LAYERS = 60, 1500
@@ -69,27 +73,10 @@ def measure_along(
                     if step not in chosen:
                         loop.step(batch)
                         continue
-
-                    def loss(batch: object = batch) -> Tensor:
-                        with autocast(config.cfg.precision, device):
-                            return next(task.losses(batch))[1]  # type: ignore[arg-type]
-
                     meter.arm()
-                    trust = look_at_step(loss, weights, lambda batch=batch: loop.step(batch))  # type: ignore[misc]
-                    by_name = {layer.name: layer for layer in meter.layers}
-                    found.append(
-                        {
-                            "step": step,
-                            "epoch": step / task.steps_per_epoch,
-                            "lr": loop.rates.current(),
-                            "loss": trust.loss,
-                            "loss_after": trust.loss_after,
-                            "trust": trust.trust,
-                            "stable": trust.stable,
-                            "layers": [{**asdict(layer), **by_name[layer.name].record()} for layer in trust.layers],
-                            "biases": [bias.record() for bias in meter.biases],
-                        }
-                    )
+                    seen = _look(loop, batch, weights)
+                    place = {"step": step, "epoch": step / task.steps_per_epoch, "lr": loop.rates.current()}
+                    found.append({**place, **_seen(seen, meter)})
                 if not torch.isfinite(torch.stack([weight.detach().abs().max() for weight in weights.values()])).all():
                     say(f"{config.run_id}: weights are no longer finite after epoch {epoch + 1}")
                     break
@@ -97,3 +84,40 @@ def measure_along(
     record = head(config.run_id, config.identity, task, epochs)
     batch_size = getattr(task, "training", None) and task.training.batch_size  # type: ignore[attr-defined]
     return {**record, "measured": measured(device, time.monotonic() - begun), "batch": batch_size, "steps": found}
+
+
+def _seen(seen: StepTrust, meter: StepMeter) -> Record:
+    """What is kept of a step."""
+    steps = {layer.name: layer.record() for layer in meter.layers}
+    return {
+        "loss": seen.loss,
+        "loss_after": seen.loss_after,
+        "trust": seen.trust,
+        "stable": seen.stable,
+        "layers": [{**asdict(layer), **steps[layer.name]} for layer in seen.layers],
+        "biases": [bias.record() for bias in meter.biases],
+    }
+
+
+def _look(loop: Loop, batch: Batch, weights: Mapping[str, Tensor]) -> StepTrust:
+    """A step of the loop, seen; training goes on as if nobody had looked.
+
+    Dropout draws the same before, in and after the step: the loss is one function of the weights.
+    """
+    device, precision = loop.settings.device, loop.settings.precision
+    before = global_state(device)
+    after: dict[str, Any] = {}
+
+    def loss() -> Tensor:
+        restore_global_state(before, device)
+        with autocast(precision, device):
+            return next(loop.task.losses(batch))[1]
+
+    def take() -> None:
+        restore_global_state(before, device)
+        loop.step(batch)
+        after.update(global_state(device))
+
+    seen = look_at_step(loss, weights, take)
+    restore_global_state(after, device)
+    return seen
