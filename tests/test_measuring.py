@@ -204,6 +204,16 @@ def test_looking_at_steps_does_not_change_the_training(words: list[str]) -> None
     assert [by_step[step["step"]] for step in few] == few
 
 
+def test_dropout_is_the_same_before_and_after_a_step() -> None:
+    """Of a step that is no step, nothing changes."""
+    words = [*SMALL[:2], "task=cifar10_vgg11", "task.network.dropout=0.5", *VGG, "precision=fp32"]
+    record = measure_along(compose([*words, "optim=sgd", "optim.lr=1e-20", "task.epochs=1"]), probes=4)
+    assert len(record["steps"]) == 3
+    for step in record["steps"]:
+        assert step["loss_after"] == step["loss"]
+        assert all(layer["gradient_change"] == 0 for layer in step["layers"])
+
+
 def test_a_task_of_several_networks_is_refused() -> None:
     words = ["task=cifar10_cgan", "task.train_examples=20", "task.generator.width=8", "task.discriminator.width=8"]
     with pytest.raises(ConfigError, match="several networks"):
