@@ -66,7 +66,7 @@ def store(tmp_path: Path) -> Store:
 def script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run one of scripts/ in the repository with a store of the test's own: script("train.py", "seed=1")."""
 
-    def run(name: str, *words: str, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(name: str, *words: str, timeout: float = 300, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, str(ROOT / "scripts" / name), *words],
             cwd=ROOT,
