@@ -1,6 +1,7 @@
 """Definition 6: from below, from above, and by random draws, held against what is known of small classifiers."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -216,9 +217,8 @@ def test_errors_grow_with_the_angle() -> None:
 @pytest.mark.gpu
 @BALANCED
 def test_a_gpu_finds_what_a_cpu_finds(balanced: bool) -> None:
-    solution = small_solutions.perceptron(3, balanced=balanced)
-    there = Solution(solution.network.cuda(), solution.inputs.cuda(), solution.labels.cuda())
-    here = Solution(solution.network.cpu(), solution.inputs, solution.labels)
+    here = small_solutions.perceptron(3, balanced=balanced)
+    there = Solution(deepcopy(here.network).cuda(), here.inputs.cuda(), here.labels.cuda())
     ours, theirs = adversarial_angle(here), adversarial_angle(there)
     assert ours is not None
     assert theirs is not None

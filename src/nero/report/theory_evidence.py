@@ -5,7 +5,7 @@ Records that differ in their seed alone are a group. Embedded data never stands 
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,11 @@ class Evidence:
     @property
     def warning(self) -> str:
         return EMBEDDED if self.embedded else ""
+
+    def of(self, task: str) -> "Evidence":
+        """What there is of one task."""
+        networks, steps = (tuple(g for g in groups if g.task == task) for groups in (self.networks, self.steps))
+        return replace(self, networks=networks, steps=steps)
 
     def title(self, words: str) -> str:
         """Of a figure: says so on its face where the data are embedded."""

@@ -9,16 +9,18 @@ from nero.report.sheets import Printed
 from nero.report.theory_angle_figures import bound_figure, robustness_figure
 from nero.report.theory_balance_table import balance_table
 from nero.report.theory_bound_table import bound_table
-from nero.report.theory_evidence import gather
+from nero.report.theory_evidence import Evidence, gather
 from nero.report.theory_layer_figures import activations_figure, balance_figure
 from nero.report.theory_robustness_table import robustness_table
 from nero.report.theory_step_figures import steps_figure, trust_figure
 from nero.report.theory_steps_table import steps_table
 
 TABLES = (balance_table, steps_table, robustness_table, bound_table)
+BY_TASK = {"theory_balance": (balance_figure, "networks"), "theory_activations": (activations_figure, "activations")}
+"""Figures of which each task has its own, such as theory_balance_mnist_mlp100, and the part of a record that they show."""
+
+
 FIGURES = {
-    "theory_balance": balance_figure,
-    "theory_activations": activations_figure,
     "theory_trust": trust_figure,
     "theory_steps": steps_figure,
     "theory_robustness": robustness_figure,
@@ -35,7 +37,15 @@ def make_tables(folder: Path, store: Path | None = None) -> tuple[Printed, ...]:
 def make_figures(folder: Path) -> dict[str, Figure]:
     """By the names of their files."""
     evidence = gather(folder)
-    return {name: figure(evidence) for name, figure in FIGURES.items()}
+    by_task = {name: figure for of in (_of_tasks(evidence, name) for name in BY_TASK) for name, figure in of.items()}
+    return by_task | {name: figure(evidence) for name, figure in FIGURES.items()}
+
+
+def _of_tasks(evidence: Evidence, name: str) -> dict[str, Figure]:
+    """One for each task that has what it shows; where none has, one that says so."""
+    figure, key = BY_TASK[name]
+    tasks = dict.fromkeys(group.task for group in evidence.networks if group.having(key))
+    return {f"{name}_{task}": figure(evidence.of(task)) for task in tasks} or {name: figure(evidence)}
 
 
 def make(folder: Path, store: Path | None = None) -> tuple[tuple[Printed, ...], dict[str, Figure]]:
