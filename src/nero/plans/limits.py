@@ -10,15 +10,17 @@ from nero.runs.stopping import Limits, moment_after, monotonic_at
 
 
 def moment_of(machine: DictConfig) -> str | None:
-    """As a word that can be handed on. A budget counts from now; a sweep hands its moment to its runs instead."""
+    """As a word that can be handed on: the earlier one where both are given.
+
+    A budget counts from now; a sweep hands its moment to its runs, whose own budgets would end later.
+    """
     deadline, budget = machine.deadline, machine.budget_seconds
     try:
         if isinstance(budget, bool):
             raise TypeError
-        if deadline is not None:
-            monotonic_at(deadline)
-            return str(deadline)
-        return None if budget is None else moment_after(float(budget))
+        moments = [] if budget is None else [moment_after(float(budget))]
+        moments += [] if deadline is None else [str(deadline)]
+        return min(moments, key=monotonic_at, default=None)
     except (TypeError, ValueError):
         raise ConfigError(
             "machine.budget_seconds must be null or a number of seconds, and machine.deadline null or Unix seconds, "

@@ -17,7 +17,7 @@ from nero.report.theory_steps_table import steps_table
 
 TABLES = (balance_table, steps_table, robustness_table, bound_table)
 BY_TASK = {"theory_balance": (balance_figure, "networks"), "theory_activations": (activations_figure, "activations")}
-"""Figures of which each task has its own, such as theory_balance_mnist_mlp100, and the part of a record that they show."""
+"""Figures of which each task has its own (theory_balance_mnist_mlp100), and the part of a record that they show."""
 
 
 FIGURES = {
