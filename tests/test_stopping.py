@@ -54,7 +54,7 @@ def test_unix_seconds_are_a_moment(kind: type) -> None:
         (["machine.budget_seconds=10", "machine.deadline={moment}"], 10),
     ],
 )
-def test_a_run_stops_at_its_sweeps_moment_or_its_own_budget_whichever_is_first(words: list[str], seconds: float) -> None:
+def test_a_run_stops_at_its_sweeps_moment_or_at_its_own_budget(words: list[str], seconds: float) -> None:
     moment = moment_after(30)
     limits = limits_of(compose([word.format(moment=moment) for word in words]).cfg.machine)
     assert limits.deadline - time.monotonic() == pytest.approx(seconds, abs=5)

@@ -19,6 +19,7 @@ LARGE = (4.6, 3.6)
 TALL = (4.6, 4.4)  # with a long legend
 LETTERS_AN_INCH = 13  # of a figure's title
 LETTERS = 44  # of a small panel's title in a line
+LETTERS_OF_TALL = 54
 Draw = Callable[[Axes, Group, str], Iterable[str]]
 """Draws a group in a panel, in a colour, and returns what is to be said of it below the title."""
 
@@ -117,7 +118,7 @@ def by_task(
     figure, axes = empty(evidence, title, -(-len(by_row) // across), across, TALL)
     for panel, (row, of_row) in zip(axes, by_row.items(), strict=False):
         notes = draw(panel, of_row, colours(of_row))
-        style.head(panel, cells.row_text(row), notes)
+        style.head(panel, cells.row_text(row), notes, LETTERS_OF_TALL)
     for spare in axes[len(by_row) :]:
         spare.remove()
     return style.settle(figure)
