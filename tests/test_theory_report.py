@@ -355,7 +355,7 @@ def test_angles_are_marked(figures: dict[str, Figure]) -> None:
     assert sorted(marks["o"]) == pytest.approx([0.05, 0.05, 0.06, 0.07])
     assert sorted(marks["<"]) == [0.002, 0.004, 0.004, 0.004]
     assert "no random angle: Adam" in face(axes)
-    assert "SGD has training errors (3)" in face(axes)
+    assert "training errors (fitted examples alone): SGD 3" in face(axes)
 
 
 def test_the_bound_falls_with_the_angle_and_has_no_mark_where_it_does_not_apply(figures: dict[str, Figure]) -> None:
@@ -367,7 +367,7 @@ def test_the_bound_falls_with_the_angle_and_has_no_mark_where_it_does_not_apply(
     assert all(before >= after for before, after in itertools.pairwise(exact))
     marked = [line.get_color() for line in axes.lines if len(line.get_xdata()) == 1]
     assert style.OPTIMS["sgd"][1] not in marked
-    assert "SGD has training errors (3): the theorem does not apply" in face(axes)
+    assert "training errors (the theorem does not apply): SGD 3" in face(axes)
     assert "guessing among 10 classes" in labels(axes)
 
 

@@ -142,8 +142,10 @@ def _said(groups: Sequence[Group], bound: bool = False) -> Iterator[str]:
             yield f"not drawn, {kind} angle: {', '.join(small)}"
         if without := [name for name, angles in found.items() if not angles]:
             yield f"no {kind} angle: {', '.join(without)}"
+    wrong = []
     for group in groups:
-        errors = [record["robustness"]["errors"] for record in group.records if record["robustness"]["errors"]]
-        if errors:
-            said = "the theorem does not apply" if bound else "the fitted examples alone"
-            yield f"{group.name} has training errors ({', '.join(f'{count:,}' for count in errors)}): {said}"
+        counts = [f"{count:,}" for record in group.records if (count := record["robustness"]["errors"])]
+        wrong += [f"{group.name} {', '.join(counts)}"] if counts else []
+    if wrong:
+        meaning = "the theorem does not apply" if bound else "fitted examples alone"
+        yield f"training errors ({meaning}): {'; '.join(wrong)}"
