@@ -57,6 +57,22 @@ def test_clipping_brings_back_what_is_outside_by_the_shortest_way() -> None:
     inside, outside = turn(centres, direction, 0.2), turn(centres, direction, 0.7)
     assert torch.equal(clip_to_cap(inside, centres, 0.3, False), inside)
     torch.testing.assert_close(clip_to_cap(outside, centres, 0.3, False), turn(centres, direction, 0.3))
+    backwards = turn(centres, direction, 3.0)
+    torch.testing.assert_close(clip_to_cap(backwards, centres, 0.3, False), turn(centres, direction, 0.3))
+    assert torch.equal(clip_to_cap(torch.zeros(1, 3), torch.zeros(1, 3), 0.3, False), torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize("angle", [1e-5, 1e-3, 0.1])
+def test_clipping_is_exact_in_float32(angle: float, balanced: bool) -> None:
+    """Up to what float32 can hold of a row, of which each entry is rounded by some 1e-8 of the row's norm."""
+    centres = rows(0, neurons=50, fan_in=300, balanced=balanced).float()
+    direction = tangent(centres, rows(1, neurons=50, fan_in=300).float(), balanced)
+    for by in (0.98, 1.02, 10):
+        clipped = clip_to_cap(turn(centres, direction, by * angle), centres, angle, balanced)
+        torch.testing.assert_close(
+            turning_angles(centres, clipped), torch.full((50,), min(by, 1) * angle).double(), rtol=5e-3, atol=1e-7
+        )
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 10, 782, 4606])

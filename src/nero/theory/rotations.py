@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nero.theory.steps import turning_angles
-
 
 def sphere_dim(fan_in: int, centred: bool) -> int:
     """Of the sphere that a neuron of this fan-in turns on; S^(d-2) for a balanced one (Section 8)."""
@@ -41,8 +39,13 @@ def turn(rows: Tensor, directions: Tensor, angle: Tensor | float) -> Tensor:
 
 def clip_to_cap(rows: Tensor, centres: Tensor, angle: float, centred: bool) -> Tensor:
     """The nearest rows within an angle of their centres, which have the same norms."""
-    within = (turning_angles(rows, centres) <= angle).unsqueeze(-1)
-    return torch.where(within, rows, turn(centres, tangent(centres, rows, centred), angle))
+    # By what rows have moved, which is known to all digits however small it is: rows themselves are nearly the centres.
+    moved = rows - centres
+    across = tangent(centres, moved, centred)
+    size = centres.norm(dim=-1, keepdim=True)
+    along = size + (moved * centres).sum(-1, keepdim=True) / torch.where(size > 0, size, 1)
+    within = torch.atan2(across.norm(dim=-1, keepdim=True), along) <= angle
+    return torch.where(within, rows, turn(centres, across, angle))
 
 
 def turn_at_random(
