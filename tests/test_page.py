@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import theory_records
 from fake_runs import FID, cells_of, fill, loaded, plausible, write_run
 from image_files import encoded, picture
 from nero.report import catalogue, page, page_runs
@@ -95,6 +96,17 @@ def test_the_navigation_leads_to_every_section_and_ids_are_used_once(store: Stor
     assert [href.removeprefix("#") for href in inner] == ["content", *sections]
     names = re.findall(r'<a href="#[^"]*">([^<]*)</a>', build(store, tmp_path / "out", "table1", "mnist", "checks"))
     assert len(names) == len(set(names))
+
+
+def test_what_was_measured_of_the_theory_is_there_with_links_to_its_runs(store: Store, tmp_path: Path) -> None:
+    run = write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
+    record = theory_records.network_record(robust=theory_records.robustness()) | {"run_id": run.run_id}
+    theory_records.write_all(tmp_path / "out" / "theory", [record])
+    text = build(store, tmp_path / "out", "mnist")
+    sections = [attributes["id"] for tag, attributes in Tags(text).tags if tag == "section"]
+    theory = ["theory_balance", "theory_steps", "theory_robustness", "theory_bound"]
+    assert sections == ["mnist", "sensitivity", "costs", *theory, "figure3", "runs"]
+    assert f'href="#run={run.run_id}"' in text.partition('id="theory_robustness"')[2]
 
 
 def test_nothing_is_asked_of_a_network(store: Store, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from nero.report.catalogue import Evidence
 from nero.report.sheets import Printed
 from nero.report.table_formats import print_table
 from nero.report.tables import Table
+from nero.report.theory_report import make_tables
 from nero.runs.store import Store
 
 PAGE = Path("report.html")
@@ -51,6 +52,12 @@ class Report:
         """By experiment and name."""
         return {each.experiment.name: catalogue.make_figures(each) for each in self.experiments}
 
+    @cached_property
+    def theory(self) -> tuple[Printed, ...]:
+        """What was measured of the theory, where there are records; `scripts/theory.py report` writes its files."""
+        records = self.out / "theory"
+        return make_tables(records, self.store.root) if records.is_dir() else ()
+
     def texts(self, evidence: Evidence) -> dict[Path, bytes]:
         """All that is told of an experiment in words and numbers."""
         table = files.table_files(self.printed[evidence.experiment.name], self._runs)
@@ -74,7 +81,7 @@ class Report:
         contents = page.Contents(
             title=TITLE,
             lead=LEAD_EMBEDDED if embedded else LEAD,
-            tables=[*self.printed.values(), *self.overviews],
+            tables=[*self.printed.values(), *self.overviews, *self.theory],
             figures={name: every[name] for name in sorted(every, key=_papers_first) if name not in pictures},
             states=catalogue.sampled(self.experiments),
             store=self.store,

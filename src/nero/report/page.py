@@ -21,7 +21,15 @@ from nero.runs.store import Store
 
 FILES = resources.files("nero.report") / "page_files"
 
-NAMES = {"mnist": "MNIST", "imagenet": "ImageNet", "sensitivity": "Learning rates"}
+NAMES = {
+    "mnist": "MNIST",
+    "imagenet": "ImageNet",
+    "sensitivity": "Learning rates",
+    "theory_balance": "Balance",
+    "theory_steps": "Steps",
+    "theory_robustness": "Robustness",
+    "theory_bound": "The bound",
+}
 """How the navigation calls tables that are no Table of the paper's, where that is not the name of their files."""
 
 RUNS = '<section id="runs" class="runs"><h2>All runs</h2><div class="browser"></div></section>'
