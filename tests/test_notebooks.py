@@ -89,7 +89,7 @@ def test_the_theory_is_checked_on_small_networks_and_shown_of_trained_ones() -> 
     """What it says of the small ones is asserted in its cells; without records its tables and figures say so."""
     assert sum("assert " in cell.source for cell in read("theory").cells if cell.cell_type == "code") >= 8
     shown = executed("theory")
-    assert images(shown) == 6
+    assert images(shown) == len(list((ROOT / "results" / "figures").glob("theory_*.png"))) >= 6
     parts = ("Balanced networks", "deep relative trust", "Angular robustness", "The generalisation bound")
     assert all(words in markdown(shown) for words in parts)
 
