@@ -10,7 +10,8 @@
     python scripts/theory.py report                             results/tables/theory_*, results/figures/theory_*
     python scripts/theory.py report --check                     whether these are what the records give; writes nothing
 
-A run is measured once: its record is kept in results/theory, and --again takes it anew. RUN is a run's directory or id.
+A run is measured once it has ended: its record is kept in results/theory, and --again takes it anew. One that was
+measured under way is measured again. RUN is a run's directory or id.
 Exit status: 0; 1 when something could not be measured, or differs under --check; 2 for what makes no sense.
 """
 
@@ -132,7 +133,7 @@ def _each(
     unusable: type[Exception] | tuple[()],
 ) -> int:
     """Measure one after the other; each is kept as soon as it is there, and one that fails does not stop the rest."""
-    there = {record["run_id"] for record in records.read(kind, options.records)}
+    there = {record["run_id"] for record in records.read(kind, options.records) if records.is_whole(kind, record)}
     failed = 0
     for number, (name, measure) in enumerate(work.items(), 1):
         run_id = Path(name).name

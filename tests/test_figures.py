@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -234,6 +235,20 @@ def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> No
 
 
 @pytest.mark.slow
+def test_a_font_of_the_system_does_not_replace_matplotlibs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    (tmp_path / own.name).write_bytes(own.read_bytes())
+    fonts = font_manager.fontManager
+    monkeypatch.setattr(fonts, "ttflist", [])
+    fonts.addfont(tmp_path / own.name)
+    assert Path(font_manager.findfont("DejaVu Sans")) == tmp_path / own.name
+    style.own_font_first.cache_clear()
+    with style.house_style():
+        assert Path(font_manager.findfont("DejaVu Sans")) == own.resolve()
+    assert len(fonts.ttflist) > 1, "the system's fonts stay usable"
+    style.own_font_first.cache_clear()  # the list is put back
+
+
 def test_bytes_do_not_depend_on_the_process(tmp_path: Path) -> None:
     program = (
         "import hashlib; from nero.report import catalogue, files; from nero.runs.store import Store;"

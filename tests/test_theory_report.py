@@ -23,7 +23,7 @@ from nero.report.theory_bound_table import error_words
 from nero.report.theory_evidence import gather
 from nero.report.theory_layer_figures import activations_figure
 from nero.report.theory_numbers import percentile, short, span
-from nero.report.theory_report import make, make_figures, make_tables, theory_files, theory_texts
+from nero.report.theory_report import FIGURES, make, make_figures, make_tables, theory_files, theory_texts
 from nero.report.theory_step_figures import by_step
 from nero.theory.pac_bayes import Bound
 from read_figures import bands, face, labels, lines
@@ -298,15 +298,16 @@ def test_figures_have_a_panel_or_a_row_for_each_task(figures: dict[str, Figure])
     counts = {name: len(figure.axes) for name, figure in figures.items()}
     assert counts == {
         "theory_balance_cifar10_cgan": 4,  # two for each network
-        "theory_balance_spirals": 2,
         "theory_balance_mnist_mlp100": 4,  # of two depths
+        "theory_balance_spirals": 2,
+        "theory_activations_mnist_mlp100": 8,  # four for each depth
         "theory_activations_spirals": 4,
-        "theory_activations_mnist_mlp100": 8,
         "theory_trust": 3,
         "theory_steps": 3,
         "theory_robustness": 3,
         "theory_bound": 3,
     }
+    assert list(counts)[-len(FIGURES) :] == list(FIGURES), "those of all tasks come last, in their order"
 
 
 def test_the_balance_of_layers_is_drawn_with_its_spread(figures: dict[str, Figure]) -> None:

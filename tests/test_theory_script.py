@@ -45,6 +45,20 @@ def test_a_run_is_measured_once_and_one_that_cannot_be_does_not_stop_the_rest(
     assert path.stat().st_mtime_ns > before
 
 
+def test_a_run_that_was_measured_under_way_is_measured_again(
+    script: ModuleType, runs: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    store, first, _ = runs
+    measure = ["measure", first, "--store", str(store), "--records", str(tmp_path), "--device", "cpu"]
+    measure += ["--without", "robustness"]
+    assert script.main(measure) == 0
+    path = tmp_path / "networks" / f"{first}.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | {"epochs_done": 0.4}))
+    assert script.main(measure) == 0
+    assert json.loads(path.read_text())["epochs_done"] == whole["epochs"] == 1
+
+
 def test_tables_and_figures_are_made_of_records_and_checked(
     script: ModuleType, runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

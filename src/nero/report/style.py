@@ -5,9 +5,12 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
@@ -73,10 +76,26 @@ NO_DATES = {
 @contextmanager
 def house_style() -> Iterator[None]:
     """Also a decorator. Starts from matplotlib's defaults, so that a reader's own matplotlibrc changes nothing."""
+    own_font_first()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(RC)
         yield
+
+
+@cache
+def own_font_first() -> None:
+    """Have matplotlib draw with the font it comes with.
+
+    A system may have another version of it, whose glyphs have other numbers, and so figures other bytes; of fonts that
+    fit alike matplotlib takes the first.
+    """
+    fonts = font_manager.fontManager
+    others = list(fonts.ttflist)
+    fonts.ttflist.clear()
+    for path in sorted(Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")):
+        fonts.addfont(path)
+    fonts.ttflist.extend(others)
 
 
 def name(optim: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from nero.report.sheet_csv import exact
 from nero.report.sheets import Line, Printed, Sheet, Text, row_label
-from nero.report.theory_evidence import Evidence, Group, absent, arithmetic, rows
+from nero.report.theory_evidence import LINKS, Evidence, Group, absent, arithmetic, rows
 from nero.report.theory_numbers import known, median, share_text, short, span
 from nero.theory.records import NETWORKS
 
@@ -61,7 +61,7 @@ def balance_table(evidence: Evidence) -> Printed:
                 lines.append([first, *_line(evidence, group, network, start, end)])
                 records.append({**group.head(evidence.embedded), "network": network, **_numbers(start, end)})
         blocks.append(lines)
-    notes = f"{NOTES} {arithmetic(evidence.networks)}" if blocks else absent(NETWORKS)
+    notes = f"{NOTES} {LINKS} {arithmetic(evidence.networks)}" if blocks else absent(NETWORKS)
     return Printed(NAME, TITLE, Sheet(HEADS, blocks, 3), notes, tuple(records), evidence.warning)
 
 

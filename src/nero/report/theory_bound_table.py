@@ -7,7 +7,7 @@ from nero.report import cells
 from nero.report.sheet_csv import exact
 from nero.report.sheets import Line, Printed, Sheet, Text, row_label
 from nero.report.theory_bounds import CAPS, DELTA, ERROR, AtAngle, Case, at_angles
-from nero.report.theory_evidence import Evidence, Group, absent, rows, unmeasured
+from nero.report.theory_evidence import LINKS, Evidence, Group, absent, rows, unmeasured
 from nero.report.theory_numbers import short
 from nero.report.theory_robustness_table import NOTHING, angle
 from nero.theory.pac_bayes import Bound
@@ -68,7 +68,7 @@ def bound_table(evidence: Evidence) -> Printed:
                     lines.append([row_label(task, variant) if not lines else Text(""), *line])
                 records += _records(evidence, group, record)
         blocks.append(lines)
-    notes = " ".join([NOTES, *_remarks(measured)]) if blocks else absent(NETWORKS)
+    notes = " ".join([NOTES, LINKS, *_remarks(measured)]) if blocks else absent(NETWORKS)
     if without := unmeasured(evidence.networks, "robustness"):
         notes += f" Not measured: {without}."
     return Printed(NAME, TITLE, Sheet(HEADS, blocks, 2), notes, tuple(records), evidence.warning)

@@ -21,6 +21,7 @@ from nero.theory import records
 from nero.theory.records import Record
 
 MAKE = "`make theory` measures trained runs and writes such records"
+LINKS = "A link leads to the run of these settings in the store, of which the measured network may be another training."
 TARGET = "_target_"
 
 

@@ -19,7 +19,6 @@ TABLES = (balance_table, steps_table, robustness_table, bound_table)
 BY_TASK = {"theory_balance": (balance_figure, "networks"), "theory_activations": (activations_figure, "activations")}
 """Figures of which each task has its own (theory_balance_mnist_mlp100), and the part of a record that they show."""
 
-
 FIGURES = {
     "theory_trust": trust_figure,
     "theory_steps": steps_figure,
@@ -37,8 +36,10 @@ def make_tables(folder: Path, store: Path | None = None) -> tuple[Printed, ...]:
 def make_figures(folder: Path) -> dict[str, Figure]:
     """By the names of their files."""
     evidence = gather(folder)
-    by_task = {name: figure for of in (_of_tasks(evidence, name) for name in BY_TASK) for name, figure in of.items()}
-    return by_task | {name: figure(evidence) for name, figure in FIGURES.items()}
+    made: dict[str, Figure] = {}
+    for name in BY_TASK:
+        made |= _of_tasks(evidence, name)
+    return made | {name: figure(evidence) for name, figure in FIGURES.items()}
 
 
 def _of_tasks(evidence: Evidence, name: str) -> dict[str, Figure]:

@@ -6,7 +6,7 @@ from typing import Any
 from nero.report import cells
 from nero.report.sheet_csv import exact
 from nero.report.sheets import Line, Printed, Sheet, Text, row_label
-from nero.report.theory_evidence import Evidence, Group, absent, arithmetic, rows, unmeasured
+from nero.report.theory_evidence import LINKS, Evidence, Group, absent, arithmetic, rows, unmeasured
 from nero.report.theory_numbers import known, mean, seeds_text
 from nero.report.units import number, scale
 from nero.theory.records import NETWORKS, Record
@@ -50,7 +50,7 @@ def robustness_table(evidence: Evidence) -> Printed:
             lines.append([row_label(task, variant) if not lines else Text(""), *_line(evidence, group)])
             records.append({**group.head(evidence.embedded), **_numbers(group)})
         blocks.append(lines)
-    notes = " ".join([NOTES, *_settings(measured), arithmetic(measured)]) if blocks else absent(NETWORKS)
+    notes = " ".join([NOTES, LINKS, *_settings(measured), arithmetic(measured)]) if blocks else absent(NETWORKS)
     if without := unmeasured(evidence.networks, "robustness"):
         notes += f" Not measured: {without}."
     return Printed(NAME, TITLE, Sheet(HEADS, blocks, 2), notes, tuple(records), evidence.warning)

@@ -37,6 +37,11 @@ def read(kind: str, folder: Path) -> list[Record]:
     return [_parse(path) for path in sorted((folder / _known(kind)).glob("*.json"))]
 
 
+def is_whole(kind: str, record: Record) -> bool:
+    """Whether it is of all that there is to measure: steps are of as many epochs as were asked for."""
+    return kind == STEPS or record["epochs_done"] >= record["epochs"]
+
+
 def _parse(path: Path) -> Record:
     try:
         record = json.loads(path.read_text())

@@ -39,13 +39,10 @@ def turn(rows: Tensor, directions: Tensor, angle: Tensor | float) -> Tensor:
 
 def clip_to_cap(rows: Tensor, centres: Tensor, angle: float, centred: bool) -> Tensor:
     """The nearest rows within an angle of their centres, which have the same norms."""
-    # By what rows have moved, which is known to all digits however small it is: rows themselves are nearly the centres.
-    moved = rows - centres
-    across = tangent(centres, moved, centred)
-    size = centres.norm(dim=-1, keepdim=True)
-    along = size + (moved * centres).sum(-1, keepdim=True) / torch.where(size > 0, size, 1)
-    within = torch.atan2(across.norm(dim=-1, keepdim=True), along) <= angle
-    return torch.where(within, rows, turn(centres, across, angle))
+    # By the chord, of which all digits are known however short it is: rows themselves are nearly the centres.
+    chord = rows - centres
+    within = chord.norm(dim=-1, keepdim=True) <= 2 * math.sin(angle / 2) * centres.norm(dim=-1, keepdim=True)
+    return torch.where(within, rows, turn(centres, tangent(centres, chord, centred), angle))
 
 
 def turn_at_random(
