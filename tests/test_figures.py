@@ -242,11 +242,11 @@ def test_a_font_of_the_system_does_not_replace_matplotlibs_own(tmp_path: Path, m
     monkeypatch.setattr(fonts, "ttflist", [])
     fonts.addfont(tmp_path / own.name)
     assert Path(font_manager.findfont("DejaVu Sans")) == tmp_path / own.name
-    style.own_font_first.cache_clear()
+    style.own_fonts_first.cache_clear()
     with style.house_style():
         assert Path(font_manager.findfont("DejaVu Sans")) == own.resolve()
     assert len(fonts.ttflist) > 1, "the system's fonts stay usable"
-    style.own_font_first.cache_clear()  # the list is put back
+    style.own_fonts_first.cache_clear()  # the list is put back
 
 
 def test_bytes_do_not_depend_on_the_process(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from nero.report.theory_bound_table import error_words
 from nero.report.theory_evidence import gather
 from nero.report.theory_layer_figures import activations_figure
 from nero.report.theory_numbers import percentile, short, span
+from nero.report.theory_panels import SignedPowers
 from nero.report.theory_report import FIGURES, make, make_figures, make_tables, theory_files, theory_texts
 from nero.report.theory_step_figures import by_step
 from nero.theory.pac_bayes import Bound
@@ -325,6 +326,24 @@ def test_activations_stand_against_what_was_predicted(figures: dict[str, Figure]
     assert lines(axes)["Nero"][:, 1].tolist() == pytest.approx([1.5**place for place in range(6)])
     assert lines(axes, ":")["Nero"][:, 1].tolist() == pytest.approx([0.5**place for place in range(6)])
     assert "not measured: mnist_mlp100 (LAMB)" in str(figure.get_suptitle())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (-1.5, 20.0, [-1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10]),
+        (-2e33, 3e20, [-1e33, -1e25, -1e17, -1e9, 0, 1e9, 1e17]),
+        (0.0, 0.001, [0]),
+    ],
+)
+def test_ticks_of_both_signs_are_few_on_a_scale_of_any_length(low: float, high: float, ticks: list[float]) -> None:
+    assert SignedPowers(0.01).tick_values(low, high) == pytest.approx(ticks)
+
+
+def test_the_epochs_of_a_training_under_way_are_rounded(tmp_path: Path) -> None:
+    folder = made.write_all(tmp_path, [made.network_record() | {"epochs_done": 94.327, "epochs": 120}])
+    [group] = gather(folder).networks
+    assert group.epochs == "94.3 of 120"
 
 
 def test_trust_is_drawn_against_the_step(figures: dict[str, Figure]) -> None:

@@ -76,7 +76,7 @@ NO_DATES = {
 @contextmanager
 def house_style() -> Iterator[None]:
     """Also a decorator. Starts from matplotlib's defaults, so that a reader's own matplotlibrc changes nothing."""
-    own_font_first()
+    own_fonts_first()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(RC)
@@ -84,16 +84,16 @@ def house_style() -> Iterator[None]:
 
 
 @cache
-def own_font_first() -> None:
-    """Have matplotlib draw with the font it comes with.
+def own_fonts_first() -> None:
+    """Have matplotlib draw with the fonts it comes with.
 
-    A system may have another version of it, whose glyphs have other numbers, and so figures other bytes; of fonts that
+    A system may have other versions of them, whose glyphs have other numbers, and so figures other bytes; of fonts that
     fit alike matplotlib takes the first.
     """
     fonts = font_manager.fontManager
     others = list(fonts.ttflist)
     fonts.ttflist.clear()
-    for path in sorted(Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")):
+    for path in sorted(Path(matplotlib.get_data_path(), "fonts", "ttf").glob("*.ttf")):
         fonts.addfont(path)
     fonts.ttflist.extend(others)
 

@@ -54,7 +54,8 @@ class Group:
     @property
     def epochs(self) -> str:
         """Such as "50 of 50"; of seeds that came differently far, each of them."""
-        return ", ".join(dict.fromkeys(f"{record['epochs_done']:g} of {record['epochs']:g}" for record in self.records))
+        said = (f"{round(record['epochs_done'], 1):g} of {record['epochs']:g}" for record in self.records)
+        return ", ".join(dict.fromkeys(said))
 
     def head(self, embedded: bool) -> dict[str, str]:
         """The first columns of a line of any CSV."""

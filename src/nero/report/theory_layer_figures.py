@@ -14,13 +14,27 @@ from nero.report.recorded import record
 from nero.report.theory_balance_table import networks
 from nero.report.theory_evidence import Evidence, Group, absent, rows, unmeasured
 from nero.report.theory_numbers import known, mean
-from nero.report.theory_panels import LETTERS, SMALL, band, colours, empty, log_axis, nothing, one_scale, positive
+from nero.report.theory_panels import (
+    LETTERS,
+    SMALL,
+    SignedPowers,
+    band,
+    colours,
+    empty,
+    log_axis,
+    nothing,
+    one_scale,
+    positive,
+)
 from nero.theory.records import NETWORKS
 
 BALANCE = "Neurons of each layer (Definition 1): median and 5th to 95th percentile"
 ACTIVATIONS = "Outputs of each layer (Section 3.1): median and 5th to 95th percentile of its neurons"
 FLOOR = 1e-9
 """Where a lean that is smaller is drawn: float32 knows no difference there."""
+
+LINEAR = 0.01
+"""Up to where the axis of means, which have both signs, is linear."""
 
 Layers = Sequence[Mapping[str, Any]]
 
@@ -126,7 +140,8 @@ def _draw_activations(axes: Axes, groups: Sequence[Group], quantity: str, when: 
         axes.set_yscale("log")
         log_axis(axes.yaxis)
     else:
-        axes.set_yscale("symlog", linthresh=0.01)
+        axes.set_yscale("symlog", linthresh=LINEAR)
+        axes.yaxis.set_major_locator(SignedPowers(LINEAR))
     axes.set(xlabel="layer", ylabel=f"{quantity} of a neuron's output")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return [f"missing: {', '.join(missing)}"] if missing else []

@@ -1,5 +1,6 @@
 """What the theory's figures have in common: lines with bands over groups of records, panels by task and optimiser."""
 
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -7,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import Locator, LogFormatter
 
 from nero.report import cells, style
 from nero.report.recorded import Series, record
@@ -151,3 +152,23 @@ class _Plain(LogFormatter):
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:g}" if super().__call__(x, pos) else ""
+
+
+class SignedPowers(Locator):
+    """Ticks at 0 and at powers of ten of either sign, for a scale that is linear about zero; few, so none touch."""
+
+    MOST = 5
+
+    def __init__(self, linear: float) -> None:
+        self.least = round(math.log10(linear))
+
+    def __call__(self) -> Sequence[float]:
+        assert self.axis is not None  # it is asked by its axis
+        return self.tick_values(*self.axis.get_view_interval())
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        reach = max(-vmin, vmax, 10.0**self.least)
+        powers = range(math.floor(math.log10(reach)), self.least - 1, -1)
+        every = math.ceil(len(powers) / self.MOST)
+        values = [10.0**power for power in powers[::every] if every == 1 or power - self.least > every / 2]
+        return [value for value in (*(-value for value in values), 0.0, *reversed(values)) if vmin <= value <= vmax]
