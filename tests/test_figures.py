@@ -234,7 +234,6 @@ def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> No
     assert not any(word in one for word in (b"CreationDate", b"<dc:date>", b"Matplotlib v", b"Software"))
 
 
-@pytest.mark.slow
 def test_a_font_of_the_system_does_not_replace_matplotlibs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
     (tmp_path / own.name).write_bytes(own.read_bytes())
@@ -249,6 +248,7 @@ def test_a_font_of_the_system_does_not_replace_matplotlibs_own(tmp_path: Path, m
     style.own_fonts_first.cache_clear()  # the list is put back
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_the_process(tmp_path: Path) -> None:
     program = (
         "import hashlib; from nero.report import catalogue, files; from nero.runs.store import Store;"

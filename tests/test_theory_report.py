@@ -20,7 +20,7 @@ from nero.report.sheets import Printed
 from nero.report.table_formats import EMBEDDED
 from nero.report.theory_angle_figures import bound_figure, robustness_figure
 from nero.report.theory_bound_table import error_words
-from nero.report.theory_evidence import gather
+from nero.report.theory_evidence import arithmetic, gather
 from nero.report.theory_layer_figures import activations_figure
 from nero.report.theory_numbers import percentile, short, span
 from nero.report.theory_panels import SignedPowers
@@ -112,6 +112,13 @@ def test_arithmetic_tells_records_apart_where_it_differs(tmp_path: Path) -> None
     steps = [{**made.step_record(), "precision": "fp32"}]
     [group] = gather(made.write_all(tmp_path / "other", records[:1], steps)).steps
     assert group.variant == (), "steps are measured in float32 and stand in tables of their own"
+
+
+def test_arithmetic_is_said_so_that_names_with_commas_stay_apart(tmp_path: Path) -> None:
+    records = [made.network_record(task="spirals", seed=seed, settings={"arms": seed}) for seed in (0, 1)]
+    records.append(made.network_record() | {"precision": "bf16"})
+    groups = gather(made.write_all(tmp_path, records)).networks
+    assert arithmetic(groups) == "Trained in bf16 (mnist_mlp100), TF32 (spirals, arms = 0; spirals, arms = 1)."
 
 
 def test_embedded_data_do_not_stand_beside_real_ones(tmp_path: Path) -> None:

@@ -149,8 +149,8 @@ def arithmetic(groups: Sequence[Group]) -> str:
             found.setdefault(style.PRECISIONS.get(precision, precision), {})[cells.row_text(group.row)] = None
     if len(found) == 1:
         return f"Trained in {next(iter(found))}."
-    said = [f"{name} ({', '.join(of)})" for name, of in found.items()]
-    return f"Trained in {'; '.join(said)}."
+    said = [f"{name} ({'; '.join(of)})" for name, of in found.items()]
+    return f"Trained in {', '.join(said)}."
 
 
 def _groups(found: Sequence[Record]) -> tuple[Group, ...]:

@@ -155,7 +155,10 @@ class _Plain(LogFormatter):
 
 
 class SignedPowers(Locator):
-    """Ticks at 0 and at powers of ten of either sign, for a scale that is linear about zero; few, so none touch."""
+    """Ticks at 0 and at powers of ten of either sign, for a scale that is linear about zero; few, so none touch.
+
+    matplotlib's own always has the ends of the linear part, which on a long scale lie over the zero.
+    """
 
     MOST = 5
 
