@@ -28,7 +28,7 @@ from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ConfigError, compose
 from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words, versions
-from nero.tasks.cgan import ConditionalGAN
+from nero.tasks.cgan import PLAIN, ConditionalGAN
 from nero.tasks.fid_of_images import NoJudge
 from nero.train import build_task, choose_device, device_name
 
@@ -70,7 +70,7 @@ def _lines(repeats: int, words: list[str]) -> Iterator[str]:
     torch.backends.cudnn.benchmark = True
     task = build_task(config, device)
     assert isinstance(task, ConditionalGAN)
-    judge = task.judge
+    judge = task.judges[PLAIN]
     if isinstance(judge, NoJudge):
         raise NoFID("; ".join(task.remarks))
     judge.folder = None  # measured is what a run without kept statistics does

@@ -4,13 +4,11 @@
     python scripts/sample.py RUN
     python scripts/sample.py RUN --out frogs.png --classes 6 --rows 10 --columns 10 --scale 4 --seed 1
     python scripts/sample.py RUN --fid                 from the training and the test images; minutes without a GPU
-    python scripts/sample.py RUN --fid --stretched     the same as the authors' code took it
 
 RUN is the directory of a run that kept its checkpoint, or its id. The picture has a row for each draw of z and a column
 for each class, in order of their numbers; with --columns, so many columns for all classes in turn. The suffix of --out
-says the format. FID is of as many samples as there are test images, with their labels; --stretched takes it of images
-each stretched to the full range of greys, which the authors' code did to the real and the generated ones. On a CPU the
-same seed gives the same images.
+says the format. FID is of as many samples as there are test images, with their labels: plain, and as the code that the
+authors released measures it. On a CPU the same seed gives the same images.
 """
 
 import argparse
@@ -42,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(trained.describe(), file=sys.stderr)
         _picture(trained, options).save(options.out)
         print(options.out)
-        if options.fid or options.stretched:
+        if options.fid:
             for name, value in _distances(trained, options).items():
                 print(f"{name} {value:.4f}")
     except (ValueError, OSError) as error:
@@ -66,10 +64,10 @@ def _picture(trained: Trained[ConditionalGAN], options: argparse.Namespace) -> I
 
 def _distances(trained: Trained[ConditionalGAN], options: argparse.Namespace) -> dict[str, float]:
     task = trained.task
-    if isinstance(task.judge, NoJudge):
+    if any(isinstance(judge, NoJudge) for judge in task.judges.values()):
         raise Unusable("; ".join(task.remarks))
-    judge = task.judge.of_stretched_images() if options.stretched else task.judge
-    return judge.distances(_samples(trained, task.labels, options.seed))
+    samples = _samples(trained, task.labels, options.seed)
+    return {name: value for judge in task.judges.values() for name, value in judge.distances(samples).items()}
 
 
 def _samples(trained: Trained[ConditionalGAN], labels: Tensor, seed: int) -> list[Tensor]:
@@ -89,7 +87,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scale", type=whole(1), default=1, metavar="N", help="enlarge by (default: %(default)s)")
     parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of z (default: %(default)s)")
     parser.add_argument("--fid", action="store_true", help="measure FID")
-    parser.add_argument("--stretched", action="store_true", help="measure FID of images with contrasts stretched")
     return parser
 
 

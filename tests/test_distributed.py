@@ -77,7 +77,7 @@ def state_of(run: RunDirectory) -> dict[str, Any]:
 
 def weights(run: RunDirectory) -> Tensor:
     """All of them, and the running statistics."""
-    return torch.cat([value.double().flatten() for value in state_of(run)["networks"]["network"].values()])
+    return torch.cat([value.double().cpu().flatten() for value in state_of(run)["networks"]["network"].values()])
 
 
 def carry_out(store: Path, data: Path, words: tuple[str, ...], status: str = "done") -> None:

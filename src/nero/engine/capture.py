@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch.optim import Optimizer
@@ -48,6 +49,12 @@ def nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """One for all captures of a process: cuBLAS keeps a workspace of tens of megabytes for every stream it has seen."""
+    return torch.cuda.Stream(device)
+
+
 @dataclass
 class _Shape:
     inputs: Batch  # what the graph reads
@@ -65,7 +72,7 @@ class CapturedStep:
     def __init__(self, step: Callable[[Batch], None]) -> None:
         self.step = step
         self.shapes: dict[tuple[object, ...], _Shape] = {}
-        self.stream = torch.cuda.Stream()
+        self.stream = _side_stream(torch.cuda.current_device())
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, batch: Batch) -> None:

@@ -29,11 +29,12 @@ RUNNING = 0.001
 class Generator(nn.Module):
     """Takes z [N, 80] and class numbers [N], gives images [N, 3, 32, 32] with pixels from -1 to 1.
 
-    width:  channels of the last block; 64 is the paper's
-    rows:   of the table of classes
+    width:          channels of the last block; 64 is the paper's
+    rows:           of the table of classes
+    norm_bias_std:  of the normal distribution that the last batch norm's biases start from; 0 starts them at zero
     """
 
-    def __init__(self, width: int = 64, rows: int = 1000) -> None:
+    def __init__(self, width: int = 64, rows: int = 1000, norm_bias_std: float = 0.0) -> None:
         super().__init__()
         self.first_channels, self.rows = 4 * width, rows
         self.embedding = Linear(rows, EMBEDDING)
@@ -44,6 +45,8 @@ class Generator(nn.Module):
         self.block3 = UpBlock(2 * width, width)
         self.norm = nn.BatchNorm2d(width)
         self.last = Convolution(width, 3, kernel=3)
+        if norm_bias_std:
+            nn.init.normal_(self.norm.bias, std=norm_bias_std)
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
         first, *chunks = z.split(CHUNK, dim=1)

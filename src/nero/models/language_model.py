@@ -18,6 +18,7 @@ class LanguageModel(nn.Module):
     width:       of the features; a head has `width / heads`
     inner:       width of the hidden layer of each feed-forward part
     longest:     most positions that it can see
+    copy_layers: whether all layers start with the weights of the first, as nn.TransformerEncoder's do
 
     With the paper's settings 19 tensors: an embedding, two layers of eight, output weights and bias, not tied.
     """
@@ -33,6 +34,7 @@ class LanguageModel(nn.Module):
         inner: int = 200,
         dropout: float = 0.2,
         longest: int = 512,
+        copy_layers: bool = False,
     ) -> None:
         super().__init__()
         if width % heads:
@@ -45,6 +47,10 @@ class LanguageModel(nn.Module):
         nn.init.uniform_(self.embedding.weight, -START, START)
         nn.init.uniform_(self.output.weight, -START, START)
         nn.init.zeros_(self.output.bias)
+        if copy_layers:
+            first, *others = self.layers
+            for layer in others:
+                layer.load_state_dict(first.state_dict())
 
     def forward(self, tokens: Tensor) -> Tensor:
         batch, length = tokens.shape

@@ -12,13 +12,15 @@ BLOCKS = (2, 2, 2, 2)
 class ResNet18(nn.Module):
     """Takes [N, 3, 32, 32], gives [N, classes].
 
-    width:    filters of the first stage; 64 is the paper's
-    fan_out:  whether convolutions start from Kaiming's normal distribution by fan-out, as torchvision's do, and not
-              from torch's default, whose weights are less than half as large; steps of SGD then turn them less
+    width:      filters of the first stage; 64 is the paper's
+    fan_out:    whether convolutions start from Kaiming's normal distribution by fan-out, as the paper's do, and not from
+                torch's default, whose weights are less than half as large in most layers
+    stem_relu:  whether a ReLU follows the stem's batch norm; the paper's network has none
     """
 
-    def __init__(self, classes: int = 10, width: int = 64, fan_out: bool = False) -> None:
+    def __init__(self, classes: int = 10, width: int = 64, fan_out: bool = False, stem_relu: bool = True) -> None:
         super().__init__()
+        self.stem_relu = stem_relu
         self.stem = nn.Conv2d(3, width, kernel_size=3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
         blocks, channels = [], width
@@ -33,7 +35,9 @@ class ResNet18(nn.Module):
             kaiming_by_fan_out_(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu_(self.norm(self.stem(x)))
+        x = self.norm(self.stem(x))
+        if self.stem_relu:
+            x = F.relu_(x)
         return self.head(self.blocks(x).mean(dim=(2, 3)))
 
 

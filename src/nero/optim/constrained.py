@@ -18,17 +18,24 @@ def constrained(
     lr: float | Tensor,
     mean: bool = True,
     norm: bool = True,
+    project_at_start: bool = True,
     **settings: Any,
 ) -> Optimizer:
-    """The optimiser `base(params, lr=lr, **settings)`, projecting every neuron now and after each step.
+    """The optimiser `base(params, lr=lr, **settings)`, projecting every neuron at construction and after each step.
 
-    `mean` and `norm` are the two halves of Nero's projection. `params` may be whatever torch's optimisers take:
-    tensors, (name, tensor) pairs or groups; `base` is an optimiser class, or one with some settings given, as Hydra's
-    `_partial_: true` makes it. A copy or a pickle of the optimiser projects as well.
+    params:            whatever torch's optimisers take: tensors, (name, tensor) pairs or groups
+    base:              an optimiser class, or one with some settings given, as Hydra's `_partial_: true` makes it
+    mean, norm:        the two halves of Nero's projection
+    project_at_start:  False projects after each step only, as the paper's experiments did: the first gradient is then
+                       of unbalanced weights, and what `base` measures at construction, such as Madam's bound, is of
+                       the raw ones
+
+    A copy or a pickle of the optimiser projects as well.
     """
     entries = [{**entry, "params": _listed(entry["params"])} if isinstance(entry, dict) else entry for entry in params]
-    # Before the optimiser is made: what it measures then, such as Madam's bound, belongs to the balanced weights.
-    project_all_(_tensors(entries), mean=mean, norm=norm)
+    if project_at_start:
+        # Before the optimiser is made: what it measures then, such as Madam's bound, belongs to the balanced weights.
+        project_all_(_tensors(entries), mean=mean, norm=norm)
     return _with_projection(base(entries, lr=lr, **settings), _ProjectAfterStep(mean, norm))
 
 

@@ -22,8 +22,22 @@ CONFIG_DIR = ROOT / "configs"
 PRECISIONS = ("fp32", "tf32", "bf16")
 """What arithmetic a run can ask for."""
 
-NOT_IDENTITY = ("machine", "tracking", "data_root", "inception", "store", "experiment")
+NOT_IDENTITY = ("machine", "tracking", "data_root", "inception", "store", "experiment", "only")
 """Top-level keys that say where and how a run is carried out, not what it is: they are left out of its id."""
+
+VALUES_BEFORE: Mapping[str, Any] = {
+    "task.network.fan_out": False,
+    "task.network.stem_relu": True,
+    "task.network.copy_layers": False,
+    "task.generator.norm_bias_std": 0.0,
+    "task.fid": "plain",
+    "task.split_passes": False,
+}
+"""Keys that configs gained after runs had been logged, each with the value of the code before it had the key.
+
+A run with that value is the run as it was before: its identity leaves the key out, so that logged runs keep their ids.
+It is also the default of the class that takes the setting, since a logged config.yaml does not have the key.
+"""
 
 
 class ConfigError(ValueError):
@@ -44,6 +58,8 @@ class RunConfig:
         plain = OmegaConf.to_container(self.cfg, resolve=True, throw_on_missing=True)
         assert isinstance(plain, dict)
         what = {str(key): value for key, value in plain.items() if key not in NOT_IDENTITY}
+        for key, before in VALUES_BEFORE.items():
+            _drop(what, key.split("."), before)
         return {"task_name": self.task_name, "optim_name": self.optim_name, **what}
 
     @cached_property
@@ -127,6 +143,15 @@ def names(group: str) -> list[str]:
 def digest(identity: dict[str, Any]) -> str:
     """Eight hex digits over the config's values; 1 and 1.0 are the same value, as on the command line."""
     return hashlib.sha256(json.dumps(_canonical(identity), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _drop(settings: Any, path: Sequence[str], value: Any) -> None:
+    """Take the entry at `path` out of nested settings, in place, if it is there and has this value."""
+    *parents, last = path
+    for name in parents:
+        settings = settings.get(name) if isinstance(settings, dict) else None
+    if isinstance(settings, dict) and last in settings and settings[last] == value:
+        del settings[last]
 
 
 def _canonical(value: Any) -> Any:

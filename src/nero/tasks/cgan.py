@@ -11,13 +11,16 @@ from nero.data.augmentation import Augmentation
 from nero.data.images import load_cifar10
 from nero.data.synthetic import shapes
 from nero.models.biggan import Z
-from nero.tasks.base import Batch, Context, Meters, Metric, Task, check_whole
+from nero.tasks.base import BadSetting, Batch, Context, Meters, Metric, Task, check_whole
 from nero.tasks.fid_of_images import judge
 from nero.tasks.loaded_images import load_images
 from nero.tasks.sample_grid import grid, to_jpeg
 from nero.tasks.shuffled_images import ShuffledImages
 
 GENERATOR, DISCRIMINATOR = "generator", "discriminator"
+
+PLAIN, RELEASED = "plain", "released"
+"""Of images as they are, and as the authors' code measures FID."""
 
 GRID_ROWS = 8
 """Of the picture of samples, which has a column for each class."""
@@ -32,10 +35,13 @@ class ConditionalGAN(Task):
     discriminator:  gives scores [N] for images and class numbers
     augmentation:   how training images are varied; None for not at all
     fid_every:      epochs between two FIDs; the last epoch has one in any case
+    fid:            which FID is the run's result: "released", as the authors' code measures it, or "plain"
+    split_passes:   whether real and generated images go through the discriminator in a pass each, with a power iteration
+                    of its spectral norms for either, and not in one
 
-    FID is of as many samples as there are test images, with their labels: "val/fid" against the test images,
-    "train/fid" against the training images. On embedded data a small network stands in for Inception, and the keys say
-    so.
+    FID is of as many samples as there are test images, with their labels. Both kinds are logged: "val/fid" against the
+    test images and "train/fid" against the training images; "val/fid_released" and "train/fid_released" likewise (see
+    `fid_of_images.Released`). On embedded data a small network stands in for Inception, and the keys say so.
     """
 
     def __init__(
@@ -48,8 +54,12 @@ class ConditionalGAN(Task):
         batch_size: int,
         fid_every: int,
         train_examples: int | None = None,
+        fid: str = "plain",
+        split_passes: bool = False,
     ) -> None:
         check_whole("fid_every", fid_every)
+        if fid not in (PLAIN, RELEASED):
+            raise BadSetting(f"fid must be {PLAIN} or {RELEASED}, not {fid!r}")
         self.device, self.streams = context.device, context.streams
         self.epochs, self.fid_every = epochs, fid_every
         images = load_images(context, train_examples, real=load_cifar10, embedded=shapes)
@@ -61,8 +71,10 @@ class ConditionalGAN(Task):
         for network in self.networks().values():
             # Convolutions are fastest where the channels of a pixel lie together.
             convert_conv2d_weight_memory_format(network, torch.channels_last)
-        self.judge, self.remarks = judge(context, images)
-        self.metric = Metric(self.judge.key("val"), "min", self.judge.label)
+        plain, self.remarks = judge(context, images)
+        self.judges = {PLAIN: plain, RELEASED: plain.released()}
+        self.metric = Metric(self.judges[fid].key("val"), "min", plain.label)
+        self.split_passes = split_passes
         self.labels = images.test_labels.to(self.device)
         self.grid_labels = torch.arange(images.classes, device=self.device).repeat(GRID_ROWS)
         self.grid_z = torch.randn(len(self.grid_labels), Z, generator=self.streams.generator("samples shown"))
@@ -83,9 +95,12 @@ class ConditionalGAN(Task):
         count = len(labels)
         with torch.no_grad():
             fake = self.generator(self._z(count), labels)
-        # Both in one pass: the discriminator has no batch norm, so neither can tell what else is in the batch.
-        both = torch.cat([fake, self.prepare(pixels).to(fake.dtype)])
-        fake_scores, real_scores = self.discriminator(both, labels.repeat(2)).chunk(2)
+        real = self.prepare(pixels).to(fake.dtype)
+        if self.split_passes:
+            fake_scores, real_scores = self.discriminator(fake, labels), self.discriminator(real, labels)
+        else:
+            # The discriminator has no batch norm, so no image can tell what else is in the batch.
+            fake_scores, real_scores = self.discriminator(torch.cat([fake, real]), labels.repeat(2)).chunk(2)
         loss = fake_scores.clamp(min=-1).mean() - real_scores.clamp(max=1).mean()
         self.meters.add_("discriminator", loss * count)
         yield DISCRIMINATOR, loss
@@ -110,7 +125,9 @@ class ConditionalGAN(Task):
         if self.ended % self.fid_every and self.ended < self.epochs:
             return metrics
         z = torch.randn(len(self.labels), Z, generator=self.streams.generator("samples judged", self.ended))
-        metrics |= self.judge.distances(self.samples(z, self.labels))
+        samples = list(self.samples(z, self.labels))
+        for each in self.judges.values():
+            metrics |= each.distances(samples)
         [shown] = self.samples(self.grid_z, self.grid_labels)
         self.shown = to_jpeg(grid(shown.cpu(), rows=GRID_ROWS))
         return metrics

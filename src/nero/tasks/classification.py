@@ -55,9 +55,10 @@ class Classification(Task):
         )
         self.steps_per_epoch = self.training.steps
         self.test_images, self.test_labels = to_device(images.test_images, device), images.test_labels.to(device)
-        # Convolutions are fastest where the channels of a pixel lie together.
         self.network = network.to(device)
-        convert_conv2d_weight_memory_format(self.network, torch.channels_last)
+        self.channels_last = context.machine.channels_last
+        if self.channels_last:
+            convert_conv2d_weight_memory_format(self.network, torch.channels_last)
         # Per channel, in units of a pixel's 0 to 255; grey images have no channel axis.
         shape = (-1, 1, 1)
         self.mean = (255 * torch.tensor(mean, device=device)).reshape(shape)
@@ -86,7 +87,8 @@ class Classification(Task):
 
     def prepare(self, pixels: Tensor) -> Tensor:
         """uint8 images as the network takes them."""
-        return (pixels.to(torch.float32) - self.mean) / self.std
+        images = (pixels.to(torch.float32) - self.mean) / self.std
+        return images if self.channels_last else images.contiguous()
 
     def evaluate(self) -> dict[str, float]:
         train, test = self.train_score(), self.test_score()

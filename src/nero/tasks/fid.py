@@ -1,8 +1,8 @@
 """The Fréchet Inception distance (FID): how far generated images are from real ones.
 
 The features of each set of images (Inception's last pooled layer, 2048 numbers an image) are summed up by a Gaussian;
-FID is the squared Fréchet distance of the two Gaussians. As the paper measures it: torch-fidelity's Inception, and
-images resized with antialiasing.
+FID is the squared Fréchet distance of the two Gaussians. Inception is torch-fidelity's, and images are resized with
+antialiasing. Which images the paper's numbers are of is said in `fid_of_images.Released`.
 
     real = Reference(Statistics.of(inception(weights), real_batches))
     fid = real.distance(Statistics.of(inception(weights), generated_batches))

@@ -59,16 +59,9 @@ class Judge:
         """What images are compared with, by part of the data; the first to ask waits."""
         return {part: Reference(self._of_real(part).to(self.device)) for part in self.real}
 
-    def of_stretched_images(self) -> "Judge":
-        """The same of images each stretched to the full range of greys, as the authors' code took FID.
-
-        It wrote all images, real and generated, to files by a function of torchvision's that does so if it is asked to
-        normalise.
-        """
-        real = {part: stretched(images) for part, images in self.real.items()}
-        return _OfStretchedImages(
-            self.network, f"stretched_{self.name}", f"{self.label} of stretched images", real, self.device, self.folder
-        )
+    def released(self) -> "Judge":
+        """The same network, measuring FID as the code that the authors released does."""
+        return Released(self)
 
     def _of_real(self, part: str) -> Statistics:
         real = self.real[part]
@@ -92,11 +85,28 @@ class Judge:
             return Statistics.of(self.network, small)
 
 
-class _OfStretchedImages(Judge):
-    """Its real images are stretched already."""
+class Released(Judge):
+    """FID as the authors' code takes it: of images that it wrote to files and read again.
+
+    It writes them by torchvision's `save_image(..., normalize=True)`, which stretches each image, real or generated, to
+    the full range of values. Its real images come flipped at random, and are as many of either part as there are test
+    images.
+    """
+
+    def __init__(self, plain: Judge) -> None:
+        count = len(plain.real["val"])
+        real = {part: flipped_at_random(stretched(images[:count])) for part, images in plain.real.items()}
+        name, label = f"{plain.name}_released", f"{plain.label} as released"
+        super().__init__(plain.network, name, label, real, plain.device, plain.folder)
 
     def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
         return super().distances(stretched(batch) for batch in images)
+
+
+def flipped_at_random(images: Tensor) -> Tensor:
+    """Images [N, ..., width], each flipped left to right or not, by the same draws for every run."""
+    flips = torch.rand(len(images), generator=torch.Generator().manual_seed(0)) < 0.5
+    return torch.where(flips[:, None, None, None], images.flip(-1), images)
 
 
 def stretched(images: Tensor) -> Tensor:
@@ -112,6 +122,9 @@ class NoJudge(Judge):
 
     def __init__(self, name: str, label: str) -> None:
         self.name, self.label = name, label
+
+    def released(self) -> Judge:
+        return NoJudge(f"{self.name}_released", f"{self.label} as released")
 
     def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
         return {}

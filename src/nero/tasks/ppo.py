@@ -20,7 +20,7 @@ reward that is reported is the game's own; gradients are clipped by their joint 
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,9 @@ from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric,
 
 EARLIER = FRAMES - 1  # frames that a stack has beside the newest
 WATCHING = 2e-4  # s that the host waits for the device with its eyes open, before it sleeps
+RECENT = 10
+"""Finished games of the mean that is always logged, as "train/return"; the authors' code prints the same."""
+
 MEANS = ("entropy", "value_loss", "policy_loss", "kl", "clip_fraction")
 """What is logged of updates, as means over their minibatches."""
 
@@ -48,10 +51,10 @@ class PPO(Task):
     passes:        times that an update sees all of it, in an order of its own each, cut into `minibatches`
     clip:          how far an update may move the ratio of probabilities from 1, and values from where they were
     gae_lambda:    0 trusts the values one step ahead, 1 trusts the rewards alone
-    window:        finished games that the reported reward is a mean over
+    window:        finished games that the reported reward is a mean over: the metric is "train/reward_<window>", or for a
+                   window of 10 "train/return", which is logged in any case
     """
 
-    metric = Metric("train/return", "max", "reward")
     resumes_within_epoch = False  # what was played is not saved
 
     def __init__(
@@ -83,7 +86,8 @@ class PPO(Task):
         self.passes, self.minibatches, self.steps_per_epoch = passes, minibatches, passes * minibatches
         self.clip, self.discount, self.gae_lambda = clip, discount, gae_lambda
         self.entropy, self.value, self.clip_norm = entropy, value, clip_norm
-        self.log_every = log_every
+        self.log_every, self.window = log_every, window
+        self.metric = Metric("train/return" if window == RECENT else f"train/reward_{window}", "max", "reward")
         device = context.device
         if device.type == "cuda":
             self.threads = 1  # more of torch's would spin, and take the cores from the games
@@ -93,7 +97,7 @@ class PPO(Task):
         self.resize = AreaResize(self.games.screen, SIDE, device)
         self.rollout = Rollout(steps, environments, self.games, device)
         self.meters = Meters(device, sums=(*MEANS, "count"))
-        self.scores = Scores(environments, window)
+        self.scores = Scores(environments, max(window, RECENT))
         self.playing = False  # whether the games have begun
         self.restarts = 0
         self.since = time.monotonic(), 0  # the last line of the log: when, and after how many steps
@@ -235,8 +239,9 @@ class PPO(Task):
         (begun, steps), self.since = self.since, (time.monotonic(), self.scores.steps)
         return {
             **{f"train/{name}": sums[name] / max(sums["count"], 1.0) for name in MEANS},
-            "train/return": self.scores.mean_return(),
-            "train/length": self.scores.mean_length(),
+            "train/return": self.scores.mean_return(RECENT),
+            self.metric.key: self.scores.mean_return(self.window),
+            "train/length": self.scores.mean_length(RECENT),
             "train/environment_steps": self.scores.steps,
             "train/steps_per_second": (self.since[1] - steps) / (self.since[0] - begun),
             "train/restarts": self.restarts,
@@ -376,11 +381,11 @@ class Rollout:
 
 
 class Scores:
-    """What games in play have won so far, and the returns and lengths (in steps) of the last that finished."""
+    """What games in play have won so far, and the returns and lengths (in steps) of the last `kept` that finished."""
 
-    def __init__(self, count: int, window: int) -> None:
+    def __init__(self, count: int, kept: int) -> None:
         self.returns, self.lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
-        self.finished: deque[tuple[float, int]] = deque(maxlen=window)
+        self.finished: deque[tuple[float, int]] = deque(maxlen=kept)
         self.steps = 0  # of all environments together
 
     def begin_games(self) -> None:
@@ -394,12 +399,12 @@ class Scores:
             self.finished.extend(zip(self.returns[turn.over].tolist(), self.lengths[turn.over].tolist(), strict=True))
             self.returns[turn.over], self.lengths[turn.over] = 0.0, 0
 
-    def mean_return(self) -> float:
-        """NaN while no game has finished."""
-        return float(np.mean([score for score, _ in self.finished])) if self.finished else math.nan
+    def mean_return(self, games: int) -> float:
+        """Over the last games that finished, at most so many; NaN while none has."""
+        return _mean([score for score, _ in list(self.finished)[-games:]])
 
-    def mean_length(self) -> float:
-        return float(np.mean([length for _, length in self.finished])) if self.finished else math.nan
+    def mean_length(self, games: int) -> float:
+        return _mean([length for _, length in list(self.finished)[-games:]])
 
     def state(self) -> dict[str, Any]:
         return {
@@ -414,6 +419,10 @@ class Scores:
         self.finished.clear()
         self.finished.extend(state["finished"])
         self.steps = state["steps"]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan
 
 
 def as_input(stacked: Tensor) -> Tensor:
