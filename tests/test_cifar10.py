@@ -207,7 +207,7 @@ def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message
 
 
 def test_a_bug_in_somebodys_network_keeps_its_traceback(tmp_path: Path) -> None:
-    words = ["task.network._target_=test_cifar10.Broken", "~task.network.width"]
+    words = ["task.network._target_=test_cifar10.Broken", "~task.network.width", "~task.network.fan_out", "~task.network.stem_relu"]
     config, run = prepare(tmp_path, "cifar10_resnet18", *words)
     assert train(config)["status"] == "failed"
     summary = run.read_summary()
@@ -242,7 +242,8 @@ def test_without_augmentation_images_come_as_they_are(tmp_path: Path) -> None:
 
 def test_another_network_joins_by_its_name(tmp_path: Path) -> None:
     words = ["task.network._target_=torchvision.models.squeezenet1_1", "+task.network.num_classes=10"]
-    words += ["~task.network.width", "task.epochs=1", "task.train_examples=8", "task.batch_size=8"]
+    words += [f"~task.network.{key}" for key in ("width", "fan_out", "stem_relu")]
+    words += ["task.epochs=1", "task.train_examples=8", "task.batch_size=8"]
     config, _ = prepare(tmp_path, "cifar10_resnet18", *words)
     assert train(config)["status"] == "done"
 

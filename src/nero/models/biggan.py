@@ -130,7 +130,14 @@ class Discriminator(nn.Module):
         self.score = Linear(4 * width, 1)
         self.classes = Embedding(rows, 4 * width)
 
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, images: Tensor, labels: Tensor, passes: int = 1) -> Tensor:
+        """passes: how many equal parts of the batch go through one after the other, each with a power iteration."""
+        # In here, so that a compiler sees all passes at once: a later one changes the singular vectors of an earlier one
+        # in place, before that has been differentiated.
+        parts = zip(images.chunk(passes), labels.chunk(passes), strict=True)
+        return torch.cat([self._scores(*part) for part in parts])
+
+    def _scores(self, images: Tensor, labels: Tensor) -> Tensor:
         x = self.attention(self.block2(self.block1(images)))
         x = F.relu(self.block4(self.block3(x))).mean(dim=(2, 3), dtype=self.score.weight.dtype)
         # The eight bits of bf16 would be few for scores, which are told apart by their differences.

@@ -32,12 +32,12 @@ class ConditionalGAN(Task):
     """Hinge losses with their constants dropped; one step of the discriminator, then one of the generator.
 
     generator:      gives images [N, 3, 32, 32] from -1 to 1 for z [N, 80] and class numbers [N]
-    discriminator:  gives scores [N] for images and class numbers
+    discriminator:  gives scores [N] for images and class numbers; takes `passes` as well if split_passes
     augmentation:   how training images are varied; None for not at all
     fid_every:      epochs between two FIDs; the last epoch has one in any case
     fid:            which FID is the run's result: "released", as the authors' code measures it, or "plain"
     split_passes:   whether real and generated images go through the discriminator in a pass each, with a power iteration
-                    of its spectral norms for either, and not in one
+                    of its spectral norms for either, and not in one pass
 
     FID is of as many samples as there are test images, with their labels. Both kinds are logged: "val/fid" against the
     test images and "train/fid" against the training images; "val/fid_released" and "train/fid_released" likewise (see
@@ -95,12 +95,10 @@ class ConditionalGAN(Task):
         count = len(labels)
         with torch.no_grad():
             fake = self.generator(self._z(count), labels)
-        real = self.prepare(pixels).to(fake.dtype)
-        if self.split_passes:
-            fake_scores, real_scores = self.discriminator(fake, labels), self.discriminator(real, labels)
-        else:
-            # The discriminator has no batch norm, so no image can tell what else is in the batch.
-            fake_scores, real_scores = self.discriminator(torch.cat([fake, real]), labels.repeat(2)).chunk(2)
+        # The discriminator has no batch norm, so no image can tell what else is in the batch.
+        both = torch.cat([fake, self.prepare(pixels).to(fake.dtype)])
+        passes = {"passes": 2} if self.split_passes else {}
+        fake_scores, real_scores = self.discriminator(both, labels.repeat(2), **passes).chunk(2)
         loss = fake_scores.clamp(min=-1).mean() - real_scores.clamp(max=1).mean()
         self.meters.add_("discriminator", loss * count)
         yield DISCRIMINATOR, loss
