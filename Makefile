@@ -13,11 +13,12 @@ ARGS ?=
 #   TIME       minutes that a job may take (submitit); one that takes longer checkpoints, and goes on in another job
 #   BUDGET     seconds for all of it, after which every run checkpoints and ends; the next call goes on
 #   RANKS      processes, as a rule one per GPU, that train a run together, for tasks that can be spread (imagenet)
+# TASK and OPTIM run a part of an experiment, each one name or several: make table1 TASK=pong_ppo OPTIM=sgd,adam
 # RESULTS is the folder of the tables and figures that are made then, by default results.
 LAUNCHER ?= basic
 RANKS ?= 1
 # Such names stand in the environment for other ends: they count when they are given to make.
-$(foreach name,JOBS GPUS TIME PARTITION,$(if $(filter environment,$(origin $(name))),$(eval $(name) :=)))
+$(foreach name,JOBS GPUS TIME PARTITION TASK OPTIM,$(if $(filter environment,$(origin $(name))),$(eval $(name) :=)))
 TIMEOUTS := 100
 TAKES_basic := RANKS
 TAKES_joblib := JOBS GPUS
@@ -44,10 +45,20 @@ LAUNCH_ray = hydra/launcher=ray $(if $(JOBS),+hydra.launcher.ray.init.num_cpus=$
   $(if $(GPUS),+hydra.launcher.ray.remote.num_gpus=$(GPUS))
 TORCHRUN = $(if $(filter-out 1,$(RANKS)),$(if $(filter basic,$(LAUNCHER)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)))
 TRAIN = $(PY) $(TORCHRUN) scripts/train.py --multirun $(strip $(LAUNCH_$(LAUNCHER)) $(if $(BUDGET),machine.budget_seconds=$(BUDGET)))
+COMMA := ,
+# $(call ONLY,KEY,NAMES): names with commas or spaces between them.
+ONLY = $(if $(2),'only.$(1)=$(subst $() $(),$(COMMA),$(strip $(2)))')
+# Status 1 of the report: runs are missing. Where only a part was asked for, the rest may be.
+REST_MISSING = $(if $(TASK)$(OPTIM),|| test $$? -eq 1)
 # Where a bundle goes; WITHOUT="torch torchvision triton" leaves out what the machine that it is for has already.
 BUNDLE ?= bundle
 SMOKE_STORE := results/smoke/runs
 EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks
+ifneq ($(TASK)$(OPTIM),)
+  ifneq ($(filter-out $(EXPERIMENTS),$(MAKECMDGOALS)),)
+    $(error TASK and OPTIM choose a part of an experiment ($(EXPERIMENTS)), not of $(filter-out $(EXPERIMENTS),$(MAKECMDGOALS)))
+  endif
+endif
 # Tests side by side, one process per core up to four.
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
@@ -85,10 +96,10 @@ lint: $(READY)  ## ruff and mypy
 	$(PY) -m mypy
 
 $(EXPERIMENTS): $(READY)
-	$(TRAIN) experiment=$@ $(ARGS)
-	$(PY) scripts/report.py $@ $(if $(RESULTS),--out $(RESULTS))
+	$(TRAIN) experiment=$@ $(call ONLY,task,$(TASK)) $(call ONLY,optim,$(OPTIM)) $(ARGS)
+	$(PY) scripts/report.py $@ $(if $(RESULTS),--out $(RESULTS)) $(REST_MISSING)
 
-table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table
+table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table (a part: TASK=cifar10_resnet18 OPTIM=sgd, here and below)
 ablation:  ## rerun Figures 1 and 2 and Table 2
 mnist:  ## rerun Figure 3
 cgan:  ## rerun the paper's search for momentum in the cGAN: Table 1's runs without it, and the same with 0.9

@@ -1,6 +1,7 @@
-"""What is still to be run of an experiment, and how long it should take. Runs nothing.
+"""What is still to be run of an experiment or of a part of it, and how long it should take. Runs nothing.
 
 python scripts/plan.py mnist [OVERRIDE ...] [--store results/runs]
+python scripts/plan.py table1 only.task=pong_ppo only.optim=sgd,adam
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""Train: one run, a Hydra sweep, or all that is pending of an experiment.
+"""Train: one run, a Hydra sweep, or all that is pending of an experiment or of a part of it.
 
 python scripts/train.py task=mnist_mlp100 optim=nero optim.lr=0.001 seed=0
 python scripts/train.py --multirun optim=nero,sgd optim.lr=0.1,0.01
-python scripts/train.py --multirun experiment=mnist
+python scripts/train.py --multirun experiment=mnist,table1
+python scripts/train.py --multirun experiment=table1 only.task=pong_ppo only.optim=sgd,adam
 torchrun --nproc-per-node 4 scripts/train.py task=imagenet_resnet50 optim=nero
 """
 
@@ -15,6 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from nero.plans.config import CONFIG_DIR, ConfigError, from_hydra, in_words
+from nero.plans.selection import NOTHING_TO_CHOOSE_FROM
 
 
 @hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")
@@ -28,6 +30,8 @@ def main(cfg: DictConfig) -> dict[str, Any]:
     alone = context.mode == RunMode.RUN
     if alone and cfg.experiment is not None:
         sys.exit("error: experiment=NAME is a sweep: add --multirun")
+    if alone and any(names is not None for names in (cfg.only or {}).values()):
+        sys.exit(f"error: {NOTHING_TO_CHOOSE_FROM}")
     try:
         # A launcher that runs several at a time gives each run plain lines: they share the terminal.
         together = not alone and not context.launcher._target_.endswith("BasicLauncher")

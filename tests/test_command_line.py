@@ -32,6 +32,8 @@ Script = Callable[..., "subprocess.CompletedProcess[str]"]
         (["machine=gpu", "data=embedded"], ["error: machine=gpu needs a CUDA GPU"]),
         (["machine=cpu"], ["error: mnist:", "prepare_data.py mnist"]),
         (["experiment=mnist"], ["error: experiment=NAME is a sweep: add --multirun"]),
+        (["only.optim=sgd"], ["error: only.task and only.optim choose a part of an experiment: add --multirun"]),
+        (["--multirun", "experiment=mnist", "only.optim=sdg"], ["error: only.optim: mnist has no 'sdg'; it has: adam"]),
         (["--multirun", "machine.deadline=tomorrow"], ["error: machine.budget_seconds must be null or", "'tomorrow'"]),
         (["--multirun", "machine.budget_seconds=long"], ["error: machine.budget_seconds must be null or", "'long'"]),
         (["--multirun", "machine.mps=maybe"], ["error: machine.mps must be auto, true or false, not 'maybe'"]),
@@ -99,6 +101,20 @@ def test_an_experiment_runs_until_nothing_is_pending(
     assert second.returncode == 0
     assert f"{searched + repeats} runs done; 0 pending" in second.stderr
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json*")} == stamps
+
+
+@pytest.mark.slow
+def test_two_experiments_with_a_comma_between_them_both_run(script: Script, tmp_path: Path) -> None:
+    small = ("data=embedded", "task.train_examples=100", "task.depth=2", "only.task=mnist_mlp100", "only.optim=sgd")
+    both = script("train.py", "--multirun", "experiment=smoke,mnist", *SHORT, *small)
+    assert both.returncode == 0, both.stderr
+    assert "smoke: The chain on embedded data, only.task=mnist_mlp100 only.optim=sgd\n" in both.stderr
+    assert "mnist: MNIST perceptrons (Figure 3), only.task=mnist_mlp100 only.optim=sgd\n" in both.stderr
+    summaries = Store(tmp_path / "runs").summaries().values()
+    assert {(s["task"], s["optim"]) for s in summaries} == {("mnist_mlp100", "sgd")}
+    assert {s["lr"] for s in summaries} == {0.0001, 0.001, 0.01, 0.1}, (
+        "two of smoke, which are mnist's here, and two more"
+    )
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ def test_the_same_run_has_the_same_id_on_any_machine_and_in_any_words() -> None:
         ["tracking=wandb"],
         ["data_root=/elsewhere"],
         ["store=/elsewhere"],
+        ["only.task=pong_ppo"],
         ["optim.lr=1e-3"],
         ["seed=0", "task.epochs=50"],
     ):

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
+from torchvision.io import decode_image
 from torchvision.transforms import v2
 
 from image_files import class_folders, encoded, garbage, picture
@@ -58,9 +58,9 @@ def make_stream(images: ListedImages, workers: int = 0, part: range = range(BATC
 
 
 def by_torchvision(images: ListedImages, number: int, variation: int) -> Tensor:
-    """The image and its variation as Pillow and torchvision's transforms have them."""
-    with Image.open(images.path(number)) as image:
-        pixels = v2.functional.pil_to_tensor(image.convert("RGB"))
+    """The image and its variation as torchvision decodes and transforms them."""
+    # Not as Pillow decodes them: it comes with a libjpeg of its own, which may round in its own ways.
+    pixels = decode_image(str(images.path(number)), mode="RGB")
     torch.manual_seed(variation)
     flip = torch.rand(()) < 0.5
     shown = v2.RandomResizedCrop(SIZE, antialias=True)(pixels)
@@ -328,10 +328,9 @@ def test_validation_images_come_in_their_order_and_gaps_are_filled(images: Liste
     assert [len(labels) for _, labels in batches] == [3, 3, 1]
     pixels, labels = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
     assert labels.tolist() == [*images.labels[numbers[:5].numpy()].tolist(), IGNORED, IGNORED]
-    transform = v2.Compose([v2.PILToTensor(), v2.Resize(SIZE + 3, antialias=True), v2.CenterCrop(SIZE)])
+    transform = v2.Compose([v2.Resize(SIZE + 3, antialias=True), v2.CenterCrop(SIZE)])
     for place, number in enumerate(numbers[:5].tolist()):
-        with Image.open(images.path(number)) as image:
-            assert torch.equal(pixels[place], transform(image.convert("RGB")))
+        assert torch.equal(pixels[place], transform(decode_image(str(images.path(number)), mode="RGB")))
     assert torch.equal(pixels[5], BLANK)
     assert torch.equal(pixels[6], BLANK)
     assert faults.reasons == {}, "nothing is wrong with what is not there"

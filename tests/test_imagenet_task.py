@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
+from torchvision.io import decode_image
 from torchvision.transforms import v2
 
 import whole_runs
@@ -233,10 +234,12 @@ def test_nothing_is_learnt_of_images_that_were_skipped(data: Path) -> None:
 
 def by_torchvision(task: ImageNet, folder: Path) -> dict[str, float]:
     """As anybody would validate: ImageFolder, torchvision's transforms, one image after the other."""
-    transform = v2.Compose([v2.PILToTensor(), v2.Resize(RESIZE, antialias=True), v2.CenterCrop(SIZE), NORMALISE])
+    transform = v2.Compose([v2.Resize(RESIZE, antialias=True), v2.CenterCrop(SIZE), NORMALISE])
+    # Not by Pillow, ImageFolder's own loader: it comes with a libjpeg of its own, which may round in its own ways.
+    images = ImageFolder(str(folder), transform, loader=lambda path: decode_image(path, mode="RGB"))
     network = plain_network(task).eval()
     loss, wrong, missed, count = 0.0, 0, 0, 0
-    for image, label in DataLoader(ImageFolder(str(folder), transform)):
+    for image, label in DataLoader(images):
         logits = network(image).detach()
         loss += F.cross_entropy(logits.double(), label).item()
         better = int((logits > logits[0, label]).sum())

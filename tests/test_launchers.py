@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -183,7 +184,30 @@ def test_names_of_the_environment_are_not_taken_for_settings() -> None:
     assert "timeout_min" not in make_dry("LAUNCHER=submitit_slurm", TIME="%e", JOBS="16").stdout
 
 
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ("", []),
+        ("TASK=pong_ppo OPTIM=sgd", ["only.task=pong_ppo", "only.optim=sgd"]),
+        ("OPTIM=sgd,adam", ["only.optim=sgd,adam"]),
+        ("'OPTIM=sgd  adam' ARGS=seed=3", ["only.optim=sgd,adam", "seed=3"]),
+        ("TASK= OPTIM=", []),
+    ],
+)
+def test_a_part_of_an_experiment_is_trained_and_all_of_it_reported(variables: str, words: list[str]) -> None:
+    trained, reported = make_dry(variables, TASK="from", OPTIM="the environment").stdout.splitlines()
+    assert shlex.split(trained.partition("--multirun ")[2]) == ["experiment=table1", *words]
+    assert "only" not in reported
+    # Of a part the rest may be missing, which the report says by status 1; 2 is an error.
+    assert reported.endswith("|| test $? -eq 1") == any("only" in word for word in words)
+
+
+@pytest.mark.parametrize("goal", ["smoke", "theory", "plan", "test"])
+def test_only_experiments_have_parts(goal: str) -> None:
+    assert make_dry(f"{goal} OPTIM=sgd").stderr.strip().endswith(f"checks), not of {goal}.  Stop.")
+
+
 def make_dry(variables: str, **env: str) -> "subprocess.CompletedProcess[str]":
     clean = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    command = ["make", "--dry-run", "table1", *variables.split()]
+    command = ["make", "--dry-run", "table1", *shlex.split(variables)]
     return subprocess.run(command, cwd=ROOT, env=clean | env, capture_output=True, text=True)

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import script_module
 from nero.plans.config import ConfigError, compose
 from nero.plans.listing import describe_outcomes, describe_plan
 from nero.plans.plan import (
@@ -262,6 +263,65 @@ def test_a_misspelt_row_key_and_an_unknown_experiment_are_errors(tmp_path: Path)
         load_experiment("nope")
 
 
+TASKS = {cell.task for cell in load_experiment("table1").cells}
+
+
+@pytest.mark.parametrize(
+    ("words", "tasks", "optims"),
+    [
+        (["only.task=cifar10_resnet18", "only.optim=sgd"], {"cifar10_resnet18"}, {"sgd"}),
+        (["only.optim=sgd,adam"], TASKS, {"sgd", "adam"}),
+        (["only.optim=[sgd, 'adam']", "only.task=pong_ppo"], {"pong_ppo"}, {"sgd", "adam"}),
+        (["only.optim=nero", "only.optim=sgd"], TASKS, {"sgd"}),
+        (["only.task=null", "+only.optim=lamb"], TASKS, {"lamb"}),
+    ],
+)
+def test_a_part_of_an_experiment_is_its_cells_with_those_names(
+    words: list[str], tasks: set[str], optims: set[str]
+) -> None:
+    whole, part = load_experiment("table1", ["seed=0"]).cells, load_experiment("table1", [*words, "seed=0"]).cells
+    assert {cell.task for cell in part} == tasks
+    assert {cell.optim for cell in part} == optims
+    # The same cells, whose words say nothing of the part.
+    assert part == tuple(cell for cell in whole if cell.task in tasks and cell.optim in optims)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["only.optim=sdg"], "only.optim: mnist has no 'sdg'; it has: adam, lamb, nero, sgd"),
+        (
+            ["only.task=mnist_mlp100,pong_ppo"],
+            "only.task: mnist has no 'pong_ppo'; it has: mnist_mlp100, mnist_reparam",
+        ),
+        (["only.task="], "only.task: mnist has no ''; it has: mnist_mlp100, mnist_reparam"),
+        (
+            ["only.task=mnist_reparam", "only.optim=sgd,lamb"],
+            "mnist has no run with only.task=mnist_reparam only.optim=sgd,lamb",
+        ),
+        *(
+            ([word], f"{word}: say only.task=NAMES or only.optim=NAMES for a part of an experiment")
+            for word in ("only.tasks=mnist_mlp100", "only={task: mnist_mlp100}", "~only.task")
+        ),
+    ],
+)
+def test_a_part_that_an_experiment_does_not_have_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        load_experiment("mnist", words)
+
+
+def test_the_plan_of_a_part_lists_its_runs_and_says_which_part(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["mnist", "only.optim=lamb", "--store", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["plan.py", *words])
+    script_module("plan").main()
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == "mnist: MNIST perceptrons (Figure 3), only.optim=lamb"
+    assert ["-lamb-" in line for line in lines] == [True] * 4 + [False]
+    assert "0 runs done; 4 pending; 2 repeats to follow" in lines[-1]
+
+
 ROW = {"task": "mnist_mlp100", "optim": "nero", "lr": 0.1}
 
 
@@ -290,12 +350,27 @@ ROW = {"task": "mnist_mlp100", "optim": "nero", "lr": 0.1}
             "'task.depth' in `sweep` in a row of x.yaml must be a list, not 3",
         ),
         ({"title": "x", "rows": [ROW | {"sweep": [1]}]}, "`sweep` in a row of x.yaml must be a mapping, not [1]"),
+        *(
+            (
+                {"title": "x", "rows": [ROW | {"label": value}]},
+                f"'label' in a row of x.yaml must be a text, not {value}",
+            )
+            for value in (3, None, ["a label"])
+        ),
     ],
 )
 def test_what_an_experiment_lacks_or_misspells_is_said(text: object, said: str, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(text))
     with pytest.raises(ConfigError, match=re.escape(said)):
         load_experiment("x", folder=tmp_path)
+
+
+def test_a_label_is_no_part_of_a_run(tmp_path: Path) -> None:
+    rows = [ROW, ROW | {"label": "another start"}]
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump({"title": "x", "rows": rows}))
+    plain, labelled = load_experiment("x", folder=tmp_path).cells
+    assert (plain.label, labelled.label) == ("", "another start")
+    assert plain.run(0.1, 0) == labelled.run(0.1, 0)
 
 
 def test_one_task_optimiser_or_rate_needs_no_list(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from hydra_plugins.nero_plan import sweeper
 from hydra_plugins.nero_plan.launching import HeardLauncher
 from hydra_plugins.nero_plan.sweeper import PlanSweeper
-from nero.plans.config import compose
+from nero.plans.config import ConfigError, compose
 from nero.plans.plan import load_experiment
 from nero.runs.stopping import Limits
 from nero.runs.store import RunDirectory, Store
@@ -59,16 +59,22 @@ def settle(run: RunDirectory, status: str = "done") -> dict:
 
 
 def sweep(
-    store: Store, launcher: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: Limits | None = None
+    store: Store,
+    launcher: object,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: Limits | None = None,
+    plans: tuple[str, ...] = (PLAN,),
 ) -> list[dict]:
-    (tmp_path / "plan.yaml").write_text(PLAN)
-    monkeypatch.setattr(sweeper, "load_experiment", lambda name, extra: load_experiment(name, extra, tmp_path))
+    for number, plan in enumerate(plans):
+        (tmp_path / f"plan{number}.yaml").write_text(plan)
+    experiments = [load_experiment(f"plan{number}", folder=tmp_path) for number in range(len(plans))]
     monkeypatch.setattr(sweeper, "LOOK_EVERY", 0.02)
     own = PlanSweeper.__new__(PlanSweeper)  # Hydra, which loads its plugins anew for a config, is not here to make it
     own.max_batch_size = None
-    own.config = OmegaConf.create({"experiment": "plan", "store": str(store.root)})
+    own.config = OmegaConf.create({"store": str(store.root)})
     own.launcher = HeardLauncher(launcher, store, lambda: False)  # type: ignore[arg-type,assignment]
-    return own._sweep_experiment([], [], limits or Limits())
+    return own._sweep_experiments(experiments, [], limits or Limits())
 
 
 def test_a_sweep_asks_again_after_each_batch_and_ends_when_nothing_is_pending(
@@ -86,6 +92,74 @@ def test_a_run_that_fails_is_asked_for_once(store: Store, tmp_path: Path, monkey
     outcomes = sweep(store, launcher, tmp_path, monkeypatch)
     assert len(launcher.launched) == 1
     assert [outcome["status"] for outcome in outcomes] == ["failed"] * 2
+
+
+OTHER = """
+title: one of the other's runs, and one of its own
+rows:
+  - task: mnist_mlp100
+    optim: nero
+    lr: [0.001]
+    repeat_seeds: [5]
+"""
+
+
+def test_of_two_experiments_one_runs_after_the_other_and_what_they_share_once(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = Launcher(store, settle)
+    outcomes = sweep(store, launcher, tmp_path, monkeypatch, plans=(PLAN, OTHER))
+    told = [[run_id.removeprefix("mnist_mlp100-nero-")[:-9] for run_id in batch] for batch in launcher.launched]
+    assert told == [["0.001-s0", "0.01-s0"], ["0.01-s1"], ["0.001-s5"]]
+    assert [outcome["status"] for outcome in outcomes] == ["done"] * 4
+
+
+@pytest.mark.parametrize(("status", "batches"), [("failed", [2, 1]), ("interrupted", [2])])
+def test_a_failure_does_not_keep_the_second_experiment_from_running_and_an_interruption_does(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, batches: list[int]
+) -> None:
+    launcher = Launcher(store, lambda run: {"run_id": run.run_id, "status": status, "message": "no"})
+    sweep(store, launcher, tmp_path, monkeypatch, plans=(PLAN, OTHER))
+    assert [len(batch) for batch in launcher.launched] == batches, "what failed in the first is not asked for again"
+
+
+@pytest.mark.parametrize(
+    ("words", "configured", "names"),
+    [
+        (["experiment=mnist"], "mnist", ["mnist"]),
+        (["experiment=table1,mnist"], None, ["table1", "mnist"]),  # a comma keeps a word out of the sweep's config
+        (["+experiment=[mnist,table1]"], ["mnist", "table1"], ["mnist", "table1"]),
+        (["seed=0,1"], None, []),
+        (["experiment=null", "only.task=null"], None, []),
+    ],
+)
+def test_the_words_name_the_experiments(words: list[str], configured: str | None, names: list[str]) -> None:
+    experiments = sweeper._experiments([*words, "data=embedded"], configured)
+    assert [experiment.name for experiment in experiments] == names
+    for cell in (cell for experiment in experiments for cell in experiment.cells):
+        assert cell.overrides[-1] == "data=embedded"
+        assert not any("experiment" in word for word in cell.overrides)
+
+
+def test_a_part_is_chosen_from_each_experiment() -> None:
+    found = sweeper._experiments(["experiment=mnist,pong", "only.optim=sgd"], None)
+    assert [{(cell.task, cell.optim) for cell in each.cells} for each in found] == [
+        {("mnist_mlp100", "sgd")},
+        {("pong_ppo", "sgd")},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["experiment=mnist,tabel1"], "there is no experiment 'tabel1'; there are: .*table1"),
+        (["experiment=mnist,pong", "only.task=pong_ppo"], "only.task: mnist has no 'pong_ppo'; it has: "),
+        (["only.task=pong_ppo"], "only.task and only.optim choose a part of an experiment: add .*experiment=NAME$"),
+    ],
+)
+def test_nothing_is_launched_where_one_of_the_experiments_or_its_part_is_none(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        sweeper._experiments(words, None)
 
 
 @pytest.mark.parametrize("ending", ["settled", "dead"])

@@ -1,5 +1,7 @@
 """A Hydra sweeper: with `experiment=NAME` it launches what is pending until nothing is, else it sweeps as Hydra does.
 
+`experiment=ONE,OTHER` runs one after the other; `only.task=NAMES` and `only.optim=NAMES` choose a part of each.
+
 Either way the runs land in one store, go through whatever launcher is set, and end in a table. The learning rate of a
 repeat is known only once its search is logged, so the plan is asked again after every batch.
 """
@@ -23,7 +25,8 @@ from hydra_plugins.nero_plan.stop_request import stop_request
 from nero.plans.config import ConfigError
 from nero.plans.limits import moment_of
 from nero.plans.listing import describe_outcomes, describe_plan
-from nero.plans.plan import PlannedRun, load_experiment, pending, survey
+from nero.plans.plan import Experiment, PlannedRun, load_experiment, pending, survey
+from nero.plans.selection import NOTHING_TO_CHOOSE_FROM, ONLY, take_names
 from nero.runs.stopping import Limits, monotonic_at
 from nero.runs.store import Store, is_settled
 
@@ -70,46 +73,59 @@ class PlanSweeper(BasicSweeper):
         own = Limits(inf if moment is None else monotonic_at(moment), stop_file)
         with closing(HeardLauncher(self.launcher, Store(self.config.store), stop_file.exists)) as heard:
             self.launcher = heard  # type: ignore[assignment]
-            if self.config.experiment is None:
+            experiments = _experiments(arguments, self.config.experiment)
+            if not experiments:
                 returns = super().sweep([*arguments, *words])
                 return [job.return_value for batch in returns for job in batch]
-            extra = [word for word in arguments if not word.startswith("experiment=")]
-            return self._sweep_experiment(extra, words, own)
+            return self._sweep_experiments(experiments, words, own)
 
-    def _sweep_experiment(self, extra: list[str], words: list[str], limits: Limits) -> list[Outcome]:
+    def _sweep_experiments(self, experiments: list[Experiment], words: list[str], limits: Limits) -> list[Outcome]:
         assert self.config is not None
         assert self.launcher is not None
-        experiment = load_experiment(self.config.experiment, extra)
         store = Store(self.config.store)
         outcomes: dict[str, Outcome] = {}
         elsewhere: set[str] = set()  # runs in the hands of other processes
         launched = 0
-        told = False
-        while True:
-            summaries = store.summaries()
-            states = [survey(cell, summaries) for cell in experiment.cells]
-            # A run that failed is asked for once per sweep, not for ever; the next sweep tries it again.
-            runs = [run for run in pending(states) if not _has_ended(outcomes.get(run.run_id))]
-            if not told or not runs:
-                _say(describe_plan(experiment, states, summaries))
-            told = True
-            if not runs:
-                return _brought_up(outcomes, store)
-            free = [run for run in runs if run.run_id not in elsewhere]
-            if not free:
-                if reason := _wait_for_one_of(runs, store, limits):
-                    _say(f"{reason} while other processes had {len(runs)} runs")
+        for experiment in experiments:
+            told = False
+            while True:
+                summaries = store.summaries()
+                states = [survey(cell, summaries) for cell in experiment.cells]
+                # A run that failed is asked for once per sweep, not for ever; the next sweep tries it again.
+                runs = [run for run in pending(states) if not _has_ended(outcomes.get(run.run_id))]
+                if not told or not runs:
+                    _say(describe_plan(experiment, states, summaries))
+                told = True
+                if not runs:
+                    break
+                free = [run for run in runs if run.run_id not in elsewhere]
+                if not free:
+                    if reason := _wait_for_one_of(runs, store, limits):
+                        _say(f"{reason} while other processes had {len(runs)} runs")
+                        return _brought_up(outcomes, store)
+                    elsewhere = {run.run_id for run in runs if store.run(run.task, run.run_id).is_held()}
+                    continue  # those that are free now, if they are still pending
+                batch = free[: self.max_batch_size]
+                returns = self.launcher.launch([[*run.overrides, *words] for run in batch], initial_job_idx=launched)
+                launched += len(batch)
+                found = dict(zip((run.run_id for run in batch), (job.return_value for job in returns), strict=True))
+                outcomes |= found
+                elsewhere |= {run_id for run_id, outcome in found.items() if outcome["status"] == "busy"}
+                if any(outcome["status"] == "interrupted" for outcome in found.values()):
                     return _brought_up(outcomes, store)
-                elsewhere = {run.run_id for run in runs if store.run(run.task, run.run_id).is_held()}
-                continue  # those that are free now, if they are still pending
-            batch = free[: self.max_batch_size]
-            returns = self.launcher.launch([[*run.overrides, *words] for run in batch], initial_job_idx=launched)
-            launched += len(batch)
-            found = dict(zip((run.run_id for run in batch), (job.return_value for job in returns), strict=True))
-            outcomes |= found
-            elsewhere |= {run_id for run_id, outcome in found.items() if outcome["status"] == "busy"}
-            if any(outcome["status"] == "interrupted" for outcome in found.values()):
-                return _brought_up(outcomes, store)
+        return _brought_up(outcomes, store)
+
+
+def _experiments(arguments: list[str], configured: str | None) -> list[Experiment]:
+    """Those that are to be run; [] for a sweep of Hydra's own kind.
+
+    configured:  what the sweep's config says; Hydra leaves words with a comma out of that
+    """
+    names, extra = take_names(arguments, ["experiment"])
+    named = names.get("experiment") or ([configured] if configured is not None else [])
+    if not named and take_names(extra, ONLY)[0]:
+        raise ConfigError(NOTHING_TO_CHOOSE_FROM)
+    return [load_experiment(name, extra) for name in named]
 
 
 def _brought_up(outcomes: dict[str, Outcome], store: Store) -> list[Outcome]:

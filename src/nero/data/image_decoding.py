@@ -94,12 +94,19 @@ def random_window(size: int) -> Window:
 
 def show_window(pixels: Tensor, window: tuple[int, int, int, int], size: int) -> Tensor:
     """A part of an image as uint8 [3, size, size]."""
-    shown: Tensor = v2.functional.resized_crop(pixels, *window, [size, size], antialias=True)
-    return shown
+    return _resize(v2.functional.crop(pixels, *window), [size, size])
 
 
 def show_centre(pixels: Tensor, resize: int, size: int) -> Tensor:
     """The middle of an image whose shorter side is made `resize` first, as uint8 [3, size, size]."""
-    resized = v2.functional.resize(pixels, [resize], antialias=True)
-    shown: Tensor = v2.functional.center_crop(resized, [size, size])
+    shown: Tensor = v2.functional.center_crop(_resize(pixels, [resize]), [size, size])
     return shown
+
+
+def _resize(pixels: Tensor, size: list[int]) -> Tensor:
+    """As torchvision resizes, with antialiasing; uint8."""
+    # torch's AVX kernel for uint8 takes an output of 1 x 1 to be channels last, and ends in an internal assertion where
+    # the input is channels first.
+    source = pixels if min(size) > 1 else pixels.float()
+    resized: Tensor = v2.functional.resize(source, size, antialias=True)
+    return resized if resized.dtype == torch.uint8 else resized.round().to(torch.uint8)

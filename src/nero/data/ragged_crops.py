@@ -76,13 +76,12 @@ def _on_device(table: Tensor, device: torch.device) -> Tensor:
 
 
 def _one_by_one(images: Sequence[Tensor], windows: Tensor, size: int) -> Tensor:
-    from torchvision.transforms.v2 import InterpolationMode
-    from torchvision.transforms.v2.functional import resized_crop
+    from nero.data.image_decoding import show_window
 
     device = images[0].device if images else torch.device("cpu")
     result = torch.empty(len(images), size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
     for pixels, image, window in zip(result, images, windows.tolist(), strict=True):
-        pixels.copy_(resized_crop(image, *window, [size, size], interpolation=InterpolationMode.BILINEAR))
+        pixels.copy_(show_window(image, window, size))
     return result
 
 

@@ -18,6 +18,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from nero.plans.config import ROOT, ConfigError, RunConfig, compose, names, run_id
+from nero.plans.selection import ONLY, in_words, select, take_names
 from nero.runs.store import Status, is_settled
 
 EXPERIMENTS = ROOT / "experiments"
@@ -48,6 +49,7 @@ class Cell:
     repeat_seeds: tuple[int, ...]
     variant: tuple[tuple[str, Any], ...] = ()  # swept settings of this cell, such as (("task.sigma", 100),)
     overrides: tuple[str, ...] = ()  # settings shared by all of the experiment's or row's runs
+    label: str = ""  # short text that tells the rows of one task apart in tables and figures; no part of a run
 
     @property
     def to_come(self) -> str | None:
@@ -145,7 +147,10 @@ class Experiment:
 
 
 def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIMENTS) -> Experiment:
-    """Read `experiments/<name>.yaml`; `extra` are command-line words for every run of it."""
+    """Read `experiments/<name>.yaml`; `extra` are command-line words for every run of it.
+
+    Of these words, `only.task=NAMES` and `only.optim=NAMES` choose a part of the experiment.
+    """
     path = folder / f"{name}.yaml"
     if not path.exists():
         known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
@@ -153,8 +158,10 @@ def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIM
     text = yaml.safe_load(path.read_text())
     _check_keys(text, path.name, needed=("title", "rows"), others=("overrides",), lists=("rows", "overrides"))
     shared = tuple(text.get("overrides", ()))
-    cells = [cell for row in text["rows"] for cell in _cells(row, shared, tuple(extra), path)]
-    return Experiment(name, text["title"], tuple(cells))
+    only, others = take_names(extra, ONLY)
+    cells = [cell for row in text["rows"] for cell in _cells(row, shared, tuple(others), path)]
+    title = f"{text['title']}, {in_words(only)}" if only else text["title"]
+    return Experiment(name, title, tuple(select(name, cells, only) if only else cells))
 
 
 def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...], path: Path) -> Iterable[Cell]:
@@ -162,8 +169,9 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
         row,
         f"a row of {path.name}",
         needed=("task", "optim", "lr"),
-        others=("sweep", "search_seed", "repeat_seeds", "overrides"),
+        others=("sweep", "search_seed", "repeat_seeds", "overrides", "label"),
         lists=("repeat_seeds", "overrides"),
+        texts=("label",),
     )
     sweep = row.get("sweep", {})
     _check_keys(sweep, f"`sweep` in a row of {path.name}", others=sweep, lists=sweep)
@@ -177,13 +185,19 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
                 repeat_seeds=tuple(row.get("repeat_seeds", ())),
                 variant=tuple((key, _hashable(value)) for key, value in zip(sweep, values, strict=True)),
                 overrides=(*shared, *row.get("overrides", ()), *extra),
+                label=row.get("label", ""),
             )
 
 
 def _check_keys(
-    text: Any, where: str, needed: Iterable[str] = (), others: Iterable[str] = (), lists: Iterable[str] = ()
+    text: Any,
+    where: str,
+    needed: Iterable[str] = (),
+    others: Iterable[str] = (),
+    lists: Iterable[str] = (),
+    texts: Iterable[str] = (),
 ) -> None:
-    """Refuse what is no mapping, lacks a needed key, has an unknown one, or something else where a list belongs."""
+    """Refuse what is no mapping, lacks a needed key, or has an unknown one or one of the wrong type."""
     if not isinstance(text, dict):
         raise ConfigError(f"{where} must be a mapping, not {text!r}")
     known = [*needed, *others]
@@ -195,6 +209,9 @@ def _check_keys(
     for key in lists:
         if key in text and not isinstance(text[key], list):
             raise ConfigError(f"{key!r} in {where} must be a list, not {text[key]!r}")
+    for key in texts:
+        if key in text and not isinstance(text[key], str):
+            raise ConfigError(f"{key!r} in {where} must be a text, not {text[key]!r}")
 
 
 def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:
