@@ -41,9 +41,9 @@ def loaded(name: str) -> Experiment:
 
 
 def cells_of(name: str) -> dict[str, Cell]:
-    """An experiment's cells by "task optim variant", such as "mnist_reparam adam 100"."""
+    """An experiment's cells by "task optim variant label", such as "mnist_reparam adam 100"."""
     return {
-        " ".join([cell.task, cell.optim, *(str(value) for _, value in cell.variant)]): cell
+        " ".join(filter(None, [cell.task, cell.optim, *(str(value) for _, value in cell.variant), cell.label])): cell
         for cell in loaded(name).cells
     }
 

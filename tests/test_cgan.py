@@ -47,6 +47,8 @@ SMALL = (f"task.train_examples={TRAIN}", f"task.batch_size={BATCH}", "task.epoch
 NARROW = tuple(f"task.{name}.{word}" for name in ("generator", "discriminator") for word in ("width=4", "rows=10"))
 TINY = (
     *(f"~task.{name}.{key}" for name in ("generator", "discriminator") for key in ("width", "rows")),
+    "~task.generator.norm_bias_std",
+    "task.split_passes=false",
     "task.generator._target_=test_cgan.TinyGenerator",
     "task.discriminator._target_=test_cgan.TinyDiscriminator",
 )
@@ -704,11 +706,11 @@ def _beta1(cell) -> float | None:  # type: ignore[no-untyped-def]
 
 def test_the_search_for_momentum_has_a_table_that_tells_its_rows_apart(tmp_path: Path) -> None:
     table = build_table(*states_of(Store(tmp_path), "cgan"))
-    rows = [(dict(row.variant), list(row.entries)) for row in table.rows]
+    rows = [(dict(row.key.variant), list(row.entries)) for row in table.rows]
     assert [optims for _, optims in rows] == [["sgd"], ["sgd"], ["adam", "lamb"], ["adam", "lamb"], ["adam"]]
     assert [variant["optim.momentum"] for variant, _ in rows[:2]] == [0.0, 0.9]
     assert [list(variant["optim.betas"]) for variant, _ in rows[2:4]] == [[0.0, 0.999], [0.9, 0.999]]
-    texts = [variant_text(row.variant) for row in table.rows]
+    texts = [variant_text(row.key.variant) for row in table.rows]
     assert texts[3:] == ["betas = (0.9, 0.999)", "discriminator.betas = (0.9, 0.999)"]
 
 

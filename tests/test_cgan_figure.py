@@ -82,7 +82,7 @@ def test_panels_say_what_they_show(store: Store) -> None:
     figure = drawn(store)
     assert "CIFAR-10 (Figure 4)" in figure.get_suptitle()
     arithmetic = style.PRECISIONS[cell_of("nero").setting("precision")]
-    assert [face(axes).split(" missing: ")[0] for axes in figure.axes] == [
+    assert [face(axes).split(" search incomplete: ")[0] for axes in figure.axes] == [
         f"BigGAN-like ({arithmetic}), training",
         f"BigGAN-like ({arithmetic}), validation",
     ]
@@ -155,7 +155,8 @@ def test_missing_runs_are_said(store: Store) -> None:
         write_generator(store, cell_of("lamb"), lr, 0, 16 + lr)
     for axes in panels_of(store):
         assert labels(axes) == ["Nero, η = 0.01, n = 1 of 3", "LAMB, η = 0.0001, n = 1 of 3"]
-        assert "missing: Nero (search 2 of 5); SGD, Adam (search 0 of 5); LAMB (seeds 1, 2)" in face(axes)
+        assert "search incomplete: Nero (2 of 5 rates); SGD, Adam (0 of 5 rates) missing: LAMB" in face(axes)
+        assert "missing: LAMB (seeds 1, 2)" in face(axes)
 
 
 def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
@@ -196,7 +197,7 @@ def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_for
     figure = drawn(store)
     for axes in figure.axes:
         assert not lines(axes)
-        assert "missing: Nero, SGD, Adam, LAMB (search 0 of 5)" in face(axes)
+        assert "search incomplete: Nero, SGD, Adam, LAMB (0 of 5 rates)" in face(axes)
     assert style.render(figure, file_format)
 
 

@@ -150,7 +150,7 @@ def test_axes_say_what_is_counted(store: Store, name: str) -> None:
 
 
 def test_panels_say_their_arithmetic(store: Store) -> None:
-    said = {name: [face(axes).split(" missing: ")[0] for axes in drawn(store, name).axes] for name in FIGURES}
+    said = {name: [face(axes).split(" search incomplete: ")[0] for axes in drawn(store, name).axes] for name in FIGURES}
     assert said["figure1"] == [f"Nero's constraints (bf16), {which}" for which in ("training", "validation")]
     assert said["figure2"][3] == "With both constraints (bf16), validation"
     assert said["figure5"][1] == "VGG-11 (TF32), validation"
@@ -179,6 +179,43 @@ def test_two_cells_for_one_line_are_refused(
     other = survey(replace(cell, variant=(*cell.variant, *variant)), {})
     with pytest.raises(ValueError, match=f"a panel has {cell.optim} twice: {cell.task}"):
         figure([*states, other], load_curves(store))
+
+
+def test_a_curve_in_another_arithmetic_is_marked_in_the_legend(store: Store) -> None:
+    adam = cells_of("table1")["cifar10_vgg11 adam"]
+    seeds_at(store, cells_of("table1")["cifar10_vgg11 nero"], 0.01, 0.11)
+    seeds_at(store, adam, 0.001, 0.13)
+    assert adam.setting("precision") == "fp32"
+    figure = drawn(store, "figure5")
+    for axes in figure.axes[:2]:
+        assert face(axes).startswith("VGG-11 (TF32), ")
+        assert labels(axes) == ["Nero, η = 0.01, n = 3", "Adam, η = 0.001, float32, n = 3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("figure1", "cifar10_vgg11 nero True True"),
+        ("figure2", "cifar10_vgg11 lamb"),
+        ("figure5", "cifar10_resnet18 sgd"),
+    ],
+)
+def test_a_row_with_a_label_has_curves_of_its_own(store: Store, name: str, words: str) -> None:
+    experiment, figure = FIGURES[name]
+    cell = cells_of(experiment)[words]
+    other = replace(cell, label="another start", overrides=(*cell.overrides, "task.batch_size=100"))
+    seeds_at(store, cell, 0.01, 0.11)
+    seeds_at(store, other, 0.01, 0.12)
+    _, states = states_of(store, experiment)
+    panels = figure([*states, survey(other, store.summaries())], load_curves(store)).axes
+    [(one, two)] = {tuple(labels(axes)) for axes in panels if labels(axes)}
+    first = one.partition(",")[0]
+    assert two == f"{first}, another start, η = 0.01, n = 3"
+    for axes in panels:
+        if labels(axes):
+            ours = [line for line in axes.lines if line.get_linestyle() == "-"]
+            assert len({line.get_color() for line in ours}) == 2
+            assert sum(str(bar.get_label()).startswith(f"{first},") for bar in axes.containers) <= 1
 
 
 # the paper's
@@ -251,7 +288,7 @@ def test_one_rate_with_its_seeds_is_drawn_and_the_search_said(store: Store) -> N
     seeds_at(store, CELLS["nero 0 1"], 0.04, 0.10, seeds=1)
     for axes in drawn(store, "figure1").axes:
         assert labels(axes) == ["norm, η = 0.04, n = 1 of 3", "both, η = 0.02, n = 3"]
-        assert "missing: neither, mean (search 0 of 6); norm, both (search 1 of 6)" in face(axes)
+        assert "search incomplete: neither, mean (0 of 6 rates); norm, both (1 of 6 rates)" in face(axes)
 
 
 def test_a_better_rate_takes_over_with_the_seeds_it_has(store: Store) -> None:
@@ -259,7 +296,7 @@ def test_a_better_rate_takes_over_with_the_seeds_it_has(store: Store) -> None:
     seeds_at(store, CELLS["nero 1 1"], 0.06, 0.08, seeds=2)
     _, right = drawn(store, "figure1").axes
     assert labels(right) == ["both, η = 0.06, n = 2 of 3"]
-    assert "both (search 2 of 6)" in face(right)
+    assert "both (2 of 6 rates)" in face(right)
 
 
 def test_diverged_runs_are_said(store: Store) -> None:
@@ -270,7 +307,7 @@ def test_diverged_runs_are_said(store: Store) -> None:
     write_classifier(store, CELLS["lamb"], 0.02, 1, None)
     write_classifier(store, CELLS["lamb"], 0.02, 2, 0.13)
     for axes in drawn(store, "figure2").axes[:2]:
-        assert "missing: Nero (search 0 of 6)" in face(axes)
+        assert "search incomplete: Nero (0 of 6 rates)" in face(axes)
         assert "diverged: LAMB (seed 1); Madam (every learning rate)" in face(axes)
         assert lines(axes).keys() == {"LAMB"}
         assert lines(axes)["LAMB"][:, 0].tolist() == [1], "the seed that diverged has one epoch"
@@ -282,8 +319,8 @@ def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, name: st
     figure = drawn(store, name)
     for axes in figure.axes:
         assert not lines(axes)
-        assert "missing: " in face(axes)
-        assert "search 0 of" in face(axes)
+        assert "search incomplete: " in face(axes)
+        assert "(0 of " in face(axes)
     assert style.render(figure, "png").startswith(b"\x89PNG")
 
 

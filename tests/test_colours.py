@@ -1,12 +1,13 @@
 """House colours against each other, as readers see them whose eyes lack a kind of cone."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from nero.report import style
+from nero.report import page, style
 
 # Machado, Oliveira and Fernandes (2009): what is seen, in linear RGB, with a kind of cone missing altogether.
 SEEN = {
@@ -64,3 +65,28 @@ def test_a_red_and_a_green_would_not_pass() -> None:
     assert distance("#ff0000", "#808000", SEEN["no L cones (protanopia)"]) > 10, (
         "but two that differ in lightness would"
     )
+
+
+def css_colours(name: str) -> tuple[str, str]:
+    """What the page's style sheet has for a name, in the light and in the dark theme."""
+    css = (page.FILES / "page.css").read_text()
+    light, dark = re.search(rf"--{name}: light-dark\((#\w+), (#\w+)\);", css).groups()
+    return light, dark
+
+
+def contrast(one: str, other: str) -> float:
+    """As the Web Content Accessibility Guidelines define it."""
+    srgb = np.array([to_rgb(one), to_rgb(other)])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    low, high = sorted(linear @ [0.2126, 0.7152, 0.0722])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("eyes", SEEN)
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_what_agrees_and_what_differs_can_be_told_apart_and_read(theme: int, eyes: str) -> None:
+    agrees, differs, text, paper = (css_colours(name)[theme] for name in ("agrees", "differs", "text", "paper"))
+    assert distance(agrees, differs, SEEN[eyes]) > 25
+    for colour in (agrees, differs):
+        assert contrast(colour, paper) >= 4.5
+        assert distance(colour, text, SEEN[eyes]) > 10

@@ -89,7 +89,7 @@ def test_an_unfinished_search_is_compared_by_what_leads_it_and_said(store: Store
     for seed in (0, 1):
         write_run(store, nero, 0.01, seed, 0.6 + 0.1 * seed)
     found = lines(store)["Nero"]
-    assert found[:5] == ["0.01 (incomplete: search 1 of 4)", "0.001", "2", "3", "65.00"]
+    assert found[:5] == ["0.01 (search incomplete: 1 of 4 rates)", "0.001", "2", "3", "65.00"]
 
 
 def test_embedded_runs_are_refused(store: Store) -> None:

@@ -54,7 +54,7 @@ def test_what_is_missing_is_said(store: Store) -> None:
     curves, seeds, search = tables(store)
     assert list(curves) == ["optimiser", "---", "Nero", "SGD", "Adam", "LAMB"]
     assert curves["SGD"] == ["missing", "0", *["missing / missing"] * 5]
-    assert curves["LAMB"][:2] == ["0.01 (incomplete: search 1 of 5)", "1"]
+    assert curves["LAMB"][:2] == ["0.01 (search incomplete: 1 of 5 rates)", "1"]
     assert curves["LAMB"][-1] == both(16)
     assert seeds["SGD"] == ["missing"] * 3
     assert seeds["LAMB"] == ["16.00", "missing", "missing"]

@@ -73,7 +73,7 @@ def test_an_unfinished_search_is_shown_by_what_leads_it_and_said(store: Store) -
     for seed in (0, 1):
         write_language_model(store, cell_of("sgd"), 0.1, seed, 30.0 + seed, curve=falling(30.0 + seed))
     curves, _ = tables(store)
-    assert curves["SGD"][:4] == ["0.1 (incomplete: search 1 of 5)", "0.0001", "2", "3"]
+    assert curves["SGD"][:4] == ["0.1 (search incomplete: 1 of 5 rates)", "0.0001", "2", "3"]
     assert curves["SGD"][-1] == "30.50 / 92.40"
 
 

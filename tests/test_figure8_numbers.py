@@ -52,7 +52,7 @@ def test_what_is_missing_is_said(store: Store) -> None:
     write_player(store, cell_of("lamb_momentum"), 0.001, 1, 13.0, rising(13.0))
     curves, seeds, search = tables(store)
     assert curves["LAMB"] == ["missing", "0", *["missing"] * 5]
-    assert curves["LAMB with β₁ = 0.9"][:2] == ["0.001 (incomplete: seeds 0, 2)", "1"]
+    assert curves["LAMB with β₁ = 0.9"][:2] == ["0.001 (seeds 0, 2 missing)", "1"]
     assert curves["LAMB with β₁ = 0.9"][-1] == "13.00"
     assert seeds["LAMB"] == ["missing"] * 3
     assert seeds["LAMB with β₁ = 0.9"] == ["missing", "13.00", "missing"]

@@ -77,7 +77,7 @@ def test_several_seeds_are_averaged(store: Store) -> None:
 def test_what_is_missing_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     curves, seeds = tables(text_of(store))
     assert list(curves) == ["curve", "---", *NAMES]
-    assert curves["SGD"] == ["0.1 (incomplete: seed 0)", "0", *["missing / missing"] * 5]
+    assert curves["SGD"] == ["0.1 (seed 0 missing)", "0", *["missing / missing"] * 5]
     assert {name: seeds[name] for name in NAMES} == {name: ["missing"] for name in NAMES}
     without_task(monkeypatch, paper.IMAGENET)
     curves, seeds = tables(text_of(store))
@@ -144,7 +144,7 @@ def test_of_a_search_every_rate_is_told(store: Store) -> None:
     searched = Cell(paper.IMAGENET, "adam", (0.001, 0.01), 0, ())
     write_classifier(store, searched, 0.01, 0, 0.31)
     text = text_of(store, cell_of("nero"), searched)
-    assert lines(text.split(SEEDS)[0])["Adam"][0] == "0.01 (incomplete: search 1 of 2)"
+    assert lines(text.split(SEEDS)[0])["Adam"][0] == "0.01 (search incomplete: 1 of 2 rates)"
     search = lines(text.split(SEARCH)[1])
     assert search == {"": ["η = 0.001", "η = 0.01"], "---": ["---"] * 2, "Adam": ["missing", "31.00"]}
 

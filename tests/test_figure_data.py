@@ -60,7 +60,7 @@ def test_marks_words_and_axes_are_those_of_the_panel(figure5: Figure) -> None:
         name: (pytest.approx(mean), pytest.approx(high - mean)) for name, (_, mean, _, high) in drawn.items()
     }
     assert " ".join([panel["title"], *panel["notes"]]) == face(axes)
-    assert any("missing: " in note for note in panel["notes"])
+    assert any("search incomplete: " in note for note in panel["notes"])
     assert (panel["yscale"], tuple(panel["ylim"])) == ("log", axes.get_ylim())
     assert panel["xlim"] == [1, 3]
     low, high = panel["ylim"]

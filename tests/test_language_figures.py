@@ -87,7 +87,7 @@ def test_panels_say_what_they_show(store: Store, name: str) -> None:
     assert left.get_ylabel() == f"training perplexity as it ran\n({seen})"
     assert right.get_ylabel() == "validation perplexity"
     arithmetic = style.PRECISIONS[cell_of(name, "nero").setting("precision")]
-    assert [face(axes).split(" missing: ")[0] for axes in figure.axes] == [
+    assert [face(axes).split(" search incomplete: ")[0] for axes in figure.axes] == [
         f"Transformer ({arithmetic}), training",
         f"Transformer ({arithmetic}), validation",
     ]
@@ -210,7 +210,8 @@ def test_missing_runs_are_said(store: Store, name: str) -> None:
         write_language_model(store, cell_of(name, "lamb"), lr, 0, 1 + lr)
     for axes in drawn(store, name).axes:
         assert labels(axes) == ["Nero, η = 0.001, n = 1 of 3", "LAMB, η = 0.0001, n = 1 of 3"]
-        assert "missing: Nero (search 2 of 5); SGD, Adam (search 0 of 5); LAMB (seeds 1, 2)" in face(axes)
+        assert "search incomplete: Nero (2 of 5 rates); SGD, Adam (0 of 5 rates) missing: LAMB" in face(axes)
+        assert "missing: LAMB (seeds 1, 2)" in face(axes)
 
 
 @EVERY_FIGURE
@@ -233,7 +234,7 @@ def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, name: st
     figure = drawn(store, name)
     for axes in figure.axes:
         assert not lines(axes)
-        assert "missing: Nero, SGD, Adam, LAMB (search 0 of 5)" in face(axes)
+        assert "search incomplete: Nero, SGD, Adam, LAMB (0 of 5 rates)" in face(axes)
     assert style.render(figure, "png").startswith(b"\x89PNG")
 
 

@@ -132,10 +132,11 @@ def test_its_numbers_are_those_of_the_csv(reader: Reader, report: Report) -> Non
         cell.get_attribute("data-cell"): cell.find_element(By.CSS_SELECTOR, ".value").text
         for cell in reader.all("#table1 td[data-cell]")
     }
-    assert shown.keys() == {f"{line['task']}|{line['variant']}|{line['optim']}" for line in lines}
+    named = {"|".join(line[word] for word in ("task", "label", "variant", "optim")): line for line in lines}
+    assert shown.keys() == named.keys()
     assert any(line["mean"] for line in lines)
-    for line in lines:
-        found = shown[f"{line['task']}|{line['variant']}|{line['optim']}"]
+    for name, line in named.items():
+        found = shown[name]
         if not line["mean"]:
             assert found == line["status"]
             continue
@@ -146,7 +147,7 @@ def test_its_numbers_are_those_of_the_csv(reader: Reader, report: Report) -> Non
 def test_every_learning_rate_is_that_of_the_csv(reader: Reader, report: Report) -> None:
     lines = csv.DictReader(io.StringIO(report.overview_texts()[Path("tables/sensitivity.csv")].decode()))
     reader.open()
-    words = ("task", "variant", "optim", "precision")
+    words = ("task", "label", "variant", "optim", "precision")
     for line in (line for line in lines if line["run"]):
         name = "|".join([*(line[word] for word in words), f"{float(line['lr']):g}"])
         cell = reader.one(f'#sensitivity td[data-cell="{name}"]')

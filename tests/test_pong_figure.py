@@ -149,7 +149,7 @@ def test_the_panel_says_what_it_shows(store: Store) -> None:
     [axes] = figure.axes
     assert "Pong (Figure 8)" in figure.get_suptitle()
     arithmetic = style.PRECISIONS[cell_of("nero").setting("precision")]
-    assert face(axes).split(" missing: ")[0] == f"Vanilla CNN ({arithmetic}), training games"
+    assert face(axes).split(" search incomplete: ")[0] == f"Vanilla CNN ({arithmetic}), training games"
     assert axes.get_xlabel() == "environment steps (millions)"
     window = cell_of("nero").setting("task.window")
     assert axes.get_ylabel() == f"reward\n(mean of the last {window} finished games)"
@@ -266,8 +266,8 @@ def test_missing_runs_are_said(store: Store) -> None:
         "LAMB, η = 0.0001, n = 1 of 3",
         f"{MOMENTUM}, η = 0.001, n = 1 of 3",
     ]
-    gaps = f"Nero (search 2 of 5); SGD, Adam (search 0 of 5); LAMB (seeds 1, 2); {MOMENTUM} (seeds 0, 2)"
-    assert f"missing: {gaps}" in face(axes)
+    assert "search incomplete: Nero (2 of 5 rates); SGD, Adam (0 of 5 rates) missing: " in face(axes)
+    assert f"missing: LAMB (seeds 1, 2); {MOMENTUM} (seeds 0, 2)" in face(axes)
 
 
 def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
@@ -296,7 +296,8 @@ def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_for
     figure = drawn(store)
     [axes] = figure.axes
     assert not lines(axes)
-    assert f"missing: Nero, SGD, Adam, LAMB (search 0 of 5); {MOMENTUM} (seeds 0, 1, 2)" in face(axes)
+    assert "search incomplete: Nero, SGD, Adam, LAMB (0 of 5 rates)" in face(axes)
+    assert f"missing: {MOMENTUM} (seeds 0, 1, 2)" in face(axes)
     assert style.render(figure, file_format), "without a warning: fonts have the letters of every name"
 
 

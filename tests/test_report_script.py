@@ -97,19 +97,20 @@ def test_missing_cells_exit_1_after_everything_is_written(
     streams = capsys.readouterr()
     assert not streams.err
     said = streams.out
-    assert "mnist: mnist_reparam, sigma = 100, adam: seeds 0, 1, 2" in said
-    assert "mnist: mnist_mlp100, nero, sgd, adam, lamb: search 0 of 4" in said
-    assert "table1: cifar10_vgg11, nero, sgd, adam, lamb: search 0 of 5" in said
-    assert "pong: pong_ppo, nero, sgd, adam, lamb: search 0 of 5" in said
-    assert "pong: pong_ppo, lamb_momentum: seeds 0, 1, 2" in said
+    assert "mnist: mnist_reparam, sigma = 100, adam: seeds 0, 1, 2 missing" in said
+    assert "mnist: mnist_mlp100, nero, sgd, adam, lamb: search incomplete: 0 of 4 rates" in said
+    assert "table1: cifar10_resnet18, nero, sgd, adam, lamb: search incomplete: 0 of 5 rates" in said
+    assert "pong: pong_ppo, nero, sgd, adam, lamb: search incomplete: 0 of 5 rates" in said
+    assert "pong: pong_ppo, lamb_momentum: seeds 0, 1, 2 missing" in said
     assert "imagenet: imagenet_resnet50, weight_decay = 0.0001, sgd: " in said
-    assert "ablation: cifar10_vgg11, madam, madam_constrained, lamb, lamb_constrained: search 0 of 6" in said
+    constrained = "ablation: cifar10_vgg11, madam, madam_constrained, lamb, lamb_constrained"
+    assert f"{constrained}: search incomplete: 0 of 6 rates" in said
 
 
 def test_failed_runs_are_named(report: Run, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3, status="failed")
     assert report("mnist") == 1
-    assert f"mnist_mlp100, nero: search 0 of 4; failed: {run.run_id}" in capsys.readouterr().out
+    assert f"mnist_mlp100, nero: search incomplete: 0 of 4 rates; failed: {run.run_id}" in capsys.readouterr().out
 
 
 def test_an_experiment_without_an_entry_gets_its_table_and_learning_curves(

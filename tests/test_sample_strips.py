@@ -186,7 +186,7 @@ def test_each_optimiser_has_its_own_pictures(store: Store) -> None:
 
 def test_a_search_that_goes_on_is_said(store: Store) -> None:
     with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
-    assert face(strips(drawn(store))["Nero"]) == "Nero, η = 0.01, seed 0: FID 15.50 missing: search 1 of 5"
+    assert face(strips(drawn(store))["Nero"]) == "Nero, η = 0.01, seed 0: FID 15.50 search incomplete: 1 of 5 rates"
 
 
 def test_other_tasks_are_left_out(store: Store) -> None:
@@ -232,7 +232,7 @@ def test_missing_and_diverged_cells_are_said(store: Store) -> None:
     for lr in cell_of("sgd").lrs:
         write_generator(store, cell_of("sgd"), lr, 0, None)
     found = strips(drawn(store))
-    assert words(found["Nero"]) == "missing: search 0 of 5"
+    assert words(found["Nero"]) == "search incomplete: 0 of 5 rates"
     assert words(found["SGD"]) == "every learning rate diverged"
 
 

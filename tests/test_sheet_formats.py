@@ -106,4 +106,4 @@ def test_a_page_says_which_cell_of_the_csv_stands_where(store: Store) -> None:
     table = print_table(build_table(*states_of(store), paper.mnist()))
     html = Cells(sheet_html.to_html(table))
     named = {attributes["data-cell"] for tag, attributes in html.tags if tag == "td" and "data-cell" in attributes}
-    assert named == {"|".join((line["task"], line["variant"], line["optim"])) for line in table.records}
+    assert named == {"|".join((line["task"], line["label"], line["variant"], line["optim"])) for line in table.records}

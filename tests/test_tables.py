@@ -14,13 +14,17 @@ from fake_runs import BASE, cells_of, fill, fill_cell, loaded, plausible, states
 from markdown_rows import markdown_rows
 from nero.plans.plan import Cell, Experiment, survey
 from nero.report import constraints, paper
-from nero.report.cells import EmbeddedDataError, Standing, is_embedded, row_text
-from nero.report.table_formats import entry_text, to_csv, to_latex, to_markdown
+from nero.report.cells import EmbeddedDataError, RowKey, Standing, is_embedded, row_text
+from nero.report.readme import compact
+from nero.report.sheet_html import to_html
+from nero.report.sheet_markdown import sheet_lines
+from nero.report.table_formats import entry_text, print_table, to_csv, to_latex, to_markdown
 from nero.report.tables import Entry, Table, build_table, ranks
 from nero.report.units import ShownMetric
 from nero.runs.store import Store
 
 DEEP = "mnist_mlp100"
+HALVES = {"nero": "bf16", "sgd": "fp32"}
 
 
 def mnist_table(store: Store) -> Table:
@@ -28,7 +32,7 @@ def mnist_table(store: Store) -> Table:
 
 
 def deep_entry(table: Table, optim: str) -> Entry:
-    [row] = [row for row in table.rows if row.task == DEEP and not row.variant]
+    [row] = [row for row in table.rows if row.key == RowKey(DEEP)]
     return row.entries[optim]
 
 
@@ -62,7 +66,7 @@ def test_means_and_deviations_are_numpys_over_the_seeds_at_the_best_rate(store: 
 def test_a_cell_says_mean_deviation_n_and_rate(store: Store) -> None:
     fill(store, "mnist", plausible)
     finals = 100 * np.array([0.5, 0.51, 0.54])
-    expected = f"{finals.mean():.2f} ± {finals.std():.2f} (n = 3, η = 0.001)"
+    expected = f"{finals.mean():.2f} ± {finals.std():.2f} (n = 3, best η = 0.001, the paper's)"
     assert markdown_cell(mnist_table(store), "adam") == expected
 
 
@@ -128,7 +132,7 @@ def test_a_row_is_ranked_once_all_of_it_is_settled(store: Store) -> None:
         assert markdown_cell(table, optim)[0].isdigit()
     assert {line["rank"] for line in csv_lines(table)} == {""}
     assert markdown_cell(table, "nero", "authors' logs").startswith("**"), "the paper's side is finished"
-    assert "A row with unfinished cells is not ranked; an incomplete cell shows" in to_markdown(table)
+    assert "Our side of a row is ranked once none of its runs is missing." in to_markdown(table)
     fill_cell(store, sgd, plausible)
     ranked = {optim: deep_entry(mnist_table(store), optim).rank for optim in BASE}
     assert ranked == {"nero": 1, "lamb": 2, "sgd": 3, "adam": None}, "a cell that diverged is settled, and has no place"
@@ -190,7 +194,8 @@ def test_a_cell_without_its_repeats_says_how_many_it_has(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     for lr in cell.lrs:
         write_run(store, cell, lr, 0, plausible(cell, lr, 0))
-    assert markdown_cell(mnist_table(store), "nero") == "90.00 (n = 1 of 3, incomplete: seeds 1, 2, η = 0.001)"
+    expected = "90.00 (n = 1 of 3, best η = 0.001, the paper's; seeds 1, 2 missing)"
+    assert markdown_cell(mnist_table(store), "nero") == expected
     write_run(store, cell, 0.001, 1, 0.8)
     entry = deep_entry(mnist_table(store), "nero")
     assert entry_text(entry).value == "85.00 ± 5.00"
@@ -202,7 +207,23 @@ def test_an_unfinished_search_shows_its_best_so_far(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     write_run(store, cell, 0.01, 0, 0.3)
     write_run(store, cell, 0.1, 0, 0.2)
-    assert markdown_cell(mnist_table(store), "nero") == "30.00 (n = 1 of 3, incomplete: search 2 of 4, η = 0.01)"
+    assert markdown_cell(mnist_table(store), "nero") == "30.00 (n = 1 of 3, at η = 0.01, best of 2 of 4 rates searched)"
+
+
+def test_the_best_rate_is_said_of_complete_searches_only(store: Store) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    assert cell.lrs[1] == paper.mnist().results[DEEP, (), "nero"].lr == 0.001
+    said = {
+        0.001: "n = 1 of 3, at the paper's η = 0.001; search incomplete: 1 of 4 rates",
+        0.01: "n = 1 of 3, at the paper's η = 0.001; search incomplete: 2 of 4 rates",
+        0.1: "n = 1 of 3, at η = 0.1, best of 3 of 4 rates searched",
+        0.0001: "n = 1 of 3, best η = 0.1, not the paper's; seeds 1, 2 missing",
+    }
+    for lr, words in said.items():
+        write_run(store, cell, lr, 0, {0.001: 0.8, 0.1: 0.9}.get(lr, 0.5))
+        table = mnist_table(store)
+        assert entry_text(deep_entry(table, "nero")).detail == words
+        assert "best learning rate" not in to_markdown(table).partition("\n")[2]
 
 
 def test_an_unfinished_search_shows_every_seed_at_its_leading_rate(store: Store) -> None:
@@ -213,7 +234,7 @@ def test_an_unfinished_search_shows_every_seed_at_its_leading_rate(store: Store)
     write_run(store, cell, 0.1, 0, 0.2)
     table = mnist_table(store)
     expected = f"{100 * np.mean(finals):.2f} ± {100 * np.std(finals):.2f}"
-    assert markdown_cell(table, "nero") == f"{expected} (n = 3, incomplete: search 2 of 4, η = 0.01)"
+    assert markdown_cell(table, "nero") == f"{expected} (n = 3, at η = 0.01, best of 2 of 4 rates searched)"
     assert deep_entry(table, "nero").result.standing is Standing.INCOMPLETE
 
 
@@ -224,8 +245,15 @@ def test_a_search_without_repeats_is_incomplete_until_it_has_ended(store: Store)
         write_run(store, cell, lr, 0, lr)
         table = build_table(experiment, [survey(cell, store.summaries())])
         said = entry_text(table.rows[0].entries["nero"]).detail
-        missing = f"incomplete: search {searched} of 4, " if searched < 4 else ""
-        assert said == f"n = 1, {missing}η = {lr:g}"
+        assert (
+            said
+            == {
+                1: f"n = 1, at η = {lr:g}; search incomplete: 1 of 4 rates",
+                2: f"n = 1, at η = {lr:g}, best of 2 of 4 rates searched",
+                3: f"n = 1, at η = {lr:g}, best of 3 of 4 rates searched",
+                4: f"n = 1, best η = {lr:g}",
+            }[searched]
+        )
         assert table.complete == (searched == 4)
 
 
@@ -234,7 +262,8 @@ def test_a_seed_that_diverged_during_the_search_is_said(store: Store) -> None:
     write_run(store, cell, 0.01, 0, 0.5)
     write_run(store, cell, 0.01, 1, None)
     table = mnist_table(store)
-    assert markdown_cell(table, "nero") == "50.00 (n = 1 of 3, seed 1 diverged, incomplete: search 1 of 4, η = 0.01)"
+    expected = "50.00 (n = 1 of 3, seed 1 diverged, at η = 0.01; search incomplete: 1 of 4 rates)"
+    assert markdown_cell(table, "nero") == expected
     assert deep_entry(table, "nero").rank is None
 
 
@@ -243,7 +272,7 @@ def test_rows_of_one_task_keep_their_own_metric(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} lamb"], 0.01, 0, 0.5)
     summaries = store.summaries()
     table = build_table(experiment, [survey(state.cell, summaries) for state in states])
-    assert [row.metric and row.metric.label for row in table.rows if row.task == DEEP] == [
+    assert [row.metric and row.metric.label for row in table.rows if row.key.task == DEEP] == [
         "training accuracy (%)",
         None,
     ], "a row without runs does not take its neighbour's metric, nor its own away from it"
@@ -266,7 +295,7 @@ def test_a_search_that_diverged_everywhere_is_diverged_and_complete(store: Store
 
 def test_a_search_that_has_only_diverged_so_far(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} sgd"], 0.1, 0, None)
-    assert markdown_cell(mnist_table(store), "sgd") == "diverged so far (incomplete: search 1 of 4)"
+    assert markdown_cell(mnist_table(store), "sgd") == "diverged (search incomplete: 1 of 4 rates)"
 
 
 def test_a_diverged_seed_is_said_and_the_survivors_win_nothing(store: Store) -> None:
@@ -274,14 +303,14 @@ def test_a_diverged_seed_is_said_and_the_survivors_win_nothing(store: Store) -> 
     table = mnist_table(store)
     entry = deep_entry(table, "nero")
     assert (entry.n, entry.result.diverged, entry.rank) == (2, 1, None)
-    assert markdown_cell(table, "nero") == "90.50 ± 0.50 (n = 2 of 3, seed 2 diverged, η = 0.001)"
+    assert markdown_cell(table, "nero") == "90.50 ± 0.50 (n = 2 of 3, seed 2 diverged, best η = 0.001, the paper's)"
     assert markdown_cell(table, "lamb").startswith("**")
 
 
 def test_a_lone_learning_rate_whose_first_seed_diverged_keeps_its_other_seeds(store: Store) -> None:
     cell = cells_of("mnist")["mnist_reparam adam 100"]
     fill_cell(store, cell, lambda _, lr, seed: None if seed == 0 else 0.9)
-    [row] = [row for row in mnist_table(store).rows if row.variant == (("task.sigma", 100),)]
+    [row] = [row for row in mnist_table(store).rows if row.key.variant == (("task.sigma", 100),)]
     assert entry_text(row.entries["adam"]).value == "90.00 ± 0.00"
     assert entry_text(row.entries["adam"]).detail == "n = 2 of 3, seed 0 diverged, η = 0.01"
 
@@ -361,10 +390,10 @@ def test_table_1_is_marked_as_in_the_paper(store: Store) -> None:
     for row, runner_up in zip(table.rows, runners_up, strict=True):
         assert row.entries["nero"].published_rank == 1
         assert row.entries[runner_up].published_rank == 2
-        assert markdown_cell(table, "nero", "paper", row.task).startswith("**")
-        assert markdown_cell(table, runner_up, "paper", row.task).startswith("<u>")
-    assert markdown_cell(table, "nero", "paper", "cifar10_vgg11") == "**11.16 ± 0.17** (η = 0.01)"
-    assert markdown_cell(table, "sgd", "paper", "multi30k_transformer") == "92.40 ± 89.48 (η = 0.0001)"
+        assert markdown_cell(table, "nero", "paper", row.key.task).startswith("**")
+        assert markdown_cell(table, runner_up, "paper", row.key.task).startswith("<u>")
+    assert markdown_cell(table, "nero", "paper", "cifar10_vgg11") == "**11.16 ± 0.17** (n = 3, η = 0.01)"
+    assert markdown_cell(table, "sgd", "paper", "multi30k_transformer") == "92.40 ± 89.48 (n = 3, η = 0.0001)"
 
 
 def test_every_cell_of_table_1_has_the_papers_numbers(store: Store) -> None:
@@ -376,21 +405,14 @@ def test_every_cell_of_table_1_has_the_papers_numbers(store: Store) -> None:
 def test_the_arithmetic_is_said(store: Store) -> None:
     table = build_table(*states_of(store, "table1"), paper.table1())
     for text in (to_markdown(table), to_latex(table).replace("\\_", "_")):
-        tf32 = "cifar10_vgg11; wikitext2_transformer; pong_ppo"
+        tf32 = "cifar10_vgg11, except Adam: float32; wikitext2_transformer; pong_ppo"
         bf16 = "cifar10_cgan; cifar10_resnet18; multi30k_transformer"
-        assert f"Arithmetic: bf16 ({bf16}), tf32 ({tf32}); paper: float32." in text
-    to_come = {cell.task for cell in loaded("table1").cells if cell.to_come}
-    assert {line["task"]: line["precision"] for line in csv_lines(table)} == {
-        paper.CGAN: "bf16",
-        paper.VGG11: "tf32",
-        paper.RESNET18: "bf16",
-        paper.WIKITEXT2: "tf32",
-        paper.MULTI30K: "bf16",
-        paper.PONG: "tf32",
-        **dict.fromkeys(to_come, ""),
+        assert f"Arithmetic: bf16 ({bf16}), TF32 ({tf32}); paper: float32." in text
+    assert {(line["task"], line["optim"]): line["precision"] for line in csv_lines(table)} == {
+        (cell.task, cell.optim): cell.setting("precision") for cell in loaded("table1").cells
     }
-    assert " Arithmetic: tf32; authors' logs: float32. " in to_markdown(mnist_table(store))
-    assert " Arithmetic: tf32. " in to_markdown(build_table(*states_of(store)))
+    assert " Arithmetic: TF32; authors' logs: float32. " in to_markdown(mnist_table(store))
+    assert " Arithmetic: TF32. " in to_markdown(build_table(*states_of(store)))
 
 
 def test_a_row_in_two_arithmetics_says_who_ran_in_which() -> None:
@@ -399,7 +421,53 @@ def test_a_row_in_two_arithmetics_says_who_ran_in_which() -> None:
         for optim, precision in (("nero", "bf16"), ("sgd", "fp32"), ("lamb", "bf16"))
     ]
     table = build_table(Experiment("mixed", "Mixed", tuple(cells)), [survey(cell, {}) for cell in cells])
-    assert f"Arithmetic: bf16 ({DEEP} with Nero, LAMB), fp32 ({DEEP} with SGD)." in to_markdown(table)
+    assert f"Arithmetic: bf16 ({DEEP}, except SGD: float32)." in to_markdown(table)
+    assert [entry.marked_precision for entry in table.rows[0].entries.values()] == [None, "fp32", None]
+
+
+def test_without_a_majority_every_cell_says_its_arithmetic() -> None:
+    cells = [Cell(DEEP, optim, (0.1,), 0, (), overrides=(f"precision={how}",)) for optim, how in HALVES.items()]
+    table = build_table(Experiment("mixed", "Mixed", tuple(cells)), [survey(cell, {}) for cell in cells])
+    assert f"Arithmetic: bf16 ({DEEP} with Nero), float32 ({DEEP} with SGD)." in to_markdown(table)
+    assert {optim: entry.marked_precision for optim, entry in table.rows[0].entries.items()} == HALVES
+
+
+def test_a_cell_in_another_arithmetic_than_its_row_is_marked_in_every_format(store: Store) -> None:
+    for optim, lr in (("nero", 0.01), ("adam", 0.001)):
+        write_classifier(store, cells_of("table1")[f"{paper.VGG11} {optim}"], lr, 0, 0.12)
+    table = build_table(*states_of(store, "table1"), paper.table1())
+    assert "float32" not in markdown_cell(table, "nero", task=paper.VGG11)
+    marked = "12.00 (n = 1 of 3, at the paper's η = 0.001, float32; search incomplete: 1 of 5 rates"
+    assert markdown_cell(table, "adam", task=paper.VGG11) == f"{marked})"
+    assert "0.001, float32; search incomplete" in to_latex(table)
+    assert "0.001, float32; search incomplete" in to_html(print_table(table)).replace("\N{NO-BREAK SPACE}", " ")
+    assert "12.00 (n = 1, float32)" in "\n".join(sheet_lines(compact(table)))
+
+
+# labels
+
+
+def test_labels_tell_rows_of_one_task_apart(store: Store) -> None:
+    plain = replace(cells_of("mnist")[f"{DEEP} nero"], lrs=(0.001,))
+    other = replace(plain, label="another start", overrides=(*plain.overrides, "task.batch_size=100"))
+    for seed in plain.seeds:
+        write_run(store, plain, 0.001, seed, 0.9)
+        write_run(store, other, 0.001, seed, 0.8)
+    cells = (plain, other)
+    summaries = store.summaries()
+    table = build_table(Experiment("both", "Both", cells), [survey(cell, summaries) for cell in cells], paper.mnist())
+    assert [row_text(row.key) for row in table.rows] == [DEEP, f"{DEEP}, another start"]
+    assert [row.entries["nero"].mean for row in table.rows] == pytest.approx([90.0, 80.0])
+    for row in table.rows:
+        assert row.entries["nero"].published == paper.mnist().results[DEEP, (), "nero"], "whatever the label"
+    assert f"| `{DEEP}`, another start |" in to_markdown(table)
+    assert [line["label"] for line in csv_lines(table)] == ["", "another start"]
+    with pytest.raises(ValueError, match=f"{DEEP}, another start has nero twice"):
+        build_table(Experiment("thrice", "Thrice", (*cells, other)), [survey(cell, {}) for cell in (*cells, other)])
+
+
+def test_a_labelled_row_with_swept_settings_says_both() -> None:
+    assert row_text(RowKey("task", (("optim.beta", 0.9),), "a label")) == "task, a label, beta = 0.9"
 
 
 def test_a_table_of_tasks_to_come_says_no_arithmetic() -> None:
@@ -412,19 +480,14 @@ def test_a_table_of_tasks_to_come_says_no_arithmetic() -> None:
 def test_checks_stand_beside_table_1(store: Store) -> None:
     experiment, states = states_of(store, "checks")
     table = build_table(experiment, states, paper.checks())
-    assert [row_text((row.task, row.variant)) for row in table.rows] == [
-        "cifar10_vgg11, precision = tf32",
-        "cifar10_vgg11, precision = bf16",
-        "cifar10_cgan, precision = tf32",
-        "cifar10_cgan, precision = bf16",
-        "cifar10_resnet18, precision = bf16, fan_out = True",
-        "multi30k_transformer, precision = bf16, pool = 100, scale_embedding = True",
-        "multi30k_transformer, precision = bf16, pool = 100, scale_embedding = False",
-    ]
+    names = [row_text(row.key) for row in table.rows]
+    assert len(set(names)) == len(names)
+    assert {"cifar10_vgg11, precision = tf32", "cifar10_vgg11, precision = bf16"} < set(names)
     for row in table.rows:
         for optim, entry in row.entries.items():
-            assert entry.published == paper.table1().results[row.task, (), optim]
-            assert entry.result.state.cell.lrs == (entry.published.lr,), "the one rate asked for is the paper's best"
+            assert entry.published == paper.table1().results.get((row.key.task, (), optim))
+            if entry.published and len(entry.cell.lrs) == 1:
+                assert entry.cell.lrs == (entry.published.lr,), "the one rate asked for is the paper's best"
 
 
 def test_the_authors_logged_finals_of_the_very_deep_network() -> None:
@@ -499,7 +562,7 @@ def test_latex_balances_and_escapes(any_table: Table) -> None:
 def test_latex_marks(store: Store) -> None:
     fill(store, "mnist", plausible)
     text = to_latex(mnist_table(store))
-    assert r"\textbf{91.67 $\pm$ 1.70} {\scriptsize (n = 3, $\eta$ = 0.001)}" in text
+    assert r"\textbf{91.67 $\pm$ 1.70} {\scriptsize (n = 3, best $\eta$ = 0.001, the paper's)}" in text
     assert r"\underline{61.67 $\pm$ 1.70}" in text
     assert r"mnist\_mlp100" in text
 

@@ -16,6 +16,7 @@ from nero.report import (
     cgan_figure,
     cifar_figures,
     constraints,
+    disagreements,
     figure3_numbers,
     figure4_numbers,
     figure6_numbers,
@@ -76,7 +77,7 @@ class Evidence:
             if what := cells.gap(state):
                 failed = [run.run_id for run in state.pending if self._has_failed(run.run_id)]
                 reason = f"{what}; failed: {', '.join(failed)}" if failed else what
-                row = cells.row_text((state.cell.task, state.cell.variant))
+                row = cells.row_text(cells.RowKey.of(state.cell))
                 found.setdefault((row, reason), []).append(state.cell.optim)
         return [f"{row}, {', '.join(optims)}: {reason}" for (row, reason), optims in found.items()]
 
@@ -193,7 +194,8 @@ TELLING = {
 def make_table(evidence: Evidence) -> Table:
     contents = _contents(evidence)
     published = contents.published() if contents.published else None
-    return build_table(evidence.experiment, evidence.states, published, contents.listing)
+    reasons = disagreements.beside(evidence.store)
+    return build_table(evidence.experiment, evidence.states, published, contents.listing, reasons)
 
 
 def make_figures(evidence: Evidence) -> dict[str, Figure]:

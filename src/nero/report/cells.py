@@ -1,22 +1,45 @@
 """What the logged runs of one cell say, before any formatting: how it stands, its final values, what is missing."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from nero.plans.plan import Cell, CellState, Summary
 from nero.report.units import rate
 from nero.runs.store import Status
 
 Variant = tuple[tuple[str, Any], ...]
-RowKey = tuple[str, Variant]
 Key = TypeVar("Key", bound=Hashable)
 BESIDE = "not to be set beside the paper's numbers"
 
 
 class EmbeddedDataError(ValueError):
     """Runs on embedded data were about to stand beside the paper's numbers."""
+
+
+class RowKey(NamedTuple):
+    """What tells the rows of a table apart."""
+
+    task: str
+    variant: Variant = ()
+    label: str = ""
+
+    @classmethod
+    def of(cls, cell: Cell) -> "RowKey":
+        return cls(cell.task, cell.variant, cell.label)
+
+
+class CellKey(NamedTuple):
+    """What tells the cells of an experiment apart."""
+
+    row: RowKey  # its settings in order of their names
+    optim: str
+
+    @classmethod
+    def of(cls, cell: Cell) -> "CellKey":
+        return cls(RowKey(cell.task, ordered(cell.variant), cell.label), cell.optim)
 
 
 class Standing(StrEnum):
@@ -72,15 +95,15 @@ def has_diverged(run: Summary) -> bool:
 
 
 def rows(states: Iterable[CellState]) -> dict[RowKey, list[CellState]]:
-    """Cells by (task, variant), in the experiment's order: the rows of its table, the panels of its figure."""
+    """Cells by task, variant and label, in the experiment's order: the rows of its table, the panels of its figure."""
     found: dict[RowKey, list[CellState]] = {}
     worded: dict[RowKey, RowKey] = {}  # a row's settings, however they are ordered, as its first cell has them
     for state in states:
-        task, variant = state.cell.task, state.cell.variant
-        key = worded.setdefault((task, ordered(variant)), (task, variant))
+        key = worded.setdefault(CellKey.of(state.cell).row, RowKey.of(state.cell))
         row = found.setdefault(key, [])
         if any(other.cell.optim == state.cell.optim for other in row):
-            raise ValueError(f"{row_text(key)} has {state.cell.optim} twice: say what differs under `sweep`")
+            what = "say what differs under `sweep` or in a `label`"
+            raise ValueError(f"{row_text(key)} has {state.cell.optim} twice: {what}")
         row.append(state)
     return found
 
@@ -91,7 +114,7 @@ def one_each(states: Iterable[CellState], what: Callable[[Cell], Key]) -> dict[K
     for state in states:
         key = what(state.cell)
         if key in found:
-            both = [row_text((s.cell.task, s.cell.variant)) for s in (found[key], state)]
+            both = [row_text(RowKey.of(s.cell)) for s in (found[key], state)]
             raise ValueError(f"a panel has {state.cell.optim} twice: {both[0]}, and {both[1]}")
         found[key] = state
     return found
@@ -113,18 +136,45 @@ def _short(key: str) -> str:
 
 
 def row_text(row: RowKey) -> str:
-    task, variant = row
-    return f"{task}, {variant_text(variant)}" if variant else task
+    """Such as "mnist_reparam, sigma = 100"."""
+    return row.task + row_detail(row)
+
+
+def row_detail(row: RowKey) -> str:
+    """What follows the task in a row's name: its label and its swept settings."""
+    return "".join(f", {words}" for words in (row.label, variant_text(row.variant)) if words)
+
+
+def labelled(name: str, cell: Cell) -> str:
+    """A name of a cell, with the label of its row where it has one."""
+    return f"{name}, {cell.label}" if cell.label else name
+
+
+def searched_text(state: CellState) -> str | None:
+    """How much of an incomplete search is logged, such as "1 of 5 rates"; None for a complete one."""
+    if not state.searching or state.cell.to_come:
+        return None
+    return f"{searched(state)} of {len(state.search)} rates"
+
+
+def searched(state: CellState) -> int:
+    """Learning rates with a settled run of the search seed."""
+    return sum(run is not None for run in state.search.values())
+
+
+def missing_text(state: CellState) -> str | None:
+    """What a cell lacks apart from its search: a config, or seeds at the leading rate. None where nothing."""
+    if state.cell.to_come or state.searching:
+        return state.cell.to_come
+    return seeds_text(seed for seed, run in state.at_leading.items() if run is None)
 
 
 def gap(state: CellState) -> str | None:
     """What a cell lacks, in words, or None."""
-    if state.cell.to_come:
-        return state.cell.to_come
-    if state.searching:
-        searched = sum(run is not None for run in state.search.values())
-        return f"search {searched} of {len(state.search)}"
-    return seeds_text(seed for seed, run in state.at_leading.items() if run is None)
+    if rates := searched_text(state):
+        return f"search incomplete: {rates}"
+    lacking = missing_text(state)
+    return lacking if lacking is None or state.cell.to_come else f"{lacking} missing"
 
 
 def divergence(state: CellState) -> str | None:
@@ -145,7 +195,7 @@ def leading_text(state: CellState) -> str:
     if state.leading_lr is None:
         return absence_text(state)
     lacking = gap(state)
-    return rate(state.leading_lr) + (f" (incomplete: {lacking})" if lacking else "")
+    return rate(state.leading_lr) + (f" ({lacking})" if lacking else "")
 
 
 def seeds_text(seeds: Iterable[int]) -> str | None:
@@ -160,6 +210,13 @@ def is_embedded(cell: Cell) -> bool:
 def precision(cell: Cell) -> str | None:
     """The arithmetic of the cell's runs; None while its task or optimiser is to come."""
     return None if cell.to_come else str(cell.setting("precision"))
+
+
+def usual_precision(cells: Iterable[Cell]) -> str | None:
+    """The arithmetic of more than half of the cells whose arithmetic is known; None where there is no such majority."""
+    counts = Counter(known for cell in cells if (known := precision(cell)) is not None)
+    most = counts.most_common(1)
+    return most[0][0] if most and 2 * most[0][1] > counts.total() else None
 
 
 def require_real(states: Iterable[CellState]) -> None:

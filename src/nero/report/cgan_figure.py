@@ -29,7 +29,7 @@ SIZE = (4.6, 4.4)  # inches: higher than other panels, since a unit of 15 is to 
 
 @style.house_style()
 def figure4(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
-    """Figure 4: each optimiser at its best learning rate, the same for generator and discriminator."""
+    """Figure 4: each optimiser at the leading rate of its search, the same for generator and discriminator."""
     title = "Class-conditional GAN on CIFAR-10 (Figure 4): mean and range over seeds"
     figure, panels = style.panels(1, 2, title, SIZE)
     shown = of_task(paper.CGAN, states)

@@ -33,8 +33,15 @@ def figure1(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
     """Figure 1: VGG-11, Nero with either constraint on and off."""
     published = paper.ablation()
     swept = [state for state in states if state.cell.variant and paper.key(state.cell) in published.results]
-    ablated = cells.one_each(swept, kept)
-    shown = [Curve(ablated[halves], *look) for halves, look in style.CONSTRAINTS.items() if halves in ablated]
+    ablated = cells.one_each(swept, lambda cell: (kept(cell), cell.label))
+    named = {
+        cells.labelled(name, state.cell): state
+        for halves, (name, _) in style.CONSTRAINTS.items()
+        for (own, _), state in ablated.items()
+        if own == halves
+    }
+    palette = style.palette(named, dict(style.CONSTRAINTS.values()))
+    shown = [Curve(state, name, palette[name]) for name, state in named.items()]
     figure, panels = style.panels(1, 2, "Nero's constraints, VGG-11 on CIFAR-10 (Figure 1): mean and range over seeds")
     _row(panels, paper.VGG11, "Nero's constraints", shown, curves, published)
     SCALE.fit(panels[:1])
@@ -49,7 +56,7 @@ def figure2(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
     figure, panels = style.panels(2, 2, title)
     rows = (("Without constraints", (False, False)), ("With both constraints", (True, True)))
     for place, (heading, constraints) in enumerate(rows):
-        shown = by_optimiser(cells.one_each((state for state in states if kept(state.cell) == constraints), base))
+        shown = by_optimiser((state for state in states if kept(state.cell) == constraints), base)
         _row(panels[2 * place : 2 * place + 2], paper.VGG11, heading, shown, curves, paper.ablation())
     SCALE.fit(panels[::2])  # the rows are to be compared
     SCALE.fit(panels[1::2])
@@ -58,7 +65,7 @@ def figure2(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
 
 @style.house_style()
 def figure5(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
-    """Figure 5: VGG-11 (top) and ResNet-18 (bottom), each optimiser at its best learning rate."""
+    """Figure 5: VGG-11 (top) and ResNet-18 (bottom), each optimiser at the leading learning rate of its search."""
     figure, panels = style.panels(len(NETWORKS), 2, "CIFAR-10 (Figure 5): mean and range over seeds")
     for place, (task, (network, _)) in enumerate(NETWORKS.items()):
         row = panels[2 * place : 2 * place + 2]

@@ -11,7 +11,7 @@ import yaml
 
 from nero.plans.config import CONFIG_DIR, names
 from nero.plans.plan import Cell
-from nero.report import paper, style
+from nero.report import cells, paper, style
 from nero.report.tables import Listing
 
 
@@ -44,8 +44,14 @@ def _by_target() -> dict[str, str]:
 
 def _words(cell: Cell) -> tuple[str, str, str]:
     constraints = kept(cell)
-    return style.name(base(cell)), "✓" * constraints.mean, "✓" * constraints.norm
+    return cells.labelled(style.name(base(cell)), cell), "✓" * constraints.mean, "✓" * constraints.norm
 
 
-LISTING = Listing(("optimiser", "fix mean", "fix norm"), _words)
+def name(cell: Cell) -> str:
+    """Such as "Nero (both)"."""
+    which, _ = style.CONSTRAINTS[kept(cell)]
+    return cells.labelled(f"{style.name(base(cell))} ({which})", cell)
+
+
+LISTING = Listing(("optimiser", "fix mean", "fix norm"), _words, name)
 """Table 2 as the paper lays it out."""

@@ -10,7 +10,8 @@ BLOCK = 10
 
 def name(cell: Cell) -> str:
     """Such as "Nero", or "Nero at lr = 0.001"."""
-    return style.name(cell.optim) + (f" at {cells.variant_text(cell.variant)}" if cell.variant else "")
+    varied = f" at {cells.variant_text(cell.variant)}" if cell.variant else ""
+    return cells.labelled(style.name(cell.optim) + varied, cell)
 
 
 def at_leading(state: CellState, frame: pd.DataFrame, key: str) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from nero.plans.plan import CellState
+from nero.plans.plan import Cell, CellState
 from nero.report import cells, style
 from nero.report.curves import at_leading, by_seed, name
 from nero.report.recorded import Series, record
@@ -15,17 +15,17 @@ from nero.report.units import rate, scale
 
 
 class Notes:
-    """What a panel has to say about runs that it cannot draw."""
+    """What a panel has to say about incomplete searches and about runs that it cannot draw."""
 
     def __init__(self) -> None:
-        self._said: dict[str, dict[str, list[str]]] = {"missing": {}, "diverged": {}}
+        self._said: dict[str, dict[str, list[str]]] = {"search incomplete": {}, "missing": {}, "diverged": {}}
 
     def add(self, what: str, whose: str, detail: str | None) -> None:
         if detail:
             self._said[what].setdefault(detail, []).append(whose)
 
     def lines(self) -> list[str]:
-        """Such as "missing: Nero, SGD (seeds 1, 2); LAMB (search 3 of 4)"."""
+        """Such as "search incomplete: LAMB (3 of 4 rates)" and "missing: Nero, SGD (seeds 1, 2)"."""
         return [
             f"{what}: " + "; ".join(f"{', '.join(whose)} ({detail})" for detail, whose in said.items())
             for what, said in self._said.items()
@@ -36,16 +36,29 @@ class Notes:
 def draw_optimisers(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame, key: str, notes: Notes) -> None:
     """One line per optimiser, at its leading rate; a variant of one is dotted, unless it is the same runs."""
     palette = style.colours(state.cell.optim for state in states)
+    usual = cells.usual_precision(state.cell for state in states)
     for optim in style.in_order(state.cell.optim for state in states):
         first, *variants = (state for state in states if state.cell.optim == optim)
-        for state in [first, *(variant for variant in variants if variant.leading_lr != first.leading_lr)]:
+        for state in [first, *(variant for variant in variants if _is_other(variant, first))]:
             varied = state is not first
             whose = name(state.cell) if varied else style.name(optim)
             ours = of_cell(state, curves, key, whose, notes)
-            label = f"{style.name(optim)}{rate_text(state.leading_lr)}"
+            named = cells.labelled(style.name(optim), state.cell) if varied else style.name(optim)
+            label = f"{named}{rate_text(state.leading_lr)}{precision_text(state.cell, usual)}"
             linestyle = style.VARIANT if varied else style.OURS
             planned = len(state.cell.seeds)
             draw(axes, ours, "epoch", scale(key), palette[optim], style.name(optim), label, linestyle, planned)
+
+
+def _is_other(variant: CellState, first: CellState) -> bool:
+    """Not the same runs as far as a panel can tell."""
+    return (variant.leading_lr, variant.cell.label) != (first.leading_lr, first.cell.label)
+
+
+def precision_text(cell: Cell, usual: str | None) -> str:
+    """Such as ", float32", where the arithmetic of the cell's runs is not the usual one of its panel."""
+    own = cells.precision(cell)
+    return f", {style.precision(own)}" if own and own != usual else ""
 
 
 def of_cell(state: CellState, frame: pd.DataFrame, key: str, whose: str, notes: Notes) -> pd.DataFrame:
@@ -55,7 +68,8 @@ def of_cell(state: CellState, frame: pd.DataFrame, key: str, whose: str, notes: 
     there = set(drawn.run_id)
     # A run can diverge before its first line; any other run without a line has lost it.
     lost = cells.seeds_text(s for s, run in runs.items() if run["run_id"] not in there and not cells.has_diverged(run))
-    notes.add("missing", whose, cells.gap(state))
+    notes.add("search incomplete", whose, cells.searched_text(state))
+    notes.add("missing", whose, cells.missing_text(state))
     notes.add("missing", whose, f"no log of {lost}" if lost else None)
     notes.add("diverged", whose, cells.divergence(state))
     return drawn

@@ -37,7 +37,8 @@ def _left(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str
         sigma = dict(state.cell.variant)["task.sigma"]
         ours = curves.block_means(curves.at_leading(state, frame, KEY))
         theirs = authors[authors.sigma == sigma]
-        yield _line(f"σ = {sigma}", state, ours, theirs.lr.iloc[0], curves.block_means(theirs), "iteration")
+        name = cells.labelled(f"σ = {sigma}", state.cell)
+        yield _line(name, state, ours, theirs.lr.iloc[0], curves.block_means(theirs), "iteration")
 
 
 def _right(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:

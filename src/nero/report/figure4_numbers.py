@@ -16,8 +16,9 @@ from nero.report.search_numbers import search_lines, seed_lines
 
 EPOCHS = (10, 30, 60, 90, paper.CGAN_EPOCHS)
 NOTES = (
-    "FID against the test images / against the training images, each the mean over n seeds at the learning rate that "
-    "was best for an optimiser by the former. An epoch at which a seed's was not finite has no mean."
+    "FID against the test images / against the training images, each the mean over n seeds at the learning rate η: the "
+    "best of the search by the former, or the best of the rates searched while it is incomplete. An epoch at which a "
+    "seed's was not finite has no mean."
 )
 
 

@@ -16,8 +16,9 @@ KEY = paper.PERPLEXITY["key"]
 EPOCHS = (10, 25, 50, 75, 100)
 HEADS = ["optimiser", "η", "authors' η", "n", "authors' n", *(f"epoch {epoch}" for epoch in EPOCHS)]
 NOTES = (
-    "Validation perplexity, ours / the authors', each the mean over n seeds at the learning rate that was best for it. "
-    "An epoch at which a seed's was not finite has no mean."
+    "Validation perplexity, ours / the authors', each the mean over n seeds at the learning rate η: the best of its "
+    "search, or the best of the rates searched while ours is incomplete. An epoch at which a seed's was not finite has "
+    "no mean."
 )
 
 

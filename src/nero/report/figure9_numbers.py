@@ -21,7 +21,8 @@ EPOCHS = (1, 10, 30, 60, paper.IMAGENET_EPOCHS)
 QUANTITY = "validation error (%)"
 NOTES = (
     "Top-1 error (%) on the validation images / of the training batches as they came, augmented, while the network "
-    "learnt from them: each the mean over n seeds, at the only learning rate asked for, or at the best by the former."
+    "learnt from them: each the mean over n seeds, at the only learning rate asked for, or at the best searched by the "
+    "former."
 )
 
 

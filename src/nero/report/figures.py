@@ -21,7 +21,7 @@ def figure3(states: Sequence[CellState], curves: pd.DataFrame, traces: pd.DataFr
     """Figure 3: MNIST perceptrons, ours solid, the authors' logs dashed.
 
     Left: a reparameterised network's training depends on the scale of its raw weights. Right: 100 layers, each
-    optimiser at its best learning rate, or the best that is searched so far.
+    optimiser at its best learning rate, or at the leading one of an incomplete search.
     """
     cells.require_real(states)
     figure, (left, right) = style.panels(1, 2, "MNIST perceptrons (Figure 3): mean and range over seeds")

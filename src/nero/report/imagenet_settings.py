@@ -29,6 +29,10 @@ COLOURS = dict(style.OPTIMS.values()) | {OOTB: style.OPTIMS["nero"][1], BASELINE
 
 def name(cell: Cell) -> str:
     """As the paper writes it, such as "SGD + weight decay", or by what is set otherwise: "SGD at momentum = 0.5"."""
+    return cells.labelled(_name(cell), cell)
+
+
+def _name(cell: Cell) -> str:
     chosen = _chosen(cell)
     shipped = AS_SHIPPED.get((cell.optim, cell.lrs))
     if shipped and not chosen:
@@ -63,5 +67,5 @@ def _words(cell: Cell) -> tuple[str, str]:
     return name(cell), cells.variant_text(tuple(settings(cell).items()))
 
 
-LISTING = Listing(("curve", "settings"), _words)
+LISTING = Listing(("curve", "settings"), _words, name)
 """A line per curve of the figure."""

@@ -30,7 +30,7 @@ LADDERS = (
 
 @style.house_style()
 def figure6(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
-    """Figure 6: a transformer on Wikitext-2, each optimiser at its best learning rate."""
+    """Figure 6: a transformer on Wikitext-2, each optimiser at the leading learning rate of its search."""
     title = "Wikitext-2 language model (Figure 6): mean and range over seeds"
     return _figure(title, paper.WIKITEXT2, WIKITEXT2, states, curves)
 

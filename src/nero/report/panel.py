@@ -1,6 +1,6 @@
 """One panel: our curves, the authors' where they logged any, and the paper's final values in a strip beside them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from nero.plans.plan import Cell, CellState
 from nero.report import cells, paper, style
-from nero.report.drawing import Notes, draw, draw_authors, of_cell, rate_text
+from nero.report.drawing import Notes, draw, draw_authors, of_cell, precision_text, rate_text
 from nero.report.recorded import Mark, record
 from nero.report.units import number, scale
 
@@ -50,15 +50,21 @@ class Curve:
         return f"{self.name}{rate_text(self.state.leading_lr)}"
 
 
-def by_optimiser(states: dict[str, CellState]) -> list[Curve]:
-    """In house order; each in its own colour, whatever it is constrained to."""
-    palette = style.colours(states)
-    return [Curve(states[optim], style.name(optim), palette[optim]) for optim in style.in_order(states)]
+def by_optimiser(states: Iterable[CellState], optimiser: Callable[[Cell], str]) -> list[Curve]:
+    """In house order; each in its own colour, whatever it is constrained to. Two of one optimiser need other labels."""
+    named = cells.one_each(states, lambda cell: (optimiser(cell), cell.label))
+    order = style.in_order(optim for optim, _ in named)
+    by_name = {
+        cells.labelled(style.name(optim), state.cell): state
+        for (optim, _), state in sorted(named.items(), key=lambda item: order.index(item[0][0]))
+    }
+    palette = style.palette(by_name, dict(style.OPTIMS.values()))
+    return [Curve(state, name, palette[name]) for name, state in by_name.items()]
 
 
 def of_task(task: str, states: Iterable[CellState]) -> list[Curve]:
     """One for each optimiser that an experiment asks for."""
-    return by_optimiser(cells.one_each((s for s in states if s.cell.task == task), lambda cell: cell.optim))
+    return by_optimiser((state for state in states if state.cell.task == task), lambda cell: cell.optim)
 
 
 def draw_panel(
@@ -83,10 +89,9 @@ def draw_panel(
 
 
 def arithmetic(shown: Sequence[Curve]) -> str:
-    """Such as " (TF32)"."""
-    asked = {cells.precision(curve.cell) for curve in shown}
-    named = [name for precision, name in style.PRECISIONS.items() if precision in asked]
-    return f" ({', '.join(named)})" if named else ""
+    """Such as " (TF32)": that of most curves. The legend says which have another."""
+    usual = cells.usual_precision(curve.cell for curve in shown)
+    return f" ({style.precision(usual)})" if usual else ""
 
 
 def _ours(
@@ -95,10 +100,12 @@ def _ours(
     """A line for each curve, None for one without runs; what is missing or diverged is said below the title."""
     notes = Notes()
     lines = []
+    usual = cells.usual_precision(curve.cell for curve in shown)
     for curve in shown:
         ours = of_cell(curve.state, curves, key, curve.name, notes)
         planned = len(curve.cell.seeds)
-        lines.append(draw(axes, ours, span.x, scale(key), curve.colour, curve.name, curve.label, planned=planned))
+        label = f"{curve.label}{precision_text(curve.cell, usual)}"
+        lines.append(draw(axes, ours, span.x, scale(key), curve.colour, curve.name, label, planned=planned))
     margin = MARGIN * span.end
     axes.set(xlabel=span.label, xlim=(-margin, span.end + margin))
     axes.set_xticks(range(0, span.end + 1, span.end // TICKS))
@@ -110,16 +117,17 @@ def _authors(axes: Axes, key: str, shown: Sequence[Curve], authors: pd.DataFrame
     """Theirs for each curve, None where they logged none."""
     if authors is None:
         return [None] * len(shown)
-    palette = {curve.cell.optim: curve.colour for curve in shown}
+    first = {curve.cell.optim: curve for curve in reversed(shown)}
+    palette = {optim: curve.colour for optim, curve in first.items()}
     lines = draw_authors(axes, authors[(authors.key == key) & authors.optim.isin(palette)], scale(key), palette)
-    return [lines.get(optim) for optim in palette]
+    return [lines.get(curve.cell.optim) if curve is first[curve.cell.optim] else None for curve in shown]
 
 
 def _published(
     axes: Axes, end: int, shown: Sequence[Curve], published: paper.Published | None
 ) -> list[ErrorbarContainer | None]:
     """The paper's mean ± deviation at the end of training, in a strip of their own, where no curve runs."""
-    results = [published.results.get(paper.key(curve.cell)) if published else None for curve in shown]
+    results = _results(shown, published)
     marks: list[ErrorbarContainer | None] = []
     place = 0
     for curve, result in zip(shown, results, strict=True):
@@ -137,6 +145,13 @@ def _published(
         axes.annotate("paper", ((begin + close) / 2, 0.98), xycoords=axes.get_xaxis_transform(), ha="center", va="top")
         axes.set_xlim(right=close)
     return marks
+
+
+def _results(shown: Sequence[Curve], published: paper.Published | None) -> list[paper.Result | None]:
+    """The paper's result for each curve; of several curves with the same, for the first alone."""
+    keys = [paper.key(curve.cell) for curve in shown]
+    every = published.results if published else {}
+    return [None if key in keys[:place] else every.get(key) for place, key in enumerate(keys)]
 
 
 def _place(end: int, place: float) -> float:

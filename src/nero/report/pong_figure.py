@@ -30,7 +30,7 @@ def rewards(curves: pd.DataFrame) -> pd.DataFrame:
 
 @style.house_style()
 def figure8(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
-    """Figure 8: each optimiser at its best learning rate, LAMB with momentum at the paper's best one for LAMB."""
+    """Figure 8: each optimiser at the leading rate of its search, LAMB with momentum at the paper's best for LAMB."""
     figure, [axes] = style.panels(1, 1, "PPO on Atari Pong (Figure 8): mean and range over seeds", SIZE)
     shown = of_task(paper.PONG, states)
     title = f"Vanilla CNN{arithmetic(shown)}, training games"

@@ -5,14 +5,20 @@ from dataclasses import replace
 
 from nero.plans.plan import pending
 from nero.report.catalogue import TELLING, Evidence
-from nero.report.sheet_markdown import sheet_lines
+from nero.report.findings import findings
+from nero.report.sheet_markdown import list_lines, sheet_lines
 from nero.report.sheets import Sheet, Text
-from nero.report.table_formats import grid, published_text, value
+from nero.report.table_formats import grid, precision_text, published_text, value
 from nero.report.tables import Entry, Table
 from nero.report.verdicts import RULE
 
 TABLE = "table1"
 """The experiment whose table is shown."""
+
+MEANS = (
+    "Mean ± population standard deviation over n seeds, at the best learning rate of a complete search; while rates "
+    "are missing, at the best of those searched."
+)
 
 BEGIN = "<!-- made by `make report` from the logged runs: changes in here are lost -->"
 END = "<!-- until here -->"
@@ -35,8 +41,7 @@ def results(experiments: Sequence[Evidence], table: Table) -> str:
     """What stands there; `table` is Table 1."""
     lines = ["**Table 1**, ours beside the paper's ([whole](results/tables/table1.md), with every run):", ""]
     lines += sheet_lines(compact(table))
-    lines += ["", f"Mean ± population standard deviation over n seeds, at the best learning rate. {RULE}"]
-    lines += ["A verdict is so far while runs of its cell are missing.", ""]
+    lines += ["", *list_lines(findings(table)), "", f"{MEANS} {RULE}", ""]
     lines += ["Runs logged, of those that an experiment asks for: " + "; ".join(map(_logged, experiments)) + ".", ""]
     lines += [f"![{words}](results/figures/{name}.png)" for name, words in TELLING.items()]
     return "\n".join([*lines, ""])
@@ -48,7 +53,8 @@ def compact(table: Table) -> Sheet:
 
 
 def _ours(entry: Entry) -> Text:
-    return Text(value(entry), f"n = {entry.n}" if entry.n else "", entry.rank)
+    details = [f"n = {entry.n}", precision_text(entry)] if entry.n else []
+    return Text(value(entry), ", ".join(filter(None, details)), entry.rank)
 
 
 def _logged(evidence: Evidence) -> str:

@@ -124,11 +124,11 @@ def _panel(axes: Axes, curve: Curve, run: Summary | None, store: Store, names: S
     lacking = cells.gap(curve.state)
     if run is None:
         style.head(axes, curve.name, [])
-        _say(axes, f"missing: {lacking}" if lacking else cells.absence_text(curve.state))
+        _say(axes, lacking or cells.absence_text(curve.state))
         return
     strip = read_strip(store.run(run["task"], run["run_id"]), run["metric"]["key"])
     # Seeds that are missing change nothing here; a search that goes on may bring another rate to the front.
-    searching = [f"missing: {lacking}"] if curve.state.searching else []
+    searching = [lacking] if lacking and curve.state.searching else []
     heading = f"{curve.name}{rate_text(run['lr'])}, seed {run['seed']}:"
     faults = strip.faults if strip.pixels is not None else ()
     style.head(axes, heading, [_end(run), *searching, *faults], TITLE)

@@ -10,7 +10,7 @@ from nero.report.units import number, rate, scale
 
 
 def _optimiser(cell: Cell) -> str:
-    return style.name(cell.optim)
+    return cells.labelled(style.name(cell.optim), cell)
 
 
 def search_lines(

@@ -48,7 +48,7 @@ def sensitivity(states: Iterable[CellState]) -> Printed:
     lrs = sorted({lr for grid in grids for lr in grid.search})
     rows: dict[cells.RowKey, list[Grid]] = {}
     for grid in grids:
-        rows.setdefault((grid.cell.task, cells.ordered(grid.cell.variant)), []).append(grid)
+        rows.setdefault(cells.CellKey.of(grid.cell).row, []).append(grid)
     blocks = [_block(row, of_row, lrs) for row, of_row in rows.items()]
     heads = ["task", "metric", "arithmetic", "optimiser", *(f"η = {rate(lr)}" for lr in lrs), "close"]
     records = [record for grid in grids for record in _records(grid)]
@@ -68,13 +68,12 @@ def _grids(states: Iterable[CellState]) -> list[Grid]:
 
 
 def _block(row: cells.RowKey, grids: Sequence[Grid], lrs: Sequence[float]) -> list[Line]:
-    task, variant = row
     metrics = [run["metric"] for grid in grids for run in grid.search.values() if run is not None]
     heading = shown_metric(metrics[0]).heading if metrics else ""
     order = style.in_order(grid.cell.optim for grid in grids)
     lines: list[Line] = []
     for grid in sorted(grids, key=lambda grid: order.index(grid.cell.optim)):
-        first = [Text(""), Text("")] if lines else [row_label(task, variant), Text(heading)]
+        first = [Text(""), Text("")] if lines else [row_label(row), Text(heading)]
         whose = [Text(cells.precision(grid.cell) or ""), Text(style.name(grid.cell.optim))]
         lines.append([*first, *whose, *(_end(grid, lr) for lr in lrs), _close(grid)])
     return lines
@@ -93,7 +92,8 @@ def _end(grid: Grid, lr: float) -> Text:
 
 
 def _name(cell: Cell, lr: float) -> str:
-    return "|".join((cell.task, cells.variant_text(cell.variant), cell.optim, cells.precision(cell) or "", rate(lr)))
+    variant, precision = cells.variant_text(cell.variant), cells.precision(cell) or ""
+    return "|".join((cell.task, cell.label, variant, cell.optim, precision, rate(lr)))
 
 
 def _close(grid: Grid) -> Text:
@@ -109,6 +109,7 @@ def _records(grid: Grid) -> Iterator[dict[str, str]]:
         metric = shown_metric(run["metric"]) if run else None
         yield {
             "task": grid.cell.task,
+            "label": grid.cell.label,
             "variant": cells.variant_text(grid.cell.variant),
             "optim": grid.cell.optim,
             "precision": cells.precision(grid.cell) or "",

@@ -20,4 +20,4 @@ def exact(value: float | None) -> str:
 
 
 def whole(value: int | None) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else str(int(value))

@@ -1,9 +1,10 @@
 """A laid-out table as HTML; numbers link to their runs on the same page."""
 
 import re
+from collections.abc import Sequence
 from html import escape
 
-from nero.report.sheets import Printed, RunLink, Sheet, Text
+from nero.report.sheets import REASONS, Printed, RunLink, Sheet, Text
 
 RANKS: dict[int | None, str] = {1: "value best", 2: "value second"}
 
@@ -19,10 +20,19 @@ def to_html(printed: Printed) -> str:
             f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{name}-title">',
             _table(printed.sheet),
             "</div>",
+            *_list(printed.findings),
             f'<p class="notes">{escape(printed.notes)}</p>',
+            *([f'<p class="notes">{escape(REASONS)}</p>'] if printed.reasons else []),
+            *_list(printed.reasons),
             "</section>",
         ]
     )
+
+
+def _list(texts: Sequence[Text]) -> list[str]:
+    """Sentences as a list; nothing where there are none."""
+    items = (f"<li>{_code(text)}{_words(text.value)}</li>" for text in texts)
+    return ['<ul class="notes">', *items, "</ul>"] if texts else []
 
 
 def run_href(run_id: str) -> str:
@@ -31,8 +41,9 @@ def run_href(run_id: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Escaped, with what belongs together, such as "η = 0.01", kept on one line."""
-    return escape(re.sub(r" ([=±]|of) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text))
+    """Escaped, with what belongs together, such as "η = 0.01" or "[-0.04, +0.60]", kept on one line."""
+    joined = re.sub(r" ([=±]|of) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text)
+    return escape(re.sub(r"(\[\S+,) (\S+\])", "\\1\N{NO-BREAK SPACE}\\2", joined))
 
 
 def _table(sheet: Sheet) -> str:
@@ -55,8 +66,11 @@ def _cell(text: Text) -> str:
     if text.runs:
         details.append(", ".join(_anchor(link, _words(link.words)) for link in text.runs))
     detail = f' <span class="detail">({"; ".join(details)})</span>' if details else ""
-    code = f"<code>{escape(text.code)}</code>" if text.code else ""
-    return f"<td{said}>{code}{value}{detail}</td>"
+    return f"<td{said}>{_code(text)}{value}{detail}</td>"
+
+
+def _code(text: Text) -> str:
+    return f"<code>{escape(text.code)}</code>" if text.code else ""
 
 
 def _anchor(link: RunLink, words: str) -> str:

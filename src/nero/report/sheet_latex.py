@@ -28,7 +28,7 @@ PACKAGES = {"booktabs": r"\toprule", "amssymb": LATEX["✓"], "hyperref": r"\hre
 
 
 def to_latex(printed: Printed, runs: str | None = None) -> str:
-    """A floating table; its first line says which packages a document has to load.
+    """A floating table; its first line says which packages a document has to load. Reasons are left out.
 
     `runs` is the store's path from the document, for links to runs.
     """
@@ -50,6 +50,8 @@ def to_latex(printed: Printed, runs: str | None = None) -> str:
         *body,
         r"\bottomrule",
         r"\end{tabular}",
+        *([r"\par\smallskip"] if printed.findings else []),
+        *(rf"{{\raggedright\scriptsize {_cell(text, None)}\par}}" for text in printed.findings),
         rf"\caption{{{_escaped(caption)}}}",
         rf"\label{{table:{printed.name}}}",
         r"\end{table*}",

@@ -1,8 +1,8 @@
 """A laid-out table as Markdown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from nero.report.sheets import Printed, RunLink, Sheet, Text
+from nero.report.sheets import REASONS, Printed, RunLink, Sheet, Text
 
 
 def to_markdown(printed: Printed, runs: str | None = None) -> str:
@@ -10,7 +10,13 @@ def to_markdown(printed: Printed, runs: str | None = None) -> str:
     lines = [f"# {printed.title}", ""]
     if printed.warning:
         lines += [f"**{printed.warning}**", ""]
-    return "\n".join([*lines, *sheet_lines(printed.sheet, runs), "", printed.notes, ""])
+    lines += [*sheet_lines(printed.sheet, runs), ""]
+    if printed.findings:
+        lines += [*list_lines(printed.findings), ""]
+    lines += [printed.notes, ""]
+    if printed.reasons:
+        lines += [REASONS, "", *list_lines(printed.reasons), ""]
+    return "\n".join(lines)
 
 
 def sheet_lines(sheet: Sheet, runs: str | None = None) -> Iterator[str]:
@@ -19,6 +25,11 @@ def sheet_lines(sheet: Sheet, runs: str | None = None) -> Iterator[str]:
     yield markdown_line(["---"] * len(sheet.heads))
     for block in sheet.blocks:
         yield from (markdown_line([_cell(text, runs) for text in line]) for line in block)
+
+
+def list_lines(texts: Iterable[Text]) -> Iterator[str]:
+    """A list of sentences."""
+    return (f"- {_cell(text, None)}" for text in texts)
 
 
 def markdown_line(words: list[str]) -> str:

@@ -35,16 +35,19 @@ class Text:
     code: str = ""  # a name that the project's files have, before the value
     link: RunLink | None = None  # the one run that the value comes from
     runs: tuple[RunLink, ...] = ()  # or all of them, told after the details
-    cell: str = ""  # which cell of the CSV stands here, as "task|variant|optimiser"
+    cell: str = ""  # which cell of the CSV stands here, as "task|label|variant|optimiser"
     verdict: str = ""
 
 
 Line = list[Text]
 
+REASONS = "Why cells differ from the paper's:"
+"""Heads the list of reasons."""
 
-def row_label(task: str, variant: cells.Variant) -> Text:
+
+def row_label(row: cells.RowKey) -> Text:
     """Such as "`mnist_reparam`, sigma = 100"."""
-    return Text(f", {cells.variant_text(variant)}" if variant else "", code=task)
+    return Text(cells.row_detail(row), code=row.task)
 
 
 @dataclass(frozen=True)
@@ -64,3 +67,5 @@ class Printed:
     notes: str  # how to read it
     records: tuple[Mapping[str, str], ...]  # its numbers in full, a line of the CSV each; all with the same keys
     warning: str = ""
+    findings: tuple[Text, ...] = ()  # on each row as a whole, in sentences
+    reasons: tuple[Text, ...] = ()  # why cells differ from the paper's, likewise

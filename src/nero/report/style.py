@@ -44,7 +44,7 @@ CONSTRAINTS = {
 """(mean, norm) constraints of Nero -> how a legend names them, and their colour: with both it is any figure's Nero."""
 
 PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bf16"}
-"""Arithmetic of a run -> how figures write it."""
+"""Arithmetic of a run -> how tables and figures write it."""
 
 OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
 
@@ -100,6 +100,11 @@ def own_fonts_first() -> None:
 
 def name(optim: str) -> str:
     return OPTIMS[optim][0] if optim in OPTIMS else optim
+
+
+def precision(key: str) -> str:
+    """The arithmetic of a run as tables and figures write it."""
+    return PRECISIONS.get(key, key)
 
 
 def colours(optims: Iterable[str]) -> dict[str, str]:

@@ -4,11 +4,12 @@ import itertools
 from collections.abc import Callable
 
 from nero.report import cells, sheet_csv, sheet_latex, sheet_markdown, style
-from nero.report.cells import Standing
+from nero.report.cells import CellKey, Standing
+from nero.report.findings import Group, Ranking, findings, groups, ranking
 from nero.report.sheet_csv import exact, whole
 from nero.report.sheets import Line, Printed, RunLink, Sheet, Text, row_label
 from nero.report.tables import Entry, Listing, Row, Table
-from nero.report.units import number, rate
+from nero.report.units import number, rate, signed
 from nero.report.verdicts import RULE, Verdict
 
 EMBEDDED = "Embedded data, not the paper's: these numbers say that the chain works and mean nothing beside the paper's."
@@ -20,14 +21,14 @@ def entry_text(entry: Entry) -> Text:
     details = []
     if entry.mean is not None:
         details.append(f"n = {entry.n}" + (f" of {entry.planned}" if entry.n < entry.planned else ""))
-    diverged = cells.divergence(result.state)
-    if diverged and entry.mean is not None:
-        details.append(f"{diverged} diverged")
-    if result.standing is Standing.INCOMPLETE:
-        details.append(f"incomplete: {cells.gap(result.state)}")
-    if result.lr is not None and entry.mean is not None:
-        details.append(f"η = {rate(result.lr)}")
-    said = ", ".join(details)
+        if diverged := cells.divergence(result.state):
+            details.append(f"{diverged} diverged")
+        details.append(_rate_text(entry))
+    if result.standing is not Standing.MISSING:
+        details.append(precision_text(entry))
+    said = ", ".join(filter(None, details))
+    if result.standing is Standing.INCOMPLETE and not _names_search(entry):
+        said = "; ".join(filter(None, [said, cells.gap(result.state)]))
     return Text(value(entry), said, entry.rank, runs=_runs(entry), cell=_name(entry), verdict=_verdict(entry))
 
 
@@ -35,8 +36,37 @@ def value(entry: Entry) -> str:
     """The number alone, or why there is none."""
     if entry.mean is not None:
         return number(entry.mean) + (f" ± {number(entry.std)}" if entry.std is not None else "")
-    standing = entry.result.standing
-    return "diverged so far" if standing is Standing.INCOMPLETE else str(standing)
+    return str(Standing.MISSING if entry.result.standing is Standing.MISSING else Standing.DIVERGED)
+
+
+def _rate_text(entry: Entry) -> str:
+    """The leading learning rate, called the best only where its search is complete."""
+    state, lr = entry.result.state, entry.result.lr
+    assert lr is not None, "there is no mean without a leading rate"
+    shown = f"η = {rate(lr)}"
+    if len(state.search) == 1:
+        return shown
+    if not state.searching:
+        return f"best {shown}" + {None: "", True: ", the paper's", False: ", not the paper's"}[entry.has_papers_rate]
+    if _names_search(entry):
+        return f"at {shown}, best of {cells.searched_text(state)} searched"
+    return f"at the paper's {shown}" if _leads_with_papers_rate(entry) else f"at {shown}"
+
+
+def _names_search(entry: Entry) -> bool:
+    """Several rates of an incomplete search are in, and one that is not the paper's leads: its rate is told as such."""
+    state = entry.result.state
+    several = state.searching and cells.searched(state) > 1 and entry.mean is not None
+    return several and not _leads_with_papers_rate(entry)
+
+
+def _leads_with_papers_rate(entry: Entry) -> bool:
+    return entry.published is not None and entry.result.lr == entry.published.lr
+
+
+def precision_text(entry: Entry) -> str:
+    """The arithmetic of a cell's runs, where most of its row were computed in another; else nothing."""
+    return style.precision(entry.marked_precision) if entry.marked_precision else ""
 
 
 def _runs(entry: Entry) -> tuple[RunLink, ...]:
@@ -49,8 +79,8 @@ def _runs(entry: Entry) -> tuple[RunLink, ...]:
 
 
 def _name(entry: Entry) -> str:
-    cell = entry.result.state.cell
-    return "|".join((cell.task, cells.variant_text(cell.variant), cell.optim))
+    cell = entry.cell
+    return "|".join((cell.task, cell.label, cells.variant_text(cell.variant), cell.optim))
 
 
 def _verdict(entry: Entry) -> str:
@@ -58,12 +88,18 @@ def _verdict(entry: Entry) -> str:
 
 
 def verdict_text(entry: Entry) -> Text:
-    """Such as "within (+0.53 σ)"; of a cell that is not settled it is so far."""
-    if entry.verdict is None:
-        return Text("")
-    so_far = "" if entry.result.settled or entry.verdict is Verdict.MISSING else " so far"
-    distance = "" if entry.deviation is None else f"{entry.deviation:+.2f} σ"
-    return Text(f"{entry.verdict}{so_far}", distance, verdict=str(entry.verdict))
+    """Such as "agrees: +0.28 [-0.04, +0.60] (incomplete)"."""
+    words = verdict_words(entry)
+    waits = entry.verdict not in (None, Verdict.MISSING) and not entry.result.settled
+    return Text(words, "incomplete" if waits else "", verdict=_verdict(entry))
+
+
+def verdict_words(entry: Entry) -> str:
+    """The verdict and, in the unit of the metric, the difference that it follows from."""
+    found = entry.comparison.difference if entry.comparison else None
+    if found is None:
+        return _verdict(entry)
+    return f"{_verdict(entry)}: {signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
 
 
 def published_text(entry: Entry) -> Text:
@@ -71,24 +107,21 @@ def published_text(entry: Entry) -> Text:
     theirs = entry.published
     if theirs is None:
         return Text("")
-    details = [f"n = {theirs.n}"] if theirs.n is not None else []
-    return Text(
-        f"{number(theirs.mean)} ± {number(theirs.std)}",
-        ", ".join([*details, f"η = {rate(theirs.lr)}"]),
-        entry.published_rank,
-    )
+    detail = f"n = {theirs.n}, η = {rate(theirs.lr)}"
+    return Text(f"{number(theirs.mean)} ± {number(theirs.std)}", detail, entry.published_rank)
 
 
 def notes(table: Table) -> str:
     """How to read the table."""
     ranked = "column" if table.listing else "row"
-    said = [
-        "Mean ± population standard deviation over n seeds, at the end of training, at the best learning rate η of a "
-        "search with one seed, or at the only one asked for. "
-        f"In each {ranked} the best is bold and the runner-up underlined."
-    ]
+    said = ["Mean ± population standard deviation over n seeds, at the end of training and at the learning rate η."]
+    if any(len(entry.result.state.search) > 1 for entry in _every(table)):
+        said.append("Best η: of a complete search, with one seed at each rate of the grid.")
+    if any(entry.result.state.searching for entry in _every(table)):
+        said.append("While a search is incomplete, a cell is at the best of the rates searched.")
+    said.append(f"In each {ranked} the best is bold and the runner-up underlined.")
     if table.listing:
-        said.append(f"Task: {', '.join(dict.fromkeys(row.task for row in table.rows))}.")
+        said.append(f"Task: {', '.join(dict.fromkeys(row.key.task for row in table.rows))}.")
     if arithmetic := _arithmetic(table):
         said.append(arithmetic)
     if _judged(table):
@@ -96,29 +129,59 @@ def notes(table: Table) -> str:
     if table.remark:
         said.append(table.remark)
     if not table.complete:
-        said.append(f"A {ranked} with unfinished cells is not ranked; an incomplete cell shows what is logged so far.")
+        said.append(f"Our side of a {ranked} is ranked once none of its runs is missing.")
     return " ".join(said)
 
 
+def _every(table: Table) -> list[Entry]:
+    return [entry for row in table.rows for entry in row.entries.values()]
+
+
 def _judged(table: Table) -> bool:
-    return any(entry.verdict for row in table.rows for entry in row.entries.values())
+    return any(entry.verdict for entry in _every(table))
 
 
 def _arithmetic(table: Table) -> str | None:
-    """Which rows were computed how; None while every task is to come."""
+    """Which rows were computed how, and which cells of them otherwise; None while every task is to come."""
     found: dict[str, list[str]] = {}
-    for row in table.rows:
-        of_row: dict[str, list[str]] = {}
-        for optim, entry in row.entries.items():
-            if precision := cells.precision(entry.result.state.cell):
-                of_row.setdefault(precision, []).append(style.name(optim))
-        name = cells.row_text((row.task, row.variant))
-        for precision, optims in of_row.items():
-            found.setdefault(precision, []).append(name if len(of_row) == 1 else f"{name} with {', '.join(optims)}")
+    for group in groups(table):
+        name, whose = cells.row_text(group.key), _by_precision(group)
+        usual = cells.usual_precision(entry.cell for entry in group.entries)
+        if usual:
+            others = (f", except {', '.join(of)}: {style.precision(key)}" for key, of in whose.items() if key != usual)
+            found.setdefault(usual, []).append(name + "".join(others))
+        else:
+            for key, of in whose.items():
+                found.setdefault(key, []).append(f"{name} with {', '.join(of)}")
     if not found:
         return None
-    ours = ", ".join(found) if len(found) == 1 else ", ".join(f"{key} ({'; '.join(of)})" for key, of in found.items())
-    return f"Arithmetic: {ours}" + (f"; {table.source}: float32." if table.source else ".")
+    one = len(found) == 1 and not any(entry.marked_precision for entry in _every(table))
+    of_rows = (style.precision(key) + ("" if one else f" ({'; '.join(names)})") for key, names in found.items())
+    theirs = f"; {table.source}: {style.precision('fp32')}" if table.source else ""
+    return f"Arithmetic: {', '.join(of_rows)}{theirs}."
+
+
+def _by_precision(group: Group) -> dict[str, list[str]]:
+    """Names of cells by their arithmetic, as far as it is known."""
+    found: dict[str, list[str]] = {}
+    for name, entry in zip(group.names, group.entries, strict=True):
+        if precision := cells.precision(entry.cell):
+            found.setdefault(precision, []).append(name)
+    return found
+
+
+def reasons(table: Table) -> tuple[Text, ...]:
+    """Why cells differ from the paper's, as far as that is written down."""
+    known = {each.key: each for each in table.disagreements}
+    found = []
+    for group in groups(table):
+        for name, entry in zip(group.names, group.entries, strict=True):
+            why = known.get(CellKey.of(entry.cell))
+            if why and entry.verdict and entry.verdict.differs:
+                whose = f"{cells.row_detail(group.key)}, {name}"
+                words = f"{whose} ({verdict_words(entry)}): {why.reason} Check: {why.check}"
+                found.append(Text(words, code=group.key.task))
+    return tuple(found)
 
 
 # Layouts
@@ -135,7 +198,7 @@ def grid(
     heads = ["task", "metric", *([""] if table.source else [])]
     blocks = []
     for row in table.rows:
-        first = [row_label(row.task, row.variant), Text(_heading(row))]
+        first = [row_label(row.key), Text(_heading(row))]
         if table.source:
             block = [[*first, Text("ours"), *_places(table, row, ours)]]
             block.append([Text(""), Text(""), Text(table.source), *_places(table, row, theirs)])
@@ -163,10 +226,10 @@ def _listed(table: Table, listing: Listing) -> Sheet:
     heads = [*listing.heads, *(f"{metric}, {whose}".lstrip(", ") for whose in ("ours", table.source) if whose)]
     heads += ["verdict"] * _judged(table)
     lines = []
-    for entry in (entry for row in table.rows for entry in row.entries.values()):
+    for entry in _every(table):
         theirs = [published_text(entry)] if table.source else []
         theirs += [verdict_text(entry)] * _judged(table)
-        lines.append([*map(Text, listing.words(entry.result.state.cell)), entry_text(entry), *theirs])
+        lines.append([*map(Text, listing.words(entry.cell)), entry_text(entry), *theirs])
     blocks = [list(block) for _, block in itertools.groupby(lines, key=lambda line: line[0].value)]
     return Sheet(heads, blocks, len(listing.heads))
 
@@ -176,9 +239,16 @@ def _listed(table: Table, listing: Listing) -> Sheet:
 
 def print_table(table: Table) -> Printed:
     """Ready for any format."""
-    records = tuple(_record(table, row, optim, entry) for row in table.rows for optim, entry in row.entries.items())
+    orders = [ranking(group) for group in groups(table)] * (len(table.rows) if table.listing else 1)
+    records = tuple(
+        _record(table, row, order, optim, entry)
+        for row, order in zip(table.rows, orders, strict=True)
+        for optim, entry in row.entries.items()
+    )
     warning = EMBEDDED if table.embedded else ""
-    return Printed(table.name, table.title, lay_out(table), notes(table), records, warning)
+    return Printed(
+        table.name, table.title, lay_out(table), notes(table), records, warning, findings(table), reasons(table)
+    )
 
 
 def to_markdown(table: Table, runs: str | None = None) -> str:
@@ -194,17 +264,19 @@ def to_csv(table: Table) -> str:
     return sheet_csv.to_csv(print_table(table).records)
 
 
-def _record(table: Table, row: Row, optim: str, entry: Entry) -> dict[str, str]:
+def _record(table: Table, row: Row, order: Ranking | None, optim: str, entry: Entry) -> dict[str, str]:
     result, theirs = entry.result, entry.published
     search = [run for run in result.state.search.values() if run is not None]
     metric = row.metric
+    difference = entry.comparison.difference if entry.comparison else None
     return {
         "experiment": table.name,
-        "task": row.task,
-        "variant": cells.variant_text(row.variant),
+        "task": row.key.task,
+        "label": row.key.label,
+        "variant": cells.variant_text(row.key.variant),
         "optim": optim,
         "data": "embedded" if table.embedded else "real",
-        "precision": cells.precision(result.state.cell) or "",
+        "precision": cells.precision(entry.cell) or "",
         "metric": metric.label if metric else "",
         "goal": metric.goal if metric else "",
         "status": str(result.standing),
@@ -223,7 +295,12 @@ def _record(table: Table, row: Row, optim: str, entry: Entry) -> dict[str, str]:
         "paper_lr": exact(theirs.lr if theirs else None),
         "paper_rank": whole(entry.published_rank),
         "verdict": _verdict(entry),
-        "deviation": exact(entry.deviation),
+        "complete": str(int(result.settled)),
+        "difference": exact(difference.mean if difference else None),
+        "difference_low": exact(difference.low if difference else None),
+        "difference_high": exact(difference.high if difference else None),
+        "best_lr_is_papers": whole(entry.has_papers_rate),
+        "ranking": str(order.order) if order else "",
         "runs": " ".join(run["run_id"] for run in result.runs),
         "search_runs": " ".join(run["run_id"] for run in search),
     }

@@ -1,8 +1,8 @@
 """The table of an experiment: our results and, where there are any, the paper's beside them.
 
-One row per (task, variant) and one column per optimiser; with a `Listing`, one line per cell. A cell is the mean and
-the population standard deviation of the metric at the end of training, over the seeds at the best learning rate of the
-search, or at the one that leads it so far.
+One row per task, variant and label, and one column per optimiser; with a `Listing`, one line per cell. A cell is the
+mean and the population standard deviation of the metric at the end of training, over the seeds at the best learning
+rate of a complete search, or at the leading rate of an incomplete one.
 """
 
 import statistics
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from nero.plans.plan import Cell, CellState, Experiment
 from nero.report import cells, paper, style
-from nero.report.cells import CellResult, Key, Standing
+from nero.report.cells import CellKey, CellResult, Key, RowKey, Standing
+from nero.report.disagreements import Disagreement
 from nero.report.units import ShownMetric, scale, shown_metric
-from nero.report.verdicts import Verdict, deviation, judge
+from nero.report.verdicts import Comparison, Verdict, compare
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,16 @@ class Entry:
     rank: int | None  # 1 is the best of its row (in a listing: of all lines), 2 the runner-up; None has no place yet
     published: paper.Result | None
     published_rank: int | None
-    verdict: Verdict | None  # None where the paper has no number
-    deviation: float | None  # our mean less the paper's, in its standard deviations
+    comparison: Comparison | None  # with the paper's; None where it has no number
+    marked_precision: str | None = None  # of its runs, where it is not that of most cells ranked with it
+
+    @property
+    def cell(self) -> Cell:
+        return self.result.state.cell
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.comparison.verdict if self.comparison else None
 
     @property
     def n(self) -> int:
@@ -36,13 +45,20 @@ class Entry:
 
     @property
     def planned(self) -> int:
-        return len(self.result.state.cell.seeds)
+        return len(self.cell.seeds)
+
+    @property
+    def has_papers_rate(self) -> bool | None:
+        """Whether the best learning rate is the paper's; None unless a search of several rates is complete."""
+        state = self.result.state
+        if self.published is None or state.searching or len(state.search) < 2:
+            return None
+        return state.best_lr == self.published.lr
 
 
 @dataclass(frozen=True)
 class Row:
-    task: str
-    variant: cells.Variant
+    key: RowKey
     metric: ShownMetric | None  # None while no run and no paper says what it is
     entries: Mapping[str, Entry]  # by optimiser; one that the experiment does not ask for is absent
 
@@ -53,6 +69,7 @@ class Listing:
 
     heads: tuple[str, ...]  # of the columns that say which cell it is
     words: Callable[[Cell], tuple[str, ...]]  # what stands in them; lines with the same first word stand together
+    name: Callable[[Cell], str]  # the same in a sentence
 
 
 @dataclass(frozen=True)
@@ -64,7 +81,8 @@ class Table:
     embedded: bool
     source: str | None  # whose numbers stand beside ours
     remark: str = ""  # what it says besides
-    listing: Listing | None = None  # None: a row per (task, variant), a column per optimiser
+    listing: Listing | None = None  # None: a row per task, variant and label, a column per optimiser
+    disagreements: tuple[Disagreement, ...] = ()  # why cells of the experiment differ from the paper's
 
     @property
     def complete(self) -> bool:
@@ -76,6 +94,7 @@ def build_table(
     states: Sequence[CellState],
     published: paper.Published | None = None,
     listing: Listing | None = None,
+    disagreements: Sequence[Disagreement] = (),
 ) -> Table:
     """Hold an experiment's cells against the paper's. Embedded data beside the paper's numbers raises."""
     if published is not None:
@@ -83,12 +102,12 @@ def build_table(
     if listing:
         states = _in_published_order(states, published)
     rows = cells.rows(states)
-    entries: dict[paper.ResultKey, Entry] = {}
-    metrics: dict[paper.ResultKey, ShownMetric | None] = {}
+    entries: dict[CellKey, Entry] = {}
+    metrics: dict[CellKey, ShownMetric | None] = {}
     for rivals in [states] if listing else rows.values():
         task = _only_task(rivals)
         metric, factor = _metric(task, rivals, published)
-        metrics |= dict.fromkeys((paper.key(state.cell) for state in rivals), metric)
+        metrics |= dict.fromkeys((CellKey.of(state.cell) for state in rivals), metric)
         entries |= _entries(rivals, metric, factor, published)
     return Table(
         name=experiment.name,
@@ -96,17 +115,17 @@ def build_table(
         optims=style.in_order(state.cell.optim for state in states),
         rows=tuple(
             Row(
-                task,
-                variant,
-                metrics[paper.key(row_states[0].cell)],
-                {s.cell.optim: entries[paper.key(s.cell)] for s in row_states},
+                key,
+                metrics[CellKey.of(row_states[0].cell)],
+                {s.cell.optim: entries[CellKey.of(s.cell)] for s in row_states},
             )
-            for (task, variant), row_states in rows.items()
+            for key, row_states in rows.items()
         ),
         embedded=any(cells.is_embedded(state.cell) for state in states),
         source=published.source if published and published.results else None,
         remark=published.remark if published else "",
         listing=listing,
+        disagreements=tuple(each for each in disagreements if each.experiment == experiment.name),
     )
 
 
@@ -120,16 +139,17 @@ def ranks(means: Mapping[Key, float], metric: ShownMetric | None) -> dict[Key, i
 
 def _entries(
     rivals: Sequence[CellState], metric: ShownMetric | None, factor: float, published: paper.Published | None
-) -> dict[paper.ResultKey, Entry]:
+) -> dict[CellKey, Entry]:
     """The entries of cells that are ranked against each other once all are settled; values times `factor` are shown."""
-    results = {paper.key(state.cell): cells.read_cell(state) for state in rivals}
+    results = {CellKey.of(state.cell): cells.read_cell(state) for state in rivals}
     finals = {key: [factor * final for final in result.finals] for key, result in results.items()}
     means = {key: statistics.fmean(values) for key, values in finals.items() if values}
     # A cell of which a seed diverged ranks last: the mean of its survivors must not win a row.
     ranked = {key: mean for key, mean in means.items() if not results[key].diverged}
     places = ranks(ranked, metric) if all(result.settled for result in results.values()) else {}
-    theirs = {key: published.results[key] for key in results if published and key in published.results}
+    theirs = _published(results, published)
     their_places = ranks({key: result.mean for key, result in theirs.items()}, metric)
+    usual = cells.usual_precision(state.cell for state in rivals)
     return {
         key: Entry(
             result=result,
@@ -138,16 +158,23 @@ def _entries(
             rank=places.get(key),
             published=theirs.get(key),
             published_rank=their_places.get(key),
-            verdict=judge(means.get(key), _is_lost(result), theirs.get(key), metric),
-            deviation=deviation(means.get(key), theirs.get(key)),
+            comparison=compare(finals[key], _is_lost(result), theirs.get(key)),
+            marked_precision=own if (own := cells.precision(result.state.cell)) != usual else None,
         )
         for key, result in results.items()
     }
 
 
+def _published(results: Mapping[CellKey, CellResult], published: paper.Published | None) -> dict[CellKey, paper.Result]:
+    """The paper's numbers of those cells that it has any of."""
+    every = published.results if published else {}
+    keys = {key: paper.key(result.state.cell) for key, result in results.items()}
+    return {key: every[theirs] for key, theirs in keys.items() if theirs in every}
+
+
 def _is_lost(result: CellResult) -> bool:
-    """A seed, or every learning rate, has no finite end."""
-    return bool(result.diverged) or result.standing is Standing.DIVERGED
+    """A seed, or every learning rate that has been tried, has no finite result."""
+    return bool(result.diverged) or (not result.finals and result.standing is not Standing.MISSING)
 
 
 def _only_task(rivals: Sequence[CellState]) -> str:

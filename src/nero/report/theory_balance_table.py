@@ -52,12 +52,12 @@ def balance_table(evidence: Evidence) -> Printed:
     """A line per optimiser and network, a block per task and its settings."""
     blocks: list[list[Line]] = []
     records = []
-    for (task, variant), groups in rows(evidence.networks).items():
+    for row, groups in rows(evidence.networks).items():
         lines: list[Line] = []
         for group in groups:
             for network in networks(group):
                 start, end = (_layers(group, network, when) for when in ("start", "end"))
-                first = row_label(task, variant) if not lines else Text("")
+                first = row_label(row) if not lines else Text("")
                 lines.append([first, *_line(evidence, group, network, start, end)])
                 records.append({**group.head(evidence.embedded), "network": network, **_numbers(start, end)})
         blocks.append(lines)

@@ -60,12 +60,12 @@ def bound_table(evidence: Evidence) -> Printed:
     measured = [kept for group in evidence.networks if (kept := group.having("robustness"))]
     blocks: list[list[Line]] = []
     records: list[dict[str, str]] = []
-    for (task, variant), groups in rows(measured).items():
+    for row, groups in rows(measured).items():
         lines: list[Line] = []
         for group in groups:
             for record in group.records:
                 for line in _lines(evidence, group, record):
-                    lines.append([row_label(task, variant) if not lines else Text(""), *line])
+                    lines.append([row_label(row) if not lines else Text(""), *line])
                 records += _records(evidence, group, record)
         blocks.append(lines)
     notes = " ".join([NOTES, LINKS, *_remarks(measured)]) if blocks else absent(NETWORKS)

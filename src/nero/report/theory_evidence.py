@@ -37,7 +37,7 @@ class Group:
 
     @property
     def row(self) -> cells.RowKey:
-        return self.task, self.variant
+        return cells.RowKey(self.task, self.variant)
 
     @property
     def name(self) -> str:

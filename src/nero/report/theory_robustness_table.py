@@ -44,10 +44,10 @@ def robustness_table(evidence: Evidence) -> Printed:
     measured = [kept for group in evidence.networks if (kept := group.having("robustness"))]
     blocks: list[list[Line]] = []
     records = []
-    for (task, variant), groups in rows(measured).items():
+    for row, groups in rows(measured).items():
         lines: list[Line] = []
         for group in groups:
-            lines.append([row_label(task, variant) if not lines else Text(""), *_line(evidence, group)])
+            lines.append([row_label(row) if not lines else Text(""), *_line(evidence, group)])
             records.append({**group.head(evidence.embedded), **_numbers(group)})
         blocks.append(lines)
     notes = " ".join([NOTES, LINKS, *_settings(measured), arithmetic(measured)]) if blocks else absent(NETWORKS)

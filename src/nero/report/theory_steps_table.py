@@ -111,11 +111,11 @@ def steps_table(evidence: Evidence) -> Printed:
     """A line per optimiser, a block per task and its settings."""
     blocks: list[list[Line]] = []
     records = []
-    for (task, variant), groups in rows(evidence.steps).items():
+    for row, groups in rows(evidence.steps).items():
         lines: list[Line] = []
         for group in groups:
             looked = Looked([step for record in group.records for step in record["steps"]])
-            lines.append([row_label(task, variant) if not lines else Text(""), *_line(evidence, group, looked)])
+            lines.append([row_label(row) if not lines else Text(""), *_line(evidence, group, looked)])
             records.append({**group.head(evidence.embedded), **_numbers(looked)})
         blocks.append(lines)
     notes = f"{NOTES} {arithmetic(evidence.steps)}" if blocks else absent(STEPS)

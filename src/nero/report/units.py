@@ -54,5 +54,10 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
+def signed(difference: float) -> str:
+    """Likewise with its sign; what rounds to zero has a plus."""
+    return f"{round(difference, 2) + 0.0:+.2f}" if abs(difference) < 1e6 else f"{difference:+.2e}"
+
+
 def rate(lr: float) -> str:
     return f"{lr:g}"
