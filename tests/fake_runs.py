@@ -14,8 +14,8 @@ from nero.runs.store import RunDirectory, Store
 ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
 ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
 PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
-REWARD = {"key": "train/return", "goal": "max", "label": "reward"}
-FID = {"key": "val/fid", "goal": "min", "label": "FID"}
+REWARD = {"key": "train/reward_100", "goal": "max", "label": "reward"}
+FID = {"key": "val/fid_released", "goal": "min", "label": "FID"}
 STAND_IN_FID = {"key": "val/stand_in_fid", "goal": "min", "label": "stand-in FID"}
 NOT_LOGGED: Any = object()  # in place of a value: the line of that epoch has no such key
 STEPS = 4  # per epoch
@@ -169,6 +169,7 @@ def write_generator(
 ) -> RunDirectory:
     """A run of a GAN: `curve` has its FID by epoch, from the training images it is two less; None was not finite.
 
+    Beside an FID as released there is a plain one, which is one more.
     Before each of these epochs there is one without an FID, as nearly all are.
     """
     by_epoch = (
@@ -178,6 +179,8 @@ def write_generator(
     values = [by_epoch.get(epoch, NOT_LOGGED) for epoch in epochs]
     training = [value - 2 if isinstance(value, float) else value for value in values]
     also = {"train/g_loss": [0.5] * len(epochs), metric["key"].replace("val/", "train/"): training}
+    if metric == FID:
+        also["val/fid"] = [value + 1 if isinstance(value, float) else value for value in values]
     return write_run(store, cell, lr, seed, final, curve=values, epochs=epochs, metric=metric, also=also, **others)
 
 

@@ -122,6 +122,18 @@ def test_ten_rows_are_enough_for_ten_classes_and_take_990_rows_less() -> None:
     assert sum(p.numel() for p in Discriminator(rows=10).parameters()) == 2_644_129 - 990 * 256
 
 
+def test_biases_of_the_last_batch_norm_start_normal_where_asked_for() -> None:
+    starts = {}
+    for std in (0.0, 0.01, 0.02):
+        torch.manual_seed(0)
+        starts[std] = Generator(width=64, rows=10, norm_bias_std=std).state_dict()
+    assert not starts[0.0]["norm.bias"].any()
+    assert starts[0.01]["norm.bias"].std().item() == pytest.approx(0.01, rel=0.3)
+    torch.testing.assert_close(starts[0.02]["norm.bias"], 2 * starts[0.01]["norm.bias"])
+    assert all(torch.equal(value, starts[0.01][name]) for name, value in starts[0.0].items() if name != "norm.bias")
+    assert (starts[0.01]["norm.weight"] == 1).all()
+
+
 def test_z_is_four_chunks_of_twenty() -> None:
     assert (Z, CHUNK, EMBEDDING, OUTPUT_SCALE) == (80, 20, 80, 10)
 

@@ -106,11 +106,14 @@ def make_task(
     data: str = "embedded",
     data_root: Path = Path(),
     device: torch.device = CPU,
+    fid: str = "plain",
+    split_passes: bool = False,
 ) -> ConditionalGAN:
     context = Context(device, SeedStreams(0), data, data_root)
     seed_global(0)
     networks = generator or TinyGenerator(), discriminator or TinyDiscriminator()
-    return ConditionalGAN(context, *networks, augmentation, epochs, batch_size, fid_every, TRAIN)
+    settings = (augmentation, epochs, batch_size, fid_every, TRAIN, fid, split_passes)
+    return ConditionalGAN(context, *networks, *settings)
 
 
 def prepare(tmp_path: Path, *words: str) -> tuple[RunConfig, RunDirectory]:
@@ -230,6 +233,35 @@ def test_fake_and_real_images_in_one_pass_are_judged_as_in_two() -> None:
         fake = task.generator(torch.randn(BATCH, Z), labels)
         expected = hinge(task.discriminator(fake, labels), task.discriminator(as_pixels(pixels), labels))
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_split_passes_have_a_power_iteration_each_fake_images_first() -> None:
+    """Against plain calls of a copy: D(fake), then D(real), whose weights are divided by another estimate."""
+    seed_global(3)
+    networks = Generator(width=4, rows=10), Discriminator(width=4, rows=10)
+    with torch.no_grad():
+        for weight in networks[1].parameters():
+            weight.add_(0.3 * torch.randn_like(weight))  # away from orthogonal, where one iteration is exact
+    task = make_task(generator=networks[0], discriminator=networks[1], split_passes=True)
+    copy = deepcopy(task.discriminator)
+    pixels, labels = batch = next(task.batches(0))
+    torch.manual_seed(7)
+    _, loss = next(task.losses(batch))
+    torch.manual_seed(7)
+    with torch.no_grad():
+        fake = deepcopy(task.generator)(torch.randn(BATCH, Z), labels)
+    expected = hinge(copy(fake, labels), copy(as_pixels(pixels), labels))
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    torch.testing.assert_close(task.discriminator.score.spectral_norm.u, copy.score.spectral_norm.u)
+    loss.backward()
+    expected.backward()
+    for ours, theirs in zip(task.discriminator.parameters(), copy.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_shipped_settings_are_the_authors() -> None:
+    settings = compose(["task=cifar10_cgan"]).cfg.task
+    assert (settings.fid, settings.split_passes, settings.generator.norm_bias_std) == ("released", True, 0.01)
 
 
 def test_losses_are_logged_as_means_over_the_images_of_an_epoch() -> None:
@@ -410,8 +442,9 @@ def test_on_embedded_data_nothing_is_called_fid(tmp_path: Path) -> None:
     config, run = prepare(tmp_path, *TINY, "task.epochs=1")
     train(config)
     summary = summary_of(run)
-    assert summary["metric"] == {"key": "val/stand_in_fid", "goal": "min", "label": "stand-in FID"}
-    assert summary["final"] == summary["final_metrics"]["val/stand_in_fid"]
+    assert summary["metric"] == {"key": "val/stand_in_fid_released", "goal": "min", "label": "stand-in FID"}
+    assert summary["final"] == summary["final_metrics"]["val/stand_in_fid_released"]
+    assert summary["final"] != summary["final_metrics"]["val/stand_in_fid"]
     assert not any(key.endswith("/fid") for record in run.read_metrics() for key in record)
     assert "remarks" not in summary
 
@@ -464,7 +497,7 @@ def test_a_run_without_inception_is_measured_later_and_not_trained_again(
     assert "prepare_data.py inception" in remark
     assert f"{config.run_id}  {remark}\n" in capsys.readouterr().err
     assert (outcome["status"], outcome["final"]) == ("done", None)
-    assert outcome["metric"] == {"key": "val/fid", "goal": "min", "label": "FID"}
+    assert outcome["metric"] == {"key": "val/fid_released", "goal": "min", "label": "FID"}
     assert not is_settled(summary_of(run))
     lines, weights, pictures = run.read_metrics(), whole_runs.final_weights(run), list(run.pictures("samples"))
     assert not any("fid" in key for line in lines for key in line)
@@ -477,8 +510,9 @@ def test_a_run_without_inception_is_measured_later_and_not_trained_again(
     again = run.read_metrics()
     assert again[:-1] == lines[:-1]
     assert {key: value for key, value in again[-1].items() if "fid" not in key} == lines[-1]
-    assert measured["final"] == again[-1]["val/fid"] > 0
-    assert again[-1].keys() - lines[-1].keys() == {"val/fid", "train/fid"}
+    assert measured["final"] == again[-1]["val/fid_released"] > 0
+    both = {"val/fid", "train/fid", "val/fid_released", "train/fid_released"}
+    assert again[-1].keys() - lines[-1].keys() == both
     assert "remarks" not in summary_of(run)
     assert is_settled(summary_of(run))
     for ours, theirs in zip(whole_runs.final_weights(run), weights, strict=True):
@@ -487,7 +521,7 @@ def test_a_run_without_inception_is_measured_later_and_not_trained_again(
 
     shutil.rmtree(run.path)
     assert train(config)["final"] == measured["final"], "as if Inception had been there from the first"
-    assert run.read_metrics()[-1]["val/fid"] == measured["final"]
+    assert run.read_metrics()[-1]["val/fid_released"] == measured["final"]
 
 
 @pytest.mark.parametrize("kept", ["true", "false"])
@@ -552,8 +586,10 @@ def test_a_file_that_is_named_and_not_there_is_the_one_that_is_missed(tmp_path: 
 def test_the_judge_of_real_images_is_inception(real: Path) -> None:
     (real / "inception-fid.pth").write_text("weights")
     task = make_task(data="real", data_root=real)
-    assert isinstance(task.judge.network, Watched)
+    assert all(isinstance(judge.network, Watched) for judge in task.judges.values())
     assert (task.metric.key, task.metric.label, task.remarks) == ("val/fid", "FID", ())
+    released = make_task(data="real", data_root=real, fid="released")
+    assert (released.metric.key, released.metric.label) == ("val/fid_released", "FID")
 
 
 def test_real_images_are_looked_at_once(
@@ -562,14 +598,15 @@ def test_real_images_are_looked_at_once(
     (real / "inception-fid.pth").write_text("weights")
 
     def seen() -> int:
-        """Real images that a new task looks at for an FID, each of which has 30 samples."""
-        network = (task := make_task(data="real", data_root=real)).judge.network
+        """Real images that a new task looks at for both FIDs, each of which has 30 samples."""
+        network = (task := make_task(data="real", data_root=real)).judges["plain"].network
         distances.append(task.evaluate())
-        return network.seen - 30
+        return network.seen - 2 * 30
 
     distances: list[dict[str, float]] = []
-    assert seen() == TRAIN + 30
-    kept = {real / f"fid-statistics-train-{TRAIN}.pt", real / "fid-statistics-val-30.pt"}
+    assert seen() == 2 * (TRAIN + 30)
+    names = ("fid", "fid_released")
+    kept = {real / f"{name}-statistics-{part}.pt" for name in names for part in (f"train-{TRAIN}", "val-30")}
     assert set(real.glob("*.pt")) == kept
     said = capsys.readouterr().err
     assert all(f"for {file}" in said for file in kept)
@@ -579,7 +616,7 @@ def test_real_images_are_looked_at_once(
     data = shapes(train=TRAIN, test=30)
     mirrored = replace(data, test_images=hflip(data.test_images))
     monkeypatch.setattr("nero.tasks.cgan.load_cifar10", lambda root: mirrored)
-    assert seen() == 30, "as many, but others"
+    assert seen() == 2 * 30, "as many, but others"
     assert distances[2]["train/fid"] == distances[0]["train/fid"]
     assert distances[2]["val/fid"] != distances[0]["val/fid"]
 

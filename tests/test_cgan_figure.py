@@ -61,7 +61,7 @@ def write(store: Store, optim: str, seed: int, curve: Sequence[float | None]) ->
 
 def test_lines_are_means_over_the_seeds_where_fid_is_taken(store: Store) -> None:
     fill(store)
-    for axes, less in zip(panels_of(store), (2, 0), strict=True):
+    for axes, less in zip(panels_of(store), (2, 0, -1), strict=True):
         found = lines(axes)
         assert list(found) == list(OPTIMS.values())
         assert colours(axes) == {name: style.OPTIMS[optim][1] for optim, name in OPTIMS.items()}
@@ -72,7 +72,7 @@ def test_lines_are_means_over_the_seeds_where_fid_is_taken(store: Store) -> None
 
 def test_bands_are_ranges_over_the_seeds(store: Store) -> None:
     fill(store)
-    for axes, less in zip(panels_of(store), (2, 0), strict=True):
+    for axes, less in zip(panels_of(store), (2, 0, -1), strict=True):
         for optim, band in zip(OPTIMS, bands(axes), strict=True):
             for epoch, seeds in zip(EPOCHS, values(optim) - less, strict=True):
                 assert band_at(band, epoch) == (pytest.approx(seeds.min()), pytest.approx(seeds.max()))
@@ -85,10 +85,11 @@ def test_panels_say_what_they_show(store: Store) -> None:
     assert [face(axes).split(" search incomplete: ")[0] for axes in figure.axes] == [
         f"BigGAN-like ({arithmetic}), training",
         f"BigGAN-like ({arithmetic}), validation",
+        f"BigGAN-like ({arithmetic}), validation, plain FID",
     ]
-    left, right = figure.axes
+    left, *others = figure.axes
     assert left.get_ylabel() == "FID against the training images"
-    assert right.get_ylabel() == "FID against the test images"
+    assert [axes.get_ylabel() for axes in others] == ["FID against the test images"] * 2
     for axes in figure.axes:
         assert axes.get_xlabel() == "epoch"
         assert axes.get_xticks().tolist() == [0, 30, 60, 90, 120]
@@ -109,7 +110,7 @@ def test_two_cells_for_one_line_are_refused(store: Store) -> None:
 
 
 def test_the_papers_finals_stand_beside_ours(store: Store) -> None:
-    left, right = panels_of(store)
+    left, right, plain = panels_of(store)
     with (paper.PAPER / "table1.csv").open(newline="") as file:
         printed = {row["optimizer"]: row for row in csv.DictReader(file) if row["task"] == "cgan"}
     found = marks(right)
@@ -122,7 +123,8 @@ def test_the_papers_finals_stand_beside_ours(store: Store) -> None:
         assert paper.CGAN_EPOCHS < at < right.get_xlim()[1]
     assert right.containers[2].get_label() == "Adam, paper: 23.42 ± 0.85, η = 0.0001"
     assert not marks(left)
-    assert not any(lines(axes, AUTHORS) for axes in (left, right)), "the authors' runs are not logged"
+    assert not marks(plain), "the paper's are not plain"
+    assert not any(lines(axes, AUTHORS) for axes in (left, right, plain)), "the authors' runs are not logged"
 
 
 @pytest.mark.parametrize("filled", [True, False])
@@ -130,7 +132,7 @@ def test_the_legend_sets_ours_beside_the_papers(store: Store, filled: bool) -> N
     if filled:
         fill(store)
     figure = drawn(store)
-    left, right = figure.axes
+    left, right, _ = figure.axes
     theirs = [str(bar.get_label()) for bar in right.containers]
     assert [text.get_text() for text in right.get_legend().get_texts()] == [*labels(right), *theirs]
     assert (left.get_legend() is not None) == filled
@@ -186,7 +188,7 @@ def test_a_seed_that_diverged_before_its_first_fid_is_said(store: Store) -> None
 def test_an_fid_that_is_not_finite_is_a_gap(store: Store) -> None:
     write(store, "nero", 0, [60.0, 40.0, None, 25.0, 20.0])
     write(store, "nero", 1, [60.0, 40.0, 30.0, 25.0, 20.0])
-    for axes, less in zip(panels_of(store), (2, 0), strict=True):
+    for axes, less in zip(panels_of(store), (2, 0, -1), strict=True):
         expected = [[10, 60], [20, 40], [30, np.nan], [40, 25], [50, 20]]
         np.testing.assert_array_equal(lines(axes)["Nero"], np.array(expected) - [0, less])
 
@@ -207,7 +209,7 @@ def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_for
 def test_a_unit_at_the_end_can_be_seen(store: Store) -> None:
     fill(store)
     figure = drawn(store)
-    _, right = figure.axes
+    _, right, _ = figure.axes
     (_, sixteen), (_, fifteen) = right.transData.transform([(120, 16), (120, 15)])
     points = (sixteen - fifteen) * 72 / figure.dpi
     assert points > 2 * 1.2, "two lines beside each other, each 1.2 points wide"
@@ -215,7 +217,8 @@ def test_a_unit_at_the_end_can_be_seen(store: Store) -> None:
 
 def test_the_scale_is_that_of_what_follows_the_first_epochs(store: Store) -> None:
     fill(store)
-    for axes, less, least in zip(panels_of(store), (2, 0), (values("nero").min() - 2, 15.43 - 0.37), strict=True):
+    lowest = values("nero").min()
+    for axes, less, least in zip(panels_of(store), (2, 0, -1), (lowest - 2, 15.43 - 0.37, lowest + 1), strict=True):
         low, high = axes.get_ylim()
         assert axes.get_yscale() == "log"
         assert low == pytest.approx(min(least, values("nero").min() - less) / 1.15)

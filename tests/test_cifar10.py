@@ -207,7 +207,12 @@ def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message
 
 
 def test_a_bug_in_somebodys_network_keeps_its_traceback(tmp_path: Path) -> None:
-    words = ["task.network._target_=test_cifar10.Broken", "~task.network.width", "~task.network.fan_out", "~task.network.stem_relu"]
+    words = [
+        "task.network._target_=test_cifar10.Broken",
+        "~task.network.width",
+        "~task.network.fan_out",
+        "~task.network.stem_relu",
+    ]
     config, run = prepare(tmp_path, "cifar10_resnet18", *words)
     assert train(config)["status"] == "failed"
     summary = run.read_summary()

@@ -1,8 +1,26 @@
 """Ids and errors of a run's config."""
 
+import inspect
+import json
+
 import pytest
 
-from nero.plans.config import ConfigError, compose, digest, names
+from nero.models.biggan import Generator
+from nero.models.language_model import LanguageModel
+from nero.models.resnet import ResNet18
+from nero.plans.config import VALUES_BEFORE, ConfigError, compose, digest, names
+from nero.tasks.cgan import ConditionalGAN
+
+CAME_LATER = {
+    "cifar10_resnet18": {"task.network.fan_out": ResNet18, "task.network.stem_relu": ResNet18},
+    "wikitext2_transformer": {"task.network.copy_layers": LanguageModel},
+    "cifar10_cgan": {
+        "task.generator.norm_bias_std": Generator,
+        "task.fid": ConditionalGAN,
+        "task.split_passes": ConditionalGAN,
+    },
+}
+"""Keys of VALUES_BEFORE by task, with the class that takes each."""
 
 
 def test_the_same_run_has_the_same_id_on_any_machine_and_in_any_words() -> None:
@@ -91,3 +109,18 @@ def test_a_bad_value_is_refused_in_one_line(word: str, message: str) -> None:
 def test_names_are_the_file_names() -> None:
     assert {"nero", "sgd", "adam", "lamb", "madam"} <= set(names("optim"))
     assert {"mnist_mlp100", "mnist_reparam"} <= set(names("task"))
+
+
+@pytest.mark.parametrize("task", CAME_LATER)
+def test_a_key_that_came_later_is_left_out_of_the_identity_at_its_value_before(task: str) -> None:
+    """So that logged runs keep their ids; a config.yaml without the key then means that value, as the class has it."""
+    words = {key: f"{key}={json.dumps(VALUES_BEFORE[key])}" for key in CAME_LATER[task]}
+    before = compose([f"task={task}", *words.values()])
+    assert before.identity == compose([f"task={task}", *(f"~{key}" for key in words)]).identity
+    for key, taker in CAME_LATER[task].items():
+        assert inspect.signature(taker).parameters[key.rpartition(".")[2]].default == VALUES_BEFORE[key]
+        assert compose([f"task={task}", words[key]]).run_id != compose([f"task={task}"]).run_id
+
+
+def test_every_key_that_came_later_is_tested() -> None:
+    assert {key for keys in CAME_LATER.values() for key in keys} == set(VALUES_BEFORE)

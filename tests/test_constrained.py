@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from hydra.utils import instantiate
 from torch import nn
 
 import references
 from nero.optim import LAMB, Madam, constrained, neuron_mean, neuron_norm, project_, project_all_
+from nero.plans.config import compose
 
 BASES = pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.Adam, LAMB, Madam])
 
@@ -95,6 +97,44 @@ def test_madams_bound_belongs_to_the_balanced_weights():
     weight = 100 * references.draw(0, [(3, 16)])[0]
     optimizer = constrained([weight], Madam, lr=0.01)
     assert optimizer.state[weight]["bound"].item() == pytest.approx(3 / math.sqrt(16))
+
+
+def project(weight):
+    """Equation 4, written out: rows of mean 0 and norm 1."""
+    rows = weight.flatten(1)
+    rows = rows - rows.mean(dim=1, keepdim=True)
+    return (rows / rows.square().sum(dim=1, keepdim=True).sqrt()).view_as(weight)
+
+
+def lamb_step(weight, grad, lr):
+    average = 0.001 * grad**2  # the first step: no bias correction, beta1 = 0
+    adam = grad / (average.sqrt() + 1e-6)
+    return weight - lr * weight.norm().clamp(max=10) / adam.norm() * adam
+
+
+def madam_step(weight, grad, lr, raw):
+    relative = (grad / grad.abs()).clamp(-10, 10)  # the first step: the corrected average is the gradient's own square
+    bound = 3 * raw.square().mean().sqrt()
+    return (weight * torch.exp(-lr * weight.sign() * relative)).clamp(-bound, bound)
+
+
+@pytest.mark.parametrize("name", ["lamb", "madam"])
+def test_the_papers_constrained_optimisers_project_after_each_step_only(name):
+    """The shipped configs, against one step written out in float64 from raw weights of norms far from one."""
+    raw = 5 * torch.randn(6, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    grad = torch.randn(6, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weight = nn.Parameter(raw.clone())
+    optimizer = instantiate(compose([f"optim={name}_constrained"]).cfg.optim)([weight], lr=0.1)
+    assert torch.equal(weight, raw), "not projected at construction"
+    weight.grad = grad.clone()
+    optimizer.step()
+    step = lamb_step(raw, grad, 0.1) if name == "lamb" else madam_step(raw, grad, 0.1, raw)
+    torch.testing.assert_close(weight.data, project(step), rtol=1e-10, atol=1e-12)
+    if name == "madam":
+        assert optimizer.state[weight]["bound"].item() == pytest.approx(3 * raw.square().mean().sqrt().item())
+    safest = nn.Parameter(raw.clone())
+    constrained([safest], {"lamb": LAMB, "madam": Madam}[name], lr=0.1)
+    torch.testing.assert_close(safest.data, project(raw), rtol=1e-10, atol=1e-12)
 
 
 def test_learns():

@@ -1,13 +1,17 @@
 """Who judges images, and in which arithmetic."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
-from torchvision.utils import make_grid
+from torchvision.transforms.functional import hflip, pil_to_tensor
+from torchvision.utils import make_grid, save_image
 
 from nero.data.synthetic import shapes
 from nero.tasks.fid import Reference, StandIn, Statistics
-from nero.tasks.fid_of_images import Judge, exact_convolutions, stretched
+from nero.tasks.fid_of_images import Judge, NoJudge, exact_convolutions, stretched
 
 CPU = torch.device("cpu")
 
@@ -41,12 +45,35 @@ def test_images_are_stretched_as_torchvision_normalises_what_it_writes() -> None
     assert (ours[-1] == 0).all()
 
 
-def test_of_stretched_images_both_sides_are() -> None:
-    judge = Judge(StandIn(), "fid", "FID", real(), CPU)
-    darker = real()["val"] // 2
-    found = judge.of_stretched_images().distances([darker])
-    assert list(found) == ["train/stretched_fid", "val/stretched_fid"]
-    assert found["val/stretched_fid"] < 0.01 * judge.distances([darker])["val/fid"]
+def test_fid_as_released_is_of_files_that_torchvision_wrote(tmp_path: Path) -> None:
+    """The authors' way by hand: real images flipped at random, all of them written by save_image(normalize=True)."""
+
+    def written(images: Tensor) -> Tensor:
+        read = []
+        for image in images:
+            save_image(image / 127.5 - 1, tmp_path / "x.png", normalize=True)
+            with Image.open(tmp_path / "x.png") as file:
+                read.append(pil_to_tensor(file))
+        return torch.stack(read)
+
+    samples = shapes(seed=1, train=40, test=10).train_images // 2
+    found = Judge(StandIn(), "fid", "FID", real(), CPU).released().distances(samples.split(15))
+    assert list(found) == ["train/fid_released", "val/fid_released"]
+    generated = Statistics.of(StandIn(), [written(samples)])
+    for part, images in real().items():
+        images = images[:40]  # as many training images as there are test images
+        flips = torch.rand(40, generator=torch.Generator().manual_seed(0)) < 0.5
+        assert 10 < flips.sum() < 30
+        mixed = torch.stack([hflip(image) if flip else image for image, flip in zip(images, flips, strict=True)])
+        expected = Reference(Statistics.of(StandIn(), [written(mixed)])).distance(generated)
+        assert found[f"{part}/fid_released"] == pytest.approx(expected, rel=1e-3)
+    plain = Judge(StandIn(), "fid", "FID", real(), CPU).distances([samples])["val/fid"]
+    assert abs(found["val/fid_released"] - plain) > 0.05 * plain, "else the two could not be told apart"
+
+
+def test_a_judge_that_is_missing_has_the_names_of_either_kind() -> None:
+    judge = NoJudge("fid", "FID").released()
+    assert (judge.key("val"), judge.distances([])) == ("val/fid_released", {})
 
 
 def test_features_are_exact_whatever_the_run_allows_and_that_stays_as_it_was() -> None:

@@ -30,9 +30,9 @@ def falling(final: float, last: int = 120) -> dict[int, float | None]:
     return {epoch: final + (120 - epoch) / 4 for epoch in TAKEN if epoch <= last}
 
 
-def both(value: float) -> str:
-    """Against the test images, and against the training images as `write_generator` has it."""
-    return f"{value:.2f} / {value - 2:.2f}"
+def all_three(value: float) -> str:
+    """Against the test images; as `write_generator` has them against the training images, and plain."""
+    return f"{value:.2f} / {value - 2:.2f} / {value + 1:.2f}"
 
 
 def test_fids_are_means_over_seeds(store: Store) -> None:
@@ -43,7 +43,7 @@ def test_fids_are_means_over_seeds(store: Store) -> None:
     curves, seeds, search = tables(store)
     assert curves["optimiser"] == ["η", "n", *(f"epoch {epoch}" for epoch in SHOWN)]
     mean = 15 + (0 + 1 + 4) / 3
-    assert curves["Nero"] == ["0.01", "3", *(both(mean + (120 - epoch) / 4) for epoch in SHOWN)]
+    assert curves["Nero"] == ["0.01", "3", *(all_three(mean + (120 - epoch) / 4) for epoch in SHOWN)]
     assert seeds[""] == ["seed 0", "seed 1", "seed 2"]
     assert seeds["Nero"] == ["15.00", "16.00", "19.00"]
     assert search["Nero"] == ["40.00", "40.00", "15.00", "40.00", "40.00"]
@@ -53,9 +53,9 @@ def test_what_is_missing_is_said(store: Store) -> None:
     write_generator(store, cell_of("lamb"), 0.01, 0, 16.0, falling(16.0))
     curves, seeds, search = tables(store)
     assert list(curves) == ["optimiser", "---", "Nero", "SGD", "Adam", "LAMB"]
-    assert curves["SGD"] == ["missing", "0", *["missing / missing"] * 5]
+    assert curves["SGD"] == ["missing", "0", *["missing / missing / missing"] * 5]
     assert curves["LAMB"][:2] == ["0.01 (search incomplete: 1 of 5 rates)", "1"]
-    assert curves["LAMB"][-1] == both(16)
+    assert curves["LAMB"][-1] == all_three(16)
     assert seeds["SGD"] == ["missing"] * 3
     assert seeds["LAMB"] == ["16.00", "missing", "missing"]
     assert search["SGD"] == ["missing"] * 5
@@ -70,8 +70,8 @@ def test_a_seed_that_diverged_leaves_no_mean_after_it(store: Store) -> None:
     assert curves["Adam"] == [
         "0.01",
         "3",
-        *(both(23 + (120 - epoch) / 4) for epoch in (10, 30)),
-        *["diverged / diverged"] * 3,
+        *(all_three(23 + (120 - epoch) / 4) for epoch in (10, 30)),
+        *["diverged / diverged / diverged"] * 3,
     ]
     assert seeds["Adam"] == ["23.00", "diverged", "23.00"]
 
@@ -80,8 +80,8 @@ def test_an_fid_that_is_not_finite_has_no_mean(store: Store) -> None:
     for seed in (0, 1):
         write_generator(store, cell_of("sgd"), 0.1, seed, 33.0, falling(33.0) | ({60: None} if seed else {}))
     curves, _, _ = tables(store)
-    assert curves["SGD"][4] == "not finite / not finite"
-    assert curves["SGD"][6] == both(33)
+    assert curves["SGD"][4] == "not finite / not finite / not finite"
+    assert curves["SGD"][6] == all_three(33)
 
 
 def test_every_rate_has_a_column_with_what_came_of_it(store: Store) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 import torchvision.models
+from hydra.utils import instantiate
 from torch import Tensor, nn
 from torchvision.models import resnet18
 from torchvision.models.vgg import cfgs, make_layers
@@ -14,6 +15,7 @@ from nero.models.parted_norm import PartedBatchNorm2d
 from nero.models.resnet import ResNet18
 from nero.models.resnet50 import resnet50
 from nero.models.vgg import VGG11, HalvingReLU
+from nero.plans.config import compose
 
 VGG11_SHAPES = [
     *[(64, 3, 3, 3), (128, 64, 3, 3), (256, 128, 3, 3), (256, 256, 3, 3)],
@@ -159,6 +161,26 @@ def test_resnet18_starts_from_torchs_default_or_by_fan_out_as_torchvisions() -> 
     for default, ours, other in zip(*weights, strict=True):  # but for the stem, which has another size
         assert default.std().item() == pytest.approx(1 / math.sqrt(3 * default[0].numel()), rel=0.05)
         assert ours.std().item() == pytest.approx(other.std().item(), rel=0.05)
+
+
+def test_the_shipped_resnet18_is_the_authors() -> None:
+    """torchvision's blocks behind a stem without ReLU and max-pool; Kaiming-normal by fan-out in every convolution."""
+    torch.manual_seed(0)
+    ours = instantiate(compose(["task=cifar10_resnet18"]).cfg.task.network)
+    theirs = torchvisions_resnet(ours)
+    theirs.relu = nn.Identity()  # after the stem; blocks have a ReLU of their own
+    x = images()
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
+    with_relu = ResNet18(fan_out=True)
+    with_relu.load_state_dict(ours.state_dict())
+    assert not torch.allclose(ours(x), with_relu(x), rtol=0.05)
+    convolutions = [module for module in ours.modules() if isinstance(module, nn.Conv2d)]
+    assert len(convolutions) == 20
+    for module in convolutions:
+        fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1]
+        assert module.weight.std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=0.05)
+    bound = 1 / math.sqrt(ours.head.in_features)  # the classifier starts as torch has it
+    assert 0.9 * bound < ours.head.weight.abs().max().item() <= bound
 
 
 def test_widths_scale_every_layer() -> None:

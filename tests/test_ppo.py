@@ -272,8 +272,8 @@ def test_the_host_watches_the_device_for_a_moment_and_then_sleeps(
 
 
 def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
-    scores = Scores(count=2, window=3)
-    assert math.isnan(scores.mean_return())
+    scores = Scores(count=2, kept=3)
+    assert math.isnan(scores.mean_return(3))
 
     def turn(rewards: list[float], over: list[bool]) -> Turn:
         ended = np.array([True, True])  # a lost life is no end of a game
@@ -286,13 +286,15 @@ def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
         ([7.0, 7.0], [False, False]),
     ):
         scores.add(turn(rewards, over))
-    assert scores.mean_return() == pytest.approx((10 + 0 + 3) / 3)
-    assert scores.mean_length() == pytest.approx((2 + 1 + 3) / 3)
-    other = Scores(count=2, window=3)
+    assert scores.mean_return(3) == scores.mean_return(100) == pytest.approx((10 + 0 + 3) / 3)
+    assert scores.mean_return(2) == pytest.approx((0 + 3) / 2)
+    assert scores.mean_length(3) == pytest.approx((2 + 1 + 3) / 3)
+    assert scores.mean_length(1) == 3
+    other = Scores(count=2, kept=3)
     other.restore(scores.state())
     for one in (scores, other):
         one.add(turn([1.0, 2.0], [True, False]))
-        assert one.mean_return() == pytest.approx((0 + 3 + 8) / 3), "the oldest is forgotten"
+        assert one.mean_return(3) == pytest.approx((0 + 3 + 8) / 3), "the oldest is forgotten"
 
 
 def test_a_run_logs_what_the_update_did_and_how_games_went(tmp_path: Path) -> None:
@@ -314,8 +316,24 @@ def test_a_run_logs_what_the_update_did_and_how_games_went(tmp_path: Path) -> No
         assert record["train/steps_per_second"] > 0
         assert record["train/restarts"] == 0
     assert records[0]["train/length"] == 57
-    assert outcome["final"] == records[-1]["train/return"]
+    assert outcome["metric"] == {"key": "train/reward_100", "goal": "max", "label": "reward"}
+    assert outcome["final"] == records[-1]["train/reward_100"]
     assert -3 <= outcome["final"] <= 3
+
+
+def test_the_reward_is_logged_over_10_games_and_over_those_that_the_paper_is_compared_by() -> None:
+    """Against a list of all returns: 30 games with another return each."""
+    task = make_task(window=20)
+    returns = [float(number % 7 - number / 10) for number in range(30)]
+    for number, value in enumerate(returns):
+        task.scores.finished.append((value, number))
+    logged = task.evaluate()
+    assert logged["train/return"] == pytest.approx(sum(returns[-10:]) / 10)
+    assert logged["train/reward_20"] == pytest.approx(sum(returns[-20:]) / 20)
+    assert task.metric.key == "train/reward_20"
+    assert compose(["task=pong_ppo"]).cfg.task.window == 100
+    assert make_task(window=10).metric.key == "train/return", "as the first runs logged it"
+    assert make_task(window=3).scores.finished.maxlen == 10
 
 
 def test_a_cut_run_on_games_that_can_be_saved_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:

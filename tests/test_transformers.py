@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from hydra.utils import instantiate
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
@@ -16,6 +17,7 @@ from nero.models.language_model import LanguageModel
 from nero.models.packing import places_of, take
 from nero.models.token_loss import token_loss
 from nero.models.translator import EPSILON, Translator
+from nero.plans.config import compose
 
 
 def language_model(**settings: object) -> LanguageModel:
@@ -66,6 +68,22 @@ def test_the_language_model_starts_as_the_protocol_says() -> None:
     theirs = {name: value for name, value in with_norm.named_parameters() if "norm" not in name}
     for ours, (name, value) in zip(network.layers[0].parameters(), theirs.items(), strict=True):
         assert ours.std().item() == pytest.approx(value.std().item(), rel=0.15), name
+
+
+def test_the_shipped_language_model_has_layers_that_start_alike_as_torchs_encoder_does() -> None:
+    """nn.TransformerEncoder deep-copies the layer that it is given."""
+    theirs = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8), num_layers=2).layers
+    assert all(torch.equal(a, b) for a, b in zip(theirs[0].parameters(), theirs[1].parameters(), strict=True))
+    torch.manual_seed(0)
+    shipped = instantiate(compose(["task=wikitext2_transformer"]).cfg.task.network)(vocabulary=50)
+    torch.manual_seed(0)
+    apart = LanguageModel(50)
+    first, second = (list(layer.parameters()) for layer in shipped.layers)
+    assert all(torch.equal(a, b) and a is not b for a, b in zip(first, second, strict=True))
+    for a, b in zip(apart.layers[0].parameters(), apart.layers[1].parameters(), strict=True):
+        assert a.ndim == 1 or not torch.equal(a, b)
+    others = (name for name in apart.state_dict() if not name.startswith("layers.1."))
+    assert all(torch.equal(apart.state_dict()[name], shipped.state_dict()[name]) for name in others)
 
 
 def test_the_translator_starts_xavier_uniform() -> None:

@@ -132,8 +132,8 @@ class Discriminator(nn.Module):
 
     def forward(self, images: Tensor, labels: Tensor, passes: int = 1) -> Tensor:
         """passes: how many equal parts of the batch go through one after the other, each with a power iteration."""
-        # In here, so that a compiler sees all passes at once: a later one changes the singular vectors of an earlier one
-        # in place, before that has been differentiated.
+        # In here, so that a compiler sees all passes at once: a later one changes the singular vectors in place, before
+        # the backward pass of an earlier one has used them.
         parts = zip(images.chunk(passes), labels.chunk(passes), strict=True)
         return torch.cat([self._scores(*part) for part in parts])
 

@@ -13,8 +13,8 @@ class ResNet18(nn.Module):
     """Takes [N, 3, 32, 32], gives [N, classes].
 
     width:      filters of the first stage; 64 is the paper's
-    fan_out:    whether convolutions start from Kaiming's normal distribution by fan-out, as the paper's do, and not from
-                torch's default, whose weights are less than half as large in most layers
+    fan_out:    whether convolutions start from Kaiming's normal distribution by fan-out, as the authors' do, and not
+                from torch's default, whose weights are less than half as large in most layers
     stem_relu:  whether a ReLU follows the stem's batch norm; the paper's network has none
     """
 

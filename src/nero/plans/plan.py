@@ -144,6 +144,7 @@ class Experiment:
     name: str
     title: str
     cells: tuple[Cell, ...]
+    note: str = ""  # a sentence for the reader of its table
 
 
 def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIMENTS) -> Experiment:
@@ -156,12 +157,20 @@ def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIM
         known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
         raise ConfigError(f"there is no experiment {name!r}; there are: {known}")
     text = yaml.safe_load(path.read_text())
-    _check_keys(text, path.name, needed=("title", "rows"), others=("overrides",), lists=("rows", "overrides"))
+    _check_keys(
+        text,
+        path.name,
+        needed=("title", "rows"),
+        others=("overrides", "note"),
+        lists=("rows", "overrides"),
+        texts=("note",),
+    )
     shared = tuple(text.get("overrides", ()))
     only, others = take_names(extra, ONLY)
     cells = [cell for row in text["rows"] for cell in _cells(row, shared, tuple(others), path)]
     title = f"{text['title']}, {in_words(only)}" if only else text["title"]
-    return Experiment(name, title, tuple(select(name, cells, only) if only else cells))
+    selected = select(name, cells, only) if only else cells
+    return Experiment(name, title, tuple(selected), text.get("note", ""))
 
 
 def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...], path: Path) -> Iterable[Cell]:

@@ -20,9 +20,9 @@ MILLIONS = tuple(range(1, paper.PONG_MILLIONS + 1))
 NEAR = 0.01  # million steps: what is logged, every 10 updates, is never farther from any of them
 HEADS = ["optimiser", "η", "n", *(f"{millions} M steps" for millions in MILLIONS)]
 NOTES = (
-    "Reward (mean return of the last 10 finished games, at most 21) where it is logged nearest to so many million "
-    "steps of the environment: the mean over n seeds at the learning rate η, which is the best of the search, the best "
-    "of the rates searched while it is incomplete, or the only one asked for."
+    f"Reward (mean return of the last {paper.REWARD_GAMES} finished games, at most 21) where it is logged nearest to "
+    "so many million steps of the environment: the mean over n seeds at the learning rate η, which is the best of the "
+    "search, the best of the rates searched while it is incomplete, or the only one asked for."
 )
 
 

@@ -65,8 +65,9 @@ ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
 CIFAR10_EPOCHS = 200
 """For how long it trained them."""
 
-FID = {"key": "val/fid", "goal": "min", "label": "FID"}
-"""What the paper reports of the generator: Fréchet Inception distance of its samples from the test images."""
+FID = {"key": "val/fid_released", "goal": "min", "label": "FID"}
+"""What the paper reports of the generator: Fréchet Inception distance of its samples from the test images, as the
+released code measures it (nero.tasks.fid_of_images)."""
 
 CGAN_EPOCHS = 120
 """For how long it trained it."""
@@ -77,8 +78,13 @@ PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
 WIKITEXT2_EPOCHS, MULTI30K_EPOCHS = 20, 100
 """For how long it trained them."""
 
-REWARD = {"key": "train/return", "goal": "max", "label": "reward"}
-"""What the paper reports of Pong."""
+REWARD_GAMES = 100
+REWARD = {"key": f"train/reward_{REWARD_GAMES}", "goal": "max", "label": "reward"}
+"""What the paper reports of Pong, as a mean over so many finished games. How many the paper took is not said; its means
+are no multiples of 1/30, which means of three 10-game rewards would be."""
+
+BESIDE = {FID["key"]: ("val/fid", "plain FID"), REWARD["key"]: ("train/return", "last 10 games")}
+"""Metric -> the key and name of another measure of the same that a table shows beside it."""
 
 PONG_MILLIONS = 5
 """For how many million steps of the environment it played."""

@@ -34,7 +34,7 @@ def figure8(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
     figure, [axes] = style.panels(1, 1, "PPO on Atari Pong (Figure 8): mean and range over seeds", SIZE)
     shown = of_task(paper.PONG, states)
     title = f"Vanilla CNN{arithmetic(shown)}, training games"
-    ylabel = "reward\n(mean of the last 10 finished games)"
+    ylabel = f"reward\n(mean of the last {paper.REWARD_GAMES} finished games)"
     draw_panel(axes, REWARD, SPAN, title, ylabel, shown, rewards(curves), paper.table1())
     axes.set(ylim=(TICKS[0] - BELOW, TICKS[-1] + ABOVE), yticks=TICKS)
     return style.settle(figure)

@@ -24,6 +24,8 @@ def entry_text(entry: Entry) -> Text:
         if diverged := cells.divergence(result.state):
             details.append(f"{diverged} diverged")
         details.append(_rate_text(entry))
+        if beside := entry.beside:
+            details.append(f"{beside.name} {_spread(beside.mean, beside.std)}")
     if result.standing is not Standing.MISSING:
         details.append(precision_text(entry))
     said = ", ".join(filter(None, details))
@@ -35,8 +37,12 @@ def entry_text(entry: Entry) -> Text:
 def value(entry: Entry) -> str:
     """The number alone, or why there is none."""
     if entry.mean is not None:
-        return number(entry.mean) + (f" ± {number(entry.std)}" if entry.std is not None else "")
+        return _spread(entry.mean, entry.std)
     return str(Standing.MISSING if entry.result.standing is Standing.MISSING else Standing.DIVERGED)
+
+
+def _spread(mean: float, std: float | None) -> str:
+    return number(mean) + (f" ± {number(std)}" if std is not None else "")
 
 
 def _rate_text(entry: Entry) -> str:
@@ -283,6 +289,9 @@ def _record(table: Table, row: Row, order: Ranking | None, optim: str, entry: En
         "mean": exact(entry.mean),
         "std": exact(entry.std),
         "n": str(entry.n),
+        "beside": entry.beside.name if entry.beside else "",
+        "beside_mean": exact(entry.beside.mean if entry.beside else None),
+        "beside_std": exact(entry.beside.std if entry.beside else None),
         "diverged": str(result.diverged),
         "planned": str(entry.planned),
         "lr": exact(result.lr),

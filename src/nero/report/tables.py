@@ -29,6 +29,7 @@ class Entry:
     published_rank: int | None
     comparison: Comparison | None  # with the paper's; None where it has no number
     marked_precision: str | None = None  # of its runs, where it is not that of most cells ranked with it
+    beside: "Beside | None" = None  # another measure of the same runs
 
     @property
     def cell(self) -> Cell:
@@ -54,6 +55,15 @@ class Entry:
         if self.published is None or state.searching or len(state.search) < 2:
             return None
         return state.best_lr == self.published.lr
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Another measure at the end of the same runs, such as plain FID."""
+
+    name: str
+    mean: float
+    std: float | None  # None for fewer than two runs
 
 
 @dataclass(frozen=True)
@@ -123,7 +133,7 @@ def build_table(
         ),
         embedded=any(cells.is_embedded(state.cell) for state in states),
         source=published.source if published and published.results else None,
-        remark=published.remark if published else "",
+        remark=" ".join(filter(None, [published.remark if published else "", experiment.note])),
         listing=listing,
         disagreements=tuple(each for each in disagreements if each.experiment == experiment.name),
     )
@@ -160,9 +170,20 @@ def _entries(
             published_rank=their_places.get(key),
             comparison=compare(finals[key], _is_lost(result), theirs.get(key)),
             marked_precision=own if (own := cells.precision(result.state.cell)) != usual else None,
+            beside=_beside(result),
         )
         for key, result in results.items()
     }
+
+
+def _beside(result: CellResult) -> Beside | None:
+    """What `paper.BESIDE` has for the metric of the cell's runs, over those with a finite final value."""
+    runs = [run for run in result.runs if not cells.has_diverged(run)]
+    key, name = paper.BESIDE.get(runs[0]["metric"]["key"] if runs else "", ("", ""))
+    values = [scale(key) * run["final_metrics"][key] for run in runs if run["final_metrics"].get(key) is not None]
+    if not values:
+        return None
+    return Beside(name, statistics.fmean(values), statistics.pstdev(values) if len(values) > 1 else None)
 
 
 def _published(results: Mapping[CellKey, CellResult], published: paper.Published | None) -> dict[CellKey, paper.Result]:

@@ -36,8 +36,8 @@ class ConditionalGAN(Task):
     augmentation:   how training images are varied; None for not at all
     fid_every:      epochs between two FIDs; the last epoch has one in any case
     fid:            which FID is the run's result: "released", as the authors' code measures it, or "plain"
-    split_passes:   whether real and generated images go through the discriminator in a pass each, with a power iteration
-                    of its spectral norms for either, and not in one pass
+    split_passes:   whether real and generated images go through the discriminator in a pass each, with a power
+                    iteration of its spectral norms for either, and not in one pass
 
     FID is of as many samples as there are test images, with their labels. Both kinds are logged: "val/fid" against the
     test images and "train/fid" against the training images; "val/fid_released" and "train/fid_released" likewise (see

@@ -51,8 +51,8 @@ class PPO(Task):
     passes:        times that an update sees all of it, in an order of its own each, cut into `minibatches`
     clip:          how far an update may move the ratio of probabilities from 1, and values from where they were
     gae_lambda:    0 trusts the values one step ahead, 1 trusts the rewards alone
-    window:        finished games that the reported reward is a mean over: the metric is "train/reward_<window>", or for a
-                   window of 10 "train/return", which is logged in any case
+    window:        finished games that the reported reward is a mean over: the metric is "train/reward_<window>", or
+                   "train/return" for a window of 10, which is logged in any case
     """
 
     resumes_within_epoch = False  # what was played is not saved
