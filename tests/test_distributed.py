@@ -19,10 +19,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from conftest import ROOT, script_environment
 from nero.engine import loop as engine_loop
-from nero.engine.distributed import ALONE, average_buffers_, is_lost_connection, join
+from nero.engine.distributed import ALONE, average_buffers_, is_lost_connection, join, through_host, whole
 from nero.engine.distributed import Ranks as Places
 from nero.plans.config import ConfigError, RunConfig, compose
 from nero.runs.store import RunDirectory, Store
@@ -427,7 +429,17 @@ def averages_statistics() -> None:
         assert bool((buffer == (ranks.rank if "tracked" in name else (ranks.size - 1) / 2)).all())
 
 
-@pytest.mark.parametrize("check", [talks, counts_together, averages_statistics])
+def gathers_shards() -> None:
+    """As a GPU's shards are gathered where gloo serves it; on the CPU torch's own way is there to compare with."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for rows in (1, 5, 8):  # fewer than there are ranks, not a multiple, a multiple
+        values = torch.arange(rows * 3.0).reshape(rows, 3)
+        sharded = distribute_tensor(values, mesh, [Shard(0)])
+        assert torch.equal(through_host(sharded), values)
+        assert torch.equal(whole({"weight": [sharded]})["weight"][0], sharded.full_tensor())
+
+
+@pytest.mark.parametrize("check", [talks, counts_together, averages_statistics, gathers_shards])
 @pytest.mark.parametrize("world", [2, 4])
 def test_what_ranks_say_to_each_other(groups: Callable[[int], Ranks], world: int, check: Callable[[], None]) -> None:
     groups(world)(check)

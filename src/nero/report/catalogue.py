@@ -1,10 +1,10 @@
 """What each experiment reports: its table, its figures, and figures in numbers. A new one joins by an entry here."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -181,14 +181,31 @@ def gather(name: str, store: Store, summaries: Mapping[str, Summary] | None = No
     return Evidence(experiment, tuple(survey(cell, found) for cell in experiment.cells), found, store)
 
 
+class Telling(NamedTuple):
+    """A figure that a first look at the suite should have."""
+
+    tasks: tuple[str, ...]  # whose runs it shows
+    words: str  # what it shows, in a line
+
+
 TELLING = {
-    "figure5": "Figure 5, CIFAR-10: ours beside the paper's final errors",
-    "figure7": "Figure 7, translation: ours and the authors'",
-    "figure8": "Figure 8, Pong: ours beside the paper's final rewards",
-    "figure4_samples": "Samples of the four GANs of Figure 4 from the same z over the epochs",
-    "figure3": "Figure 3, MNIST: ours and the authors'",
+    "figure5": Telling((paper.VGG11, paper.RESNET18), "Figure 5, CIFAR-10: ours beside the paper's final errors"),
+    "figure7": Telling((paper.MULTI30K,), "Figure 7, translation: ours and the authors'"),
+    "figure8": Telling((paper.PONG,), "Figure 8, Pong: ours beside the paper's final rewards"),
+    "figure4_samples": Telling((paper.CGAN,), "Samples of the four GANs of Figure 4 from the same z over the epochs"),
+    "figure3": Telling((paper.REPARAM, paper.DEEP), "Figure 3, MNIST: ours and the authors'"),
 }
-"""Figures that a first look at the suite should have, and what they show in a line."""
+"""By file name, in the order of their telling."""
+
+
+def telling(experiments: Iterable[Evidence]) -> dict[str, str]:
+    """Those of TELLING that show at least one run of these experiments, and their words."""
+    logged: dict[str, set[str]] = {}  # tasks with a logged run, by the figures that may show it
+    for evidence in experiments:
+        tasks = {state.cell.task for state in evidence.states if state.logged}
+        for name in _contents(evidence).figures:
+            logged.setdefault(name, set()).update(tasks)
+    return {name: each.words for name, each in TELLING.items() if logged.get(name, set()).intersection(each.tasks)}
 
 
 def make_table(evidence: Evidence) -> Table:
