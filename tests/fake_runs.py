@@ -95,7 +95,7 @@ def write_run(
                 "status": status or ("diverged" if final is None else "done"),
                 "metric": metric,
                 "final": final,
-                "final_metrics": {metric["key"]: final},
+                "final_metrics": {**{key: further[-1] for key, further in (also or {}).items()}, metric["key"]: final},
                 "epochs": logged[-1],
                 "epochs_done": logged[-1],
                 "seconds": 1.5,

@@ -332,8 +332,9 @@ ROW = {"task": "mnist_mlp100", "optim": "nero", "lr": 0.1}
         ({"rows": [ROW]}, "x.yaml needs 'title'"),
         ({"title": "x"}, "x.yaml needs 'rows'"),
         ({"title": "x", "rows": None}, "x.yaml needs 'rows'"),
-        ({"title": "x", "rows": [ROW], "override": []}, "x.yaml has an unknown key 'override'; there are: overrides"),
+        ({"title": "x", "rows": [ROW], "override": []}, "x.yaml has an unknown key 'override'; there are: note"),
         ({"title": "x", "rows": ROW}, "'rows' in x.yaml must be a list"),
+        ({"title": "x", "rows": [ROW], "note": ["x"]}, "'note' in x.yaml must be a text"),
         ({"title": "x", "rows": ["task"]}, "a row of x.yaml must be a mapping, not 'task'"),
         ({"title": "x", "rows": [ROW], "overrides": "seed=1"}, "'overrides' in x.yaml must be a list, not 'seed=1'"),
         *(

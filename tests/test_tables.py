@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_runs import BASE, cells_of, fill, fill_cell, loaded, plausible, states_of, write_classifier, write_run
+from fake_runs import (
+    BASE,
+    cells_of,
+    fill,
+    fill_cell,
+    loaded,
+    plausible,
+    states_of,
+    write_classifier,
+    write_generator,
+    write_run,
+)
 from markdown_rows import markdown_rows
 from nero.plans.plan import Cell, Experiment, survey
 from nero.report import constraints, paper
@@ -48,6 +59,28 @@ def csv_lines(table: Table) -> list[dict[str, str]]:
 
 
 # numbers
+
+
+def test_another_measure_of_the_same_runs_stands_beside_the_metric(store: Store) -> None:
+    cgan, pong = (cells_of("table1")[f"{task} nero"] for task in ("cifar10_cgan", "pong_ppo"))
+    for seed in (0, 1, 2):
+        write_generator(store, cgan, 0.01, seed, 15.0 + seed)  # a plain FID is one more
+    write_run(store, pong, 0.01, 0, 20.5, metric=paper.REWARD, curve=[20.5], also={"train/return": [20.1]})
+    table = build_table(*states_of(store, "table1"), paper.table1())
+    deviation = np.std([16, 17, 18])
+    assert f", plain FID 17.00 ± {deviation:.2f};" in markdown_cell(table, "nero", task="cifar10_cgan")
+    assert ", last 10 games 20.10;" in markdown_cell(table, "nero", task="pong_ppo")
+    [line] = [each for each in csv_lines(table) if (each["task"], each["optim"]) == ("cifar10_cgan", "nero")]
+    assert (line["mean"], line["beside"], line["beside_mean"]) == ("16", "plain FID", "17")
+    assert float(line["beside_std"]) == pytest.approx(deviation)
+    assert not any(each["beside"] for each in csv_lines(table) if each["optim"] != "nero")
+
+
+def test_an_experiments_note_is_said_below_its_table(store: Store) -> None:
+    experiment, states = states_of(store)
+    table = build_table(replace(experiment, note="More of this elsewhere."), states, paper.mnist())
+    assert "More of this elsewhere." in to_markdown(table)
+    assert "More of this elsewhere." in print_table(table).notes
 
 
 def test_means_and_deviations_are_numpys_over_the_seeds_at_the_best_rate(store: Store) -> None:
