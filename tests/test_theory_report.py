@@ -92,6 +92,13 @@ def test_records_are_told_apart_by_settings_unlike_the_tasks_own(folder: Path) -
     assert nero.seeds == "0 1 2"
 
 
+def test_a_record_from_before_a_key_is_told_by_the_value_of_that_time(tmp_path: Path) -> None:
+    for came_later in ({}, {"fan_out": True, "stem_relu": False}):
+        record = made.network_record(task="cifar10_resnet18", settings={"network": {"width": 64, **came_later}})
+        [group] = gather(made.write_all(tmp_path / str(len(came_later)), [record])).networks
+        assert group.variant == (() if came_later else (("network.fan_out", False), ("network.stem_relu", True)))
+
+
 def test_settings_of_settings_are_named_shortly(tmp_path: Path) -> None:
     schedule = {"_target_": "nero.engine.schedules.steps", "gamma": 0.9, "milestones": [1, 2]}
     record = made.network_record(settings={"schedule": schedule})

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from nero.plans.config import CONFIG_DIR
+from nero.plans.config import CONFIG_DIR, VALUES_BEFORE
 from nero.report import cells, style
 from nero.report.sheets import RunLink
 from nero.report.table_formats import EMBEDDED
@@ -198,7 +198,8 @@ def _of_task(found: Sequence[Record]) -> Iterator[tuple[str, cells.Variant]]:
                 key: value for key, value in settings.items() if any(other.get(key) != value for other in all_settings)
             }
         else:
-            differing = {key: value for key, value in settings.items() if not _is_default(default, key, value)}
+            known = {key: value for key, value in _before().items() if settings and key in default} | settings
+            differing = {key: value for key, value in known.items() if not _is_default(default, key, value)}
         if len(precisions) > 1:
             differing["precision"] = str(record.get("precision"))
         yield record["run_id"], tuple(sorted(differing.items()))
@@ -208,6 +209,12 @@ def _settings(record: Record) -> dict[str, Any]:
     """All of them, flat; what an object is made of goes by the object's key: schedule = exponential."""
     found = dict(_flat(record.get("settings") or {}))
     return {_key(key): _value(key, value) for key, value in found.items() if key != TARGET}
+
+
+@cache
+def _before() -> dict[str, Any]:
+    """What a record means that does not have a key since its run was logged before there was one."""
+    return {key.removeprefix("task."): value for key, value in VALUES_BEFORE.items()}
 
 
 def _key(key: str) -> str:
