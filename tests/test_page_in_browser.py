@@ -24,6 +24,7 @@ from nero.report import catalogue
 from nero.report.assembly import PAGE, Report
 from nero.report.units import number
 from nero.runs.store import Store
+from test_sample_strips import OPTIMS, with_many_pictures
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -190,7 +191,7 @@ def test_an_optimiser_is_switched_off_and_on(reader: Reader, by: str) -> None:
 
 def test_hovering_tells_every_curve_at_the_nearest_epoch(reader: Reader) -> None:
     reader.open()
-    plot = reader.in_sight(reader.one('#figure5 [data-panel="1"] .plot'))
+    plot = reader.in_sight(reader.one('#figure5 [data-panel="3"] .plot'))
     ActionChains(reader.driver).move_to_element(plot).perform()
     tooltip = plot.find_element(By.CSS_SELECTOR, ".tooltip")
     reader.wait(tooltip.is_displayed)
@@ -272,7 +273,13 @@ def test_runs_are_filtered_and_sorted(reader: Reader) -> None:
     assert {row.get_attribute("data-run") for row in reader.all("#runs tbody tr[data-run]")} == set(expected)
 
 
-def test_samples_go_through_the_epochs(reader: Reader) -> None:
+def test_samples_go_through_the_epochs(reader: Reader, tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    for optim in OPTIMS:
+        with_many_pictures(store, optim)
+    [(path, data)] = Report([catalogue.gather("table1", store)], store, tmp_path).page().items()
+    (tmp_path / path).write_bytes(data)
+    reader = Reader(reader.driver, (tmp_path / path).as_uri())
     reader.open()
     slider = reader.in_sight(reader.one("#samples .epoch-slider"))
     last = [image.get_attribute("src") for image in reader.all("#samples figure.strip img")]
