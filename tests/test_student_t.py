@@ -1,19 +1,14 @@
 """Quantiles of Student's t against closed forms, against integrals of its density, and against scipy's."""
 
-import importlib
-import importlib.util
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special, stats
 
 from nero.report.student_t import incomplete_beta, quantile, upper_tail
-
-HAVE_SCIPY = importlib.util.find_spec("scipy") is not None
-WITH_SCIPY = pytest.mark.skipif(not HAVE_SCIPY, reason="scipy is not installed")
-stats, special = (importlib.import_module(f"scipy.{name}") if HAVE_SCIPY else None for name in ("stats", "special"))
 
 PROPERTY = settings(deadline=None, derandomize=True)
 PROBABILITY = st.floats(0.501, 0.9999)
@@ -65,14 +60,12 @@ def test_the_quantile_leaves_the_rest_above_it(probability: float, df: float) ->
     assert upper_tail(quantile(probability, df), df) == pytest.approx(1 - probability, rel=1e-9)
 
 
-@WITH_SCIPY
 @PROPERTY
 @given(PROBABILITY, DF)
 def test_quantiles_are_scipys(probability: float, df: float) -> None:
     assert quantile(probability, df) == pytest.approx(stats.t.ppf(probability, df), rel=1e-9)
 
 
-@WITH_SCIPY
 @PROPERTY
 @given(st.floats(0.1, 50), st.floats(0.1, 50), st.floats(0, 1))
 def test_the_incomplete_beta_function_is_scipys(a: float, b: float, x: float) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from scipy import stats
 
 from fake_runs import cells_of, fill, fill_cell, loaded, plausible, states_of, write_run
 from markdown_rows import markdown_rows
@@ -21,7 +22,7 @@ from nero.report.tables import Entry, Table, build_table
 from nero.report.units import signed
 from nero.report.verdicts import PRINTED, RULE, Comparison, Verdict, compare, difference, sample_deviation
 from nero.runs.store import Store
-from test_student_t import PROPERTY, WITH_SCIPY, stats
+from test_student_t import PROPERTY
 
 DEEP = "mnist_mlp100"
 PAPERS = Result(10.0, 0.5, 0.01, 3)
@@ -66,7 +67,6 @@ def test_what_agrees_is_what_welchs_test_does_not_tell_apart(finals: list[float]
         assert found.verdict is (Verdict.HIGHER if statistics.fmean(finals) > theirs.mean else Verdict.LOWER)
 
 
-@WITH_SCIPY
 @pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")  # of finals that are all the same
 @PROPERTY
 @given(FINALS, RESULTS)
