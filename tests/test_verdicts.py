@@ -7,7 +7,7 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -22,8 +22,8 @@ from nero.report.tables import Entry, Table, build_table
 from nero.report.units import signed
 from nero.report.verdicts import PRINTED, RULE, Comparison, Verdict, compare, difference, sample_deviation
 from nero.runs.store import Store
-from test_student_t import PROPERTY
 
+PROPERTY = settings(deadline=None, derandomize=True)
 DEEP = "mnist_mlp100"
 PAPERS = Result(10.0, 0.5, 0.01, 3)
 T2, T4 = 4.302652729749464, 2.7764451051977934

@@ -4,8 +4,8 @@ catalogue   which table and figures each experiment has; a new one is one entry 
 assembly    all that a report consists of;  files  what is written where, and the check against what is committed
 frame       runs, curves and traces as tidy frames
 cells       what the runs of one table cell say;  constraints  which constraints of balanced networks they kept
-paper       the paper's own numbers, from results/paper;  verdicts  how ours compare with them, by intervals that
-            student_t has the quantiles for;  disagreements  why some differ, from results/disagreements.yaml
+paper       the paper's own numbers, from results/paper;  verdicts  how ours compare with them
+            disagreements  why some differ, from results/disagreements.yaml
 tables      the table of an experiment;  findings  what its rows say as a whole: ranking, best rates
             table_formats  laid out, and as Markdown, CSV, LaTeX
 sensitivity, costs  tables over several experiments: every learning rate, and what runs took

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nero.report import student_t
+from scipy.special import stdtrit
+
 from nero.report.paper import Result
 
 CONFIDENCE = 0.95
@@ -115,4 +116,4 @@ def welch_half_width(deviation: float, n: int, other_deviation: float, other_n: 
 
 def _t(df: float) -> float:
     """Student's t that bounds the interval to either side."""
-    return student_t.quantile((1 + CONFIDENCE) / 2, df)
+    return float(stdtrit(df, (1 + CONFIDENCE) / 2))
