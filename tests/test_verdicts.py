@@ -182,7 +182,7 @@ def test_a_row_has_a_line_of_verdicts_below_the_papers(store: Store) -> None:
 
 
 def test_csv_has_verdict_difference_and_interval_of_every_cell(store: Store) -> None:
-    write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.01, 0, 0.3)
+    write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.001, 0, 0.3)
     lines = list(csv.DictReader(io.StringIO(to_csv(mnist_table(store)))))
     [nero] = [line for line in lines if (line["task"], line["optim"], line["variant"]) == (DEEP, "nero", "")]
     theirs = paper.mnist().results[DEEP, (), "nero"]
@@ -191,20 +191,37 @@ def test_csv_has_verdict_difference_and_interval_of_every_cell(store: Store) -> 
     assert float(nero["difference"]) == pytest.approx(30.0 - theirs.mean)
     assert float(nero["difference_low"]) == pytest.approx(30.0 - theirs.mean - half)
     assert float(nero["difference_high"]) == pytest.approx(30.0 - theirs.mean + half)
-    others = [line for line in lines if line is not nero]
+    others = [line for line in lines if line["optim"] != "nero"]
     assert {line["verdict"] for line in others} == {"missing"}
     assert {line[f"difference{end}"] for line in others for end in ("", "_low", "_high")} == {""}
     assert "deviation" not in nero
 
 
 def test_a_verdict_on_part_of_the_runs_is_incomplete(store: Store) -> None:
-    write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.01, 0, 0.3)
+    write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.001, 0, 0.3)
     nero = verdict_text(deep_entry(mnist_table(store), "nero"))
     assert (nero.value.partition(":")[0], nero.detail) == ("lower", "incomplete")
     sgd = verdict_text(deep_entry(mnist_table(store), "sgd"))
     assert (sgd.value, sgd.detail) == ("missing", "")
     fill_cell(store, cells_of("mnist")[f"{DEEP} lamb"], plausible)
     assert verdict_text(deep_entry(mnist_table(store), "lamb")).detail == ""
+
+
+@pytest.mark.parametrize("final", [0.3, None])
+def test_nothing_is_compared_before_the_papers_rate_is_in(store: Store, final: float | None) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    assert paper.mnist().results[DEEP, (), "nero"].lr == 0.001
+    write_run(store, cell, 0.01, 0, final)
+    entry = deep_entry(mnist_table(store), "nero")
+    assert entry.comparison == Comparison(Verdict.INCOMPLETE)
+    assert not Verdict.INCOMPLETE.differs
+    assert (verdict_text(entry).value, verdict_text(entry).detail) == ("incomplete", "")
+    write_run(store, cell, 0.001, 0, 0.2)  # in, and behind: the leading rate is compared
+    comparison = deep_entry(mnist_table(store), "nero").comparison
+    assert comparison is not None
+    assert comparison.difference is not None
+    theirs = paper.mnist().results[DEEP, (), "nero"].mean
+    assert comparison.difference.mean == pytest.approx((20.0 if final is None else 30.0) - theirs)
 
 
 def test_divergence_is_a_verdict_of_its_own(store: Store) -> None:

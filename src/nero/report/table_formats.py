@@ -96,7 +96,7 @@ def _verdict(entry: Entry) -> str:
 def verdict_text(entry: Entry) -> Text:
     """Such as "agrees: +0.28 [-0.04, +0.60] (incomplete)"."""
     words = verdict_words(entry)
-    waits = entry.verdict not in (None, Verdict.MISSING) and not entry.result.settled
+    waits = entry.verdict not in (None, Verdict.MISSING, Verdict.INCOMPLETE) and not entry.result.settled
     return Text(words, "incomplete" if waits else "", verdict=_verdict(entry))
 
 

@@ -168,7 +168,7 @@ def _entries(
             rank=places.get(key),
             published=theirs.get(key),
             published_rank=their_places.get(key),
-            comparison=compare(finals[key], _is_lost(result), theirs.get(key)),
+            comparison=_compared(result, finals[key], theirs.get(key)),
             marked_precision=own if (own := cells.precision(result.state.cell)) != usual else None,
             beside=_beside(result),
         )
@@ -191,6 +191,14 @@ def _published(results: Mapping[CellKey, CellResult], published: paper.Published
     every = published.results if published else {}
     keys = {key: paper.key(result.state.cell) for key, result in results.items()}
     return {key: every[theirs] for key, theirs in keys.items() if theirs in every}
+
+
+def _compared(result: CellResult, finals: Sequence[float], theirs: paper.Result | None) -> Comparison | None:
+    """`compare`, but not before the paper's rate is in: how far off another rate is says nothing of the paper's."""
+    state = result.state
+    if theirs is not None and state.logged and theirs.lr in state.search and state.search[theirs.lr] is None:
+        return Comparison(Verdict.INCOMPLETE)
+    return compare(finals, _is_lost(result), theirs)
 
 
 def _is_lost(result: CellResult) -> bool:

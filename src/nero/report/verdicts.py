@@ -23,7 +23,7 @@ RULE = (
     "run of ours, the prediction interval from the paper's runs). It agrees where the interval contains 0, which is "
     "weak evidence if the interval is wide; else it is lower or higher, which is not to say better or worse. Diverged: "
     "a seed or every learning rate has no finite result. Missing: there is no run. Incomplete: rates of the search or "
-    "seeds are missing."
+    "seeds are missing; where the paper's rate is one of them, nothing is compared yet."
 )
 
 
@@ -32,6 +32,7 @@ class Verdict(StrEnum):
     LOWER = "lower"
     HIGHER = "higher"
     DIVERGED = "diverged"
+    INCOMPLETE = "incomplete"  # the search has yet to reach the paper's learning rate
     MISSING = "missing"
 
     @property
