@@ -52,8 +52,8 @@ def test_an_entry_names_a_cell_and_why(tmp_path: Path) -> None:
         ({key: value for key, value in ENTRY.items() if key != "check"}, "needs 'check'"),
         (ENTRY | {"reason": ""}, "needs 'reason'"),
         (ENTRY | {"because": "x"}, "unknown key 'because'"),
-        (ENTRY | {"variant": "sigma = 1"}, "a mapping under 'variant'"),
-        (ENTRY | {"optim": 3}, "a text under 'optim', not 3"),
+        (ENTRY | {"variant": "sigma = 1"}, "'variant' must be a mapping, not 'sigma = 1'"),
+        (ENTRY | {"optim": 3}, "'optim' must be a string, not 3"),
         (ENTRY | {"optim": "none_such"}, "table1 has no cell cifar10_vgg11, none_such"),
         (ENTRY | {"label": "a label"}, "table1 has no cell cifar10_vgg11, a label, nero"),
     ],
@@ -85,7 +85,7 @@ def test_what_is_no_list_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_store_without_the_file_has_none(store: Store) -> None:
-    assert disagreements.beside(store) == ()
+    assert disagreements.of_store(store) == ()
 
 
 def test_reasons_are_quoted_below_the_table_where_a_cell_differs(store: Store) -> None:

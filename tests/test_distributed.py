@@ -24,7 +24,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from conftest import ROOT, script_environment
 from nero.engine import loop as engine_loop
-from nero.engine.distributed import ALONE, average_buffers_, is_lost_connection, join, through_host, whole
+from nero.engine.distributed import ALONE, average_buffers_, gather_on_host, is_lost_connection, join, whole
 from nero.engine.distributed import Ranks as Places
 from nero.plans.config import ConfigError, RunConfig, compose
 from nero.runs.store import RunDirectory, Store
@@ -435,7 +435,7 @@ def gathers_shards() -> None:
     for rows in (1, 5, 8):  # fewer than there are ranks, not a multiple, a multiple
         values = torch.arange(rows * 3.0).reshape(rows, 3)
         sharded = distribute_tensor(values, mesh, [Shard(0)])
-        assert torch.equal(through_host(sharded), values)
+        assert torch.equal(gather_on_host(sharded), values)
         assert torch.equal(whole({"weight": [sharded]})["weight"][0], sharded.full_tensor())
 
 

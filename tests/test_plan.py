@@ -333,28 +333,28 @@ ROW = {"task": "mnist_mlp100", "optim": "nero", "lr": 0.1}
         ({"title": "x"}, "x.yaml needs 'rows'"),
         ({"title": "x", "rows": None}, "x.yaml needs 'rows'"),
         ({"title": "x", "rows": [ROW], "override": []}, "x.yaml has an unknown key 'override'; there are: note"),
-        ({"title": "x", "rows": ROW}, "'rows' in x.yaml must be a list"),
-        ({"title": "x", "rows": [ROW], "note": ["x"]}, "'note' in x.yaml must be a text"),
+        ({"title": "x", "rows": ROW}, "x.yaml: 'rows' must be a list"),
+        ({"title": "x", "rows": [ROW], "note": ["x"]}, "x.yaml: 'note' must be a string"),
         ({"title": "x", "rows": ["task"]}, "a row of x.yaml must be a mapping, not 'task'"),
-        ({"title": "x", "rows": [ROW], "overrides": "seed=1"}, "'overrides' in x.yaml must be a list, not 'seed=1'"),
+        ({"title": "x", "rows": [ROW], "overrides": "seed=1"}, "x.yaml: 'overrides' must be a list, not 'seed=1'"),
         *(
             ({"title": "x", "rows": [{k: v for k, v in ROW.items() if k != key}]}, f"a row of x.yaml needs '{key}'")
             for key in ROW
         ),
         ({"title": "x", "rows": [ROW | {"lr": []}]}, "a row of x.yaml needs 'lr'"),
         *(
-            ({"title": "x", "rows": [ROW | {key: value}]}, f"'{key}' in a row of x.yaml must be a list, not {value!r}")
+            ({"title": "x", "rows": [ROW | {key: value}]}, f"a row of x.yaml: '{key}' must be a list, not {value!r}")
             for key, value in {"overrides": "seed=1", "repeat_seeds": 1}.items()
         ),
         (
             {"title": "x", "rows": [ROW | {"sweep": {"task.depth": 3}}]},
-            "'task.depth' in `sweep` in a row of x.yaml must be a list, not 3",
+            "`sweep` in a row of x.yaml: 'task.depth' must be a list, not 3",
         ),
         ({"title": "x", "rows": [ROW | {"sweep": [1]}]}, "`sweep` in a row of x.yaml must be a mapping, not [1]"),
         *(
             (
                 {"title": "x", "rows": [ROW | {"label": value}]},
-                f"'label' in a row of x.yaml must be a text, not {value}",
+                f"a row of x.yaml: 'label' must be a string, not {value}",
             )
             for value in (3, None, ["a label"])
         ),

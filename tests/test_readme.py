@@ -91,7 +91,7 @@ def test_runs_are_counted_once_and_against_all_that_are_asked_for(store: Store) 
 
 def test_the_figures_shown_are_committed() -> None:
     figures = {name for contents in catalogue.CATALOGUE.values() for name in contents.figures}
-    assert catalogue.TELLING.keys() <= figures
+    assert catalogue.HIGHLIGHTS.keys() <= figures
     shown = re.findall(r"\(results/figures/(\w+)\.png\)", TEXT)
     assert shown
     for name in shown:

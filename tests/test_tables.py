@@ -71,9 +71,9 @@ def test_another_measure_of_the_same_runs_stands_beside_the_metric(store: Store)
     assert f", plain FID 17.00 ± {deviation:.2f};" in markdown_cell(table, "nero", task="cifar10_cgan")
     assert ", last 10 games 20.10;" in markdown_cell(table, "nero", task="pong_ppo")
     [line] = [each for each in csv_lines(table) if (each["task"], each["optim"]) == ("cifar10_cgan", "nero")]
-    assert (line["mean"], line["beside"], line["beside_mean"]) == ("16", "plain FID", "17")
-    assert float(line["beside_std"]) == pytest.approx(deviation)
-    assert not any(each["beside"] for each in csv_lines(table) if each["optim"] != "nero")
+    assert (line["mean"], line["secondary"], line["secondary_mean"]) == ("16", "plain FID", "17")
+    assert float(line["secondary_std"]) == pytest.approx(deviation)
+    assert not any(each["secondary"] for each in csv_lines(table) if each["optim"] != "nero")
 
 
 def test_an_experiments_note_is_said_below_its_table(store: Store) -> None:

@@ -248,7 +248,7 @@ def average_buffers_(networks: Mapping[str, nn.Module], ranks: Ranks) -> None:
 def whole(value: Any) -> Any:
     """A state with every sharded tensor gathered: such as one process has it. All ranks take part."""
     if _is_sharded(value):
-        return through_host(value) if value.is_cuda and dist.get_backend() == "gloo" else value.full_tensor()
+        return gather_on_host(value) if value.is_cuda and dist.get_backend() == "gloo" else value.full_tensor()
     if isinstance(value, Mapping):
         return {key: whole(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -256,8 +256,8 @@ def whole(value: Any) -> Any:
     return value
 
 
-def through_host(tensor: Any) -> Tensor:
-    """A tensor whose rows are sharded, gathered on the host: gloo dies of `full_tensor` on a GPU (torch 2.11)."""
+def gather_on_host(tensor: Any) -> Tensor:
+    """Gather a tensor whose rows are sharded, on the host: `full_tensor` on a GPU crashes with gloo (torch 2.11)."""
     shards: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(shards, tensor.to_local().cpu())
     return torch.cat(shards)

@@ -157,13 +157,13 @@ def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIM
         known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
         raise ConfigError(f"there is no experiment {name!r}; there are: {known}")
     text = yaml.safe_load(path.read_text())
-    _check_keys(
+    check_keys(
         text,
         path.name,
         needed=("title", "rows"),
         others=("overrides", "note"),
         lists=("rows", "overrides"),
-        texts=("note",),
+        strings=("note",),
     )
     shared = tuple(text.get("overrides", ()))
     only, others = take_names(extra, ONLY)
@@ -174,16 +174,16 @@ def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIM
 
 
 def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...], path: Path) -> Iterable[Cell]:
-    _check_keys(
+    check_keys(
         row,
         f"a row of {path.name}",
         needed=("task", "optim", "lr"),
         others=("sweep", "search_seed", "repeat_seeds", "overrides", "label"),
         lists=("repeat_seeds", "overrides"),
-        texts=("label",),
+        strings=("label",),
     )
     sweep = row.get("sweep", {})
-    _check_keys(sweep, f"`sweep` in a row of {path.name}", others=sweep, lists=sweep)
+    check_keys(sweep, f"`sweep` in a row of {path.name}", others=sweep, lists=sweep)
     for task, optim in itertools.product(_list(row["task"]), _list(row["optim"])):
         for values in itertools.product(*sweep.values()):
             yield Cell(
@@ -198,13 +198,13 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
             )
 
 
-def _check_keys(
+def check_keys(
     text: Any,
     where: str,
     needed: Iterable[str] = (),
     others: Iterable[str] = (),
     lists: Iterable[str] = (),
-    texts: Iterable[str] = (),
+    strings: Iterable[str] = (),
 ) -> None:
     """Refuse what is no mapping, lacks a needed key, or has an unknown one or one of the wrong type."""
     if not isinstance(text, dict):
@@ -217,10 +217,10 @@ def _check_keys(
             raise ConfigError(f"{where} needs {key!r}")
     for key in lists:
         if key in text and not isinstance(text[key], list):
-            raise ConfigError(f"{key!r} in {where} must be a list, not {text[key]!r}")
-    for key in texts:
+            raise ConfigError(f"{where}: {key!r} must be a list, not {text[key]!r}")
+    for key in strings:
         if key in text and not isinstance(text[key], str):
-            raise ConfigError(f"{key!r} in {where} must be a text, not {text[key]!r}")
+            raise ConfigError(f"{where}: {key!r} must be a string, not {text[key]!r}")
 
 
 def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:

@@ -181,37 +181,37 @@ def gather(name: str, store: Store, summaries: Mapping[str, Summary] | None = No
     return Evidence(experiment, tuple(survey(cell, found) for cell in experiment.cells), found, store)
 
 
-class Telling(NamedTuple):
+class Highlight(NamedTuple):
     """A figure that a first look at the suite should have."""
 
     tasks: tuple[str, ...]  # whose runs it shows
     words: str  # what it shows, in a line
 
 
-TELLING = {
-    "figure5": Telling((paper.VGG11, paper.RESNET18), "Figure 5, CIFAR-10: ours beside the paper's final errors"),
-    "figure7": Telling((paper.MULTI30K,), "Figure 7, translation: ours and the authors'"),
-    "figure8": Telling((paper.PONG,), "Figure 8, Pong: ours beside the paper's final rewards"),
-    "figure4_samples": Telling((paper.CGAN,), "Samples of the four GANs of Figure 4 from the same z over the epochs"),
-    "figure3": Telling((paper.REPARAM, paper.DEEP), "Figure 3, MNIST: ours and the authors'"),
+HIGHLIGHTS = {
+    "figure5": Highlight((paper.VGG11, paper.RESNET18), "Figure 5, CIFAR-10: ours beside the paper's final errors"),
+    "figure7": Highlight((paper.MULTI30K,), "Figure 7, translation: ours and the authors'"),
+    "figure8": Highlight((paper.PONG,), "Figure 8, Pong: ours beside the paper's final rewards"),
+    "figure4_samples": Highlight((paper.CGAN,), "Samples of the four GANs of Figure 4 from the same z over the epochs"),
+    "figure3": Highlight((paper.REPARAM, paper.DEEP), "Figure 3, MNIST: ours and the authors'"),
 }
-"""By file name, in the order of their telling."""
+"""By file name, in the order in which they are shown."""
 
 
-def telling(experiments: Iterable[Evidence]) -> dict[str, str]:
-    """Those of TELLING that show at least one run of these experiments, and their words."""
+def highlights(experiments: Iterable[Evidence]) -> dict[str, str]:
+    """Those of HIGHLIGHTS that show at least one run of these experiments, and their words."""
     logged: dict[str, set[str]] = {}  # tasks with a logged run, by the figures that may show it
     for evidence in experiments:
         tasks = {state.cell.task for state in evidence.states if state.logged}
         for name in _contents(evidence).figures:
             logged.setdefault(name, set()).update(tasks)
-    return {name: each.words for name, each in TELLING.items() if logged.get(name, set()).intersection(each.tasks)}
+    return {name: each.words for name, each in HIGHLIGHTS.items() if logged.get(name, set()).intersection(each.tasks)}
 
 
 def make_table(evidence: Evidence) -> Table:
     contents = _contents(evidence)
     published = contents.published() if contents.published else None
-    reasons = disagreements.beside(evidence.store)
+    reasons = disagreements.of_store(evidence.store)
     return build_table(evidence.experiment, evidence.states, published, contents.listing, reasons)
 
 

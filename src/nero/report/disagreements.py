@@ -11,7 +11,6 @@ The file is a list of entries such as
       check: what was logged in support, such as "checks: cifar10_vgg11, precision = tf32"
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import yaml
 
 from nero.plans.config import ConfigError
-from nero.plans.plan import Experiment, load_experiment
+from nero.plans.plan import Experiment, check_keys, load_experiment
 from nero.report.cells import CellKey, RowKey, ordered, row_text
 from nero.runs.store import Store
 
@@ -38,7 +37,7 @@ class Disagreement:
     check: str
 
 
-def beside(store: Store) -> tuple[Disagreement, ...]:
+def of_store(store: Store) -> tuple[Disagreement, ...]:
     """Those in the file beside the store's folder; none where there is no such file."""
     path = store.root.parent / NAME
     return load(path) if path.is_file() else ()
@@ -68,25 +67,11 @@ def load(path: Path) -> tuple[Disagreement, ...]:
 
 
 def _read(entry: Any, where: str) -> Disagreement:
-    if fault := next(_faults(entry), None):
-        raise ConfigError(f"{where} {fault}")
-    variant = ordered(tuple(entry.get("variant", {}).items()))
-    key = CellKey(RowKey(entry["task"], variant, entry.get("label", "")), entry["optim"])
+    check_keys(entry, where, NEEDED, OTHERS, strings=(*NEEDED, "label"))
+    variant = entry.get("variant", {})
+    check_keys(variant, f"{where}: 'variant'", others=variant)
+    key = CellKey(RowKey(entry["task"], ordered(tuple(variant.items())), entry.get("label", "")), entry["optim"])
     return Disagreement(entry["experiment"], key, _sentence(entry["reason"]), _sentence(entry["check"]))
-
-
-def _faults(entry: Any) -> Iterator[str]:
-    """What is wrong with an entry, in words; the first is worth telling."""
-    if not isinstance(entry, dict):
-        yield f"must be a mapping, not {entry!r}"
-        return
-    known = (*NEEDED, *OTHERS)
-    yield from (f"has an unknown key {key!r}; there are: {', '.join(known)}" for key in entry if key not in known)
-    yield from (f"needs {key!r}" for key in NEEDED if entry.get(key) in (None, ""))
-    if not isinstance(entry.get("variant", {}), dict):
-        yield f"must have a mapping under 'variant', not {entry['variant']!r}"
-    texts = [key for key in known if key in entry and key != "variant"]
-    yield from (f"must have a text under {key!r}, not {entry[key]!r}" for key in texts if type(entry[key]) is not str)
 
 
 def _sentence(text: str) -> str:

@@ -83,8 +83,8 @@ REWARD = {"key": f"train/reward_{REWARD_GAMES}", "goal": "max", "label": "reward
 """What the paper reports of Pong, as a mean over so many finished games. How many the paper took is not said; its means
 are no multiples of 1/30, which means of three 10-game rewards would be."""
 
-BESIDE = {FID["key"]: ("val/fid", "plain FID"), REWARD["key"]: ("train/return", "last 10 games")}
-"""Metric -> the key and name of another measure of the same that a table shows beside it."""
+SECONDARY = {FID["key"]: ("val/fid", "plain FID"), REWARD["key"]: ("train/return", "last 10 games")}
+"""Metric -> the key and the name of a second metric of the same runs, which tables show with it."""
 
 PONG_MILLIONS = 5
 """For how many million steps of the environment it played."""

@@ -1,10 +1,10 @@
-"""The part of the README that is made of runs: what is logged, Table 1 beside the paper's, the most telling figures."""
+"""The part of the README that is made of runs: what is logged, Table 1 beside the paper's, a few figures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from nero.plans.plan import pending
-from nero.report.catalogue import Evidence, telling
+from nero.report.catalogue import Evidence, highlights
 from nero.report.findings import findings
 from nero.report.sheet_markdown import list_lines, sheet_lines
 from nero.report.sheets import Sheet, Text
@@ -43,7 +43,7 @@ def results(experiments: Sequence[Evidence], table: Table) -> str:
     lines += sheet_lines(compact(table))
     lines += ["", *list_lines(findings(table)), "", f"{MEANS} {RULE}", ""]
     lines += ["Runs logged, of those that an experiment asks for: " + "; ".join(map(_logged, experiments)) + ".", ""]
-    lines += [f"![{words}](results/figures/{name}.png)" for name, words in telling(experiments).items()]
+    lines += [f"![{words}](results/figures/{name}.png)" for name, words in highlights(experiments).items()]
     return "\n".join([*lines, ""])
 
 

@@ -24,8 +24,8 @@ def entry_text(entry: Entry) -> Text:
         if diverged := cells.divergence(result.state):
             details.append(f"{diverged} diverged")
         details.append(_rate_text(entry))
-        if beside := entry.beside:
-            details.append(f"{beside.name} {_spread(beside.mean, beside.std)}")
+        if second := entry.secondary:
+            details.append(f"{second.name} {_spread(second.mean, second.std)}")
     if result.standing is not Standing.MISSING:
         details.append(precision_text(entry))
     said = ", ".join(filter(None, details))
@@ -289,9 +289,9 @@ def _record(table: Table, row: Row, order: Ranking | None, optim: str, entry: En
         "mean": exact(entry.mean),
         "std": exact(entry.std),
         "n": str(entry.n),
-        "beside": entry.beside.name if entry.beside else "",
-        "beside_mean": exact(entry.beside.mean if entry.beside else None),
-        "beside_std": exact(entry.beside.std if entry.beside else None),
+        "secondary": entry.secondary.name if entry.secondary else "",
+        "secondary_mean": exact(entry.secondary.mean if entry.secondary else None),
+        "secondary_std": exact(entry.secondary.std if entry.secondary else None),
         "diverged": str(result.diverged),
         "planned": str(entry.planned),
         "lr": exact(result.lr),

@@ -29,7 +29,7 @@ class Entry:
     published_rank: int | None
     comparison: Comparison | None  # with the paper's; None where it has no number
     marked_precision: str | None = None  # of its runs, where it is not that of most cells ranked with it
-    beside: "Beside | None" = None  # another measure of the same runs
+    secondary: "Secondary | None" = None  # a second metric of the same runs
 
     @property
     def cell(self) -> Cell:
@@ -58,8 +58,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Another measure at the end of the same runs, such as plain FID."""
+class Secondary:
+    """A second metric at the end of the same runs, such as plain FID."""
 
     name: str
     mean: float
@@ -170,20 +170,20 @@ def _entries(
             published_rank=their_places.get(key),
             comparison=_compared(result, finals[key], theirs.get(key)),
             marked_precision=own if (own := cells.precision(result.state.cell)) != usual else None,
-            beside=_beside(result),
+            secondary=_secondary(result),
         )
         for key, result in results.items()
     }
 
 
-def _beside(result: CellResult) -> Beside | None:
-    """What `paper.BESIDE` has for the metric of the cell's runs, over those with a finite final value."""
+def _secondary(result: CellResult) -> Secondary | None:
+    """What `paper.SECONDARY` has for the metric of the cell's runs, over those with a finite final value."""
     runs = [run for run in result.runs if not cells.has_diverged(run)]
-    key, name = paper.BESIDE.get(runs[0]["metric"]["key"] if runs else "", ("", ""))
+    key, name = paper.SECONDARY.get(runs[0]["metric"]["key"] if runs else "", ("", ""))
     values = [scale(key) * run["final_metrics"][key] for run in runs if run["final_metrics"].get(key) is not None]
     if not values:
         return None
-    return Beside(name, statistics.fmean(values), statistics.pstdev(values) if len(values) > 1 else None)
+    return Secondary(name, statistics.fmean(values), statistics.pstdev(values) if len(values) > 1 else None)
 
 
 def _published(results: Mapping[CellKey, CellResult], published: paper.Published | None) -> dict[CellKey, paper.Result]:
@@ -194,7 +194,7 @@ def _published(results: Mapping[CellKey, CellResult], published: paper.Published
 
 
 def _compared(result: CellResult, finals: Sequence[float], theirs: paper.Result | None) -> Comparison | None:
-    """`compare`, but not before the paper's rate is in: how far off another rate is says nothing of the paper's."""
+    """`compare`, once the paper's rate is in: the difference at another rate would not test the paper's result."""
     state = result.state
     if theirs is not None and state.logged and theirs.lr in state.search and state.search[theirs.lr] is None:
         return Comparison(Verdict.INCOMPLETE)

@@ -91,8 +91,7 @@ def difference(finals: Sequence[float], theirs: Result) -> Difference:
     if len(finals) == 1:
         half = _t(theirs.n - 1) * deviation * math.sqrt(1 + 1 / theirs.n)
     else:
-        ours = sample_deviation(statistics.pstdev(finals), len(finals))
-        half = welch_half_width(ours, len(finals), deviation, theirs.n)
+        half = welch_half_width(statistics.stdev(finals), len(finals), deviation, theirs.n)
     half = max(half, PRINTED)
     return Difference(mean, mean - half, mean + half)
 
