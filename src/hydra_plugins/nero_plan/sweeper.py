@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from collections import deque
 from contextlib import closing
 from dataclasses import dataclass, field
 from math import inf
@@ -86,33 +87,35 @@ class PlanSweeper(BasicSweeper):
         outcomes: dict[str, Outcome] = {}
         elsewhere: set[str] = set()  # runs in the hands of other processes
         launched = 0
-        for experiment in experiments:
-            told = False
-            while True:
-                summaries = store.summaries()
-                states = [survey(cell, summaries) for cell in experiment.cells]
-                # A run that failed is asked for once per sweep, not for ever; the next sweep tries it again.
-                runs = [run for run in pending(states) if not _has_ended(outcomes.get(run.run_id))]
-                if not told or not runs:
-                    _say(describe_plan(experiment, states, summaries))
-                told = True
-                if not runs:
-                    break
-                free = [run for run in runs if run.run_id not in elsewhere]
-                if not free:
-                    if reason := _wait_for_one_of(runs, store, limits):
-                        _say(f"{reason} while other processes had {len(runs)} runs")
-                        return _brought_up(outcomes, store)
-                    elsewhere = {run.run_id for run in runs if store.run(run.task, run.run_id).is_held()}
-                    continue  # those that are free now, if they are still pending
-                batch = free[: self.max_batch_size]
-                returns = self.launcher.launch([[*run.overrides, *words] for run in batch], initial_job_idx=launched)
-                launched += len(batch)
-                found = dict(zip((run.run_id for run in batch), (job.return_value for job in returns), strict=True))
-                outcomes |= found
-                elsewhere |= {run_id for run_id, outcome in found.items() if outcome["status"] == "busy"}
-                if any(outcome["status"] == "interrupted" for outcome in found.values()):
+        left = deque(experiments)
+        told = None  # the experiment whose plan was shown
+        while left:
+            experiment = left[0]
+            summaries = store.summaries()
+            states = [survey(cell, summaries) for cell in experiment.cells]
+            # A run that failed is asked for once per sweep, not for ever; the next sweep tries it again.
+            runs = [run for run in pending(states) if not _has_ended(outcomes.get(run.run_id))]
+            if experiment is not told or not runs:
+                _say(describe_plan(experiment, states, summaries))
+            told = experiment
+            if not runs:
+                left.popleft()
+                continue
+            free = [run for run in runs if run.run_id not in elsewhere]
+            if not free:
+                if reason := _wait_for_one_of(runs, store, limits):
+                    _say(f"{reason} while other processes had {len(runs)} runs")
                     return _brought_up(outcomes, store)
+                elsewhere = {run.run_id for run in runs if store.run(run.task, run.run_id).is_held()}
+                continue  # those that are free now, if they are still pending
+            batch = free[: self.max_batch_size]
+            returns = self.launcher.launch([[*run.overrides, *words] for run in batch], initial_job_idx=launched)
+            launched += len(batch)
+            found = dict(zip((run.run_id for run in batch), (job.return_value for job in returns), strict=True))
+            outcomes |= found
+            elsewhere |= {run_id for run_id, outcome in found.items() if outcome["status"] == "busy"}
+            if any(outcome["status"] == "interrupted" for outcome in found.values()):
+                return _brought_up(outcomes, store)
         return _brought_up(outcomes, store)
 
 
