@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from nero.plans.config import CONFIG_DIR, ConfigError, from_hydra, in_words
+from nero.plans.config import CONFIG_DIR, LANES, ConfigError, from_hydra, in_words
 from nero.plans.selection import NOTHING_TO_CHOOSE_FROM
 
 
@@ -34,7 +34,7 @@ def main(cfg: DictConfig) -> dict[str, Any]:
         sys.exit(f"error: {NOTHING_TO_CHOOSE_FROM}")
     try:
         # A launcher that runs several at a time gives each run plain lines: they share the terminal.
-        together = not alone and not context.launcher._target_.endswith("BasicLauncher")
+        together = not alone and (not context.launcher._target_.endswith("BasicLauncher") or cfg.machine.lane in LANES)
         outcome = train(from_hydra(cfg, context.runtime.choices), Progress(plain=together))
     except BrokenGroup as error:
         sys.exit(f"error: {error}")  # a sweep as well: the ranks have parted

@@ -26,15 +26,18 @@ ON_THIS_MACHINE = ("JoblibLauncher", "LocalLauncher", "RayLauncher")
 """Launchers whose jobs run side by side where the sweep is; those of a cluster's have their own GPUs."""
 
 
-def is_wanted(machine: DictConfig, launcher: DictConfig) -> bool:
-    """ConfigError where it is asked for and cannot be."""
+def is_wanted(machine: DictConfig, launcher: DictConfig, side_by_side: bool = False) -> bool:
+    """ConfigError where it is asked for and cannot be.
+
+    side_by_side:  whether several runs share a GPU whatever the launcher says
+    """
     if machine.mps not in (True, False, "auto"):
         raise ConfigError(f"machine.mps must be auto, true or false, not {machine.mps!r}")
     if machine.mps is True:
         if shutil.which(CONTROL) is None:
             raise ConfigError(f"machine.mps=true needs {CONTROL}, which comes with NVIDIA's driver, on PATH")
         return True
-    side_by_side = launcher._target_.endswith(ON_THIS_MACHINE) and launcher.get("n_jobs") != 1
+    side_by_side |= launcher._target_.endswith(ON_THIS_MACHINE) and launcher.get("n_jobs") != 1
     return bool(machine.mps) and side_by_side and machine.device != "cpu" and shutil.which(CONTROL) is not None
 
 

@@ -3,7 +3,8 @@
 `experiment=ONE,OTHER` runs one after the other; `only.task=NAMES` and `only.optim=NAMES` choose a part of each.
 
 Either way the runs land in one store, go through whatever launcher is set, and end in a table. The learning rate of a
-repeat is known only once its search is logged, so the plan is asked again after every batch.
+repeat is known only once its search is logged, so the plan is asked again after every batch. On a GPU machine, runs of
+an experiment that are bound by the CPU go beside the others (`lanes`).
 """
 
 import os
@@ -20,10 +21,10 @@ from typing import Any
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 
-from hydra_plugins.nero_plan import mps
+from hydra_plugins.nero_plan import lanes, mps
 from hydra_plugins.nero_plan.launching import HeardLauncher, Outcome
 from hydra_plugins.nero_plan.stop_request import stop_request
-from nero.plans.config import ConfigError
+from nero.plans.config import LANES, ConfigError
 from nero.plans.limits import moment_of
 from nero.plans.listing import describe_outcomes, describe_plan
 from nero.plans.plan import Experiment, PlannedRun, load_experiment, pending, survey
@@ -50,6 +51,10 @@ class PlanSweeper(BasicSweeper):
         assert self.config is not None
         machine = self.config.machine
         try:
+            lanes.check_lane(machine.lane)
+            if commands := self._lanes(arguments):
+                return self._sweep_lanes(commands)
+            lanes.stop_with_parent()
             shared = mps.is_wanted(machine, self.config.hydra.launcher)
             with stop_request(Path(self.config.hydra.sweep.dir)) as stop_file, mps.served(shared):
                 outcomes = self._sweep(arguments, stop_file, moment_of(machine))
@@ -65,6 +70,38 @@ class PlanSweeper(BasicSweeper):
             _say("stopped before the end; the same command goes on from here")
         return outcomes
 
+    def _lanes(self, arguments: list[str]) -> dict[str, list[str]]:
+        """The command of each lane that has something to do; {} where all runs go one after another in this process."""
+        assert self.config is not None
+        machine = self.config.machine
+        if not lanes.are_possible(machine, self.config.hydra.launcher):
+            return {}
+        cells = [cell for experiment in _experiments(arguments, self.config.experiment) for cell in experiment.cells]
+        cpu_bound = [cell for cell in cells if cell.bound_by == "cpu"]
+        if not cpu_bound:
+            return {}
+        summaries = Store(self.config.store).summaries()
+        left = dict.fromkeys(LANES, 0)
+        for state in (survey(cell, summaries) for cell in cells):
+            left[state.cell.bound_by] += len(state.pending) + state.to_follow
+        if not left["cpu"]:
+            return {}
+        cores = lanes.cores_here()
+        _say(lanes.describe(left["gpu"], left["cpu"], cpu_bound, cores))
+        moment = moment_of(machine)
+        words = [f"machine.deadline={_quoted(moment)}"] if moment is not None else []
+        jobs = lanes.jobs_at_a_time(cpu_bound, cores)
+        return {lane: lanes.command(lane, jobs, words) for lane in LANES if left[lane]}
+
+    def _sweep_lanes(self, commands: dict[str, list[str]]) -> list[Outcome]:
+        """Each lane prints what became of its runs."""
+        assert self.config is not None
+        with mps.served(mps.is_wanted(self.config.machine, self.config.hydra.launcher, side_by_side=True)):
+            statuses = lanes.run_side_by_side(commands)
+        if any(statuses.values()):
+            sys.exit(1)
+        return []
+
     def _sweep(self, arguments: list[str], stop_file: Path, moment: str | None) -> list[Outcome]:
         """`moment`: a budget for the sweep is one moment for all of its runs, however they are launched."""
         assert self.config is not None
@@ -74,7 +111,8 @@ class PlanSweeper(BasicSweeper):
         own = Limits(inf if moment is None else monotonic_at(moment), stop_file)
         with closing(HeardLauncher(self.launcher, Store(self.config.store), stop_file.exists)) as heard:
             self.launcher = heard  # type: ignore[assignment]
-            experiments = _experiments(arguments, self.config.experiment)
+            lane = self.config.machine.lane
+            experiments = [lanes.of_lane(each, lane) for each in _experiments(arguments, self.config.experiment)]
             if not experiments:
                 returns = super().sweep([*arguments, *words])
                 return [job.return_value for batch in returns for job in batch]

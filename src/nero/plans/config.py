@@ -25,6 +25,12 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 NOT_IDENTITY = ("machine", "tracking", "data_root", "inception", "store", "experiment", "only")
 """Top-level keys that say where and how a run is carried out, not what it is: they are left out of its id."""
 
+NOT_IDENTITY_OF_TASK = ("bound_by", "cores")
+"""Likewise, keys of a task: what its runs need of a machine."""
+
+LANES = ("gpu", "cpu")
+"""What a run can be bound by: most of its time it waits for that. Runs of different lanes belong side by side."""
+
 VALUES_BEFORE: Mapping[str, Any] = {
     "task.network.fan_out": False,
     "task.network.stem_relu": True,
@@ -58,6 +64,7 @@ class RunConfig:
         plain = OmegaConf.to_container(self.cfg, resolve=True, throw_on_missing=True)
         assert isinstance(plain, dict)
         what = {str(key): value for key, value in plain.items() if key not in NOT_IDENTITY}
+        what["task"] = {key: value for key, value in what["task"].items() if key not in NOT_IDENTITY_OF_TASK}
         for key, before in VALUES_BEFORE.items():
             _drop(what, key.split("."), before)
         return {"task_name": self.task_name, "optim_name": self.optim_name, **what}
@@ -77,6 +84,16 @@ class RunConfig:
     @property
     def epochs(self) -> int:
         return int(self.cfg.task.epochs)
+
+    @property
+    def bound_by(self) -> str:
+        """One of `LANES`; a task that does not say is bound by the GPU."""
+        return str(self.cfg.task.get("bound_by", "gpu"))
+
+    @property
+    def cores(self) -> int:
+        """CPU cores that a run keeps busy."""
+        return int(self.cfg.task.get("cores", 1))
 
     def at(self, lr: float, seed: int) -> "RunConfig":
         """The same run with another learning rate and seed, without composing again."""
@@ -173,6 +190,10 @@ def _check(cfg: DictConfig) -> None:
         raise ConfigError(f"seed must be a whole number from 0, not {cfg.seed!r}")
     if not isinstance(cfg.task.epochs, int) or cfg.task.epochs < 1:
         raise ConfigError(f"task.epochs must be a whole number from 1, not {cfg.task.epochs!r}")
-    for key, allowed in (("data", ("real", "embedded")), ("precision", PRECISIONS)):
-        if cfg[key] not in allowed:
-            raise ConfigError(f"{key} must be one of {', '.join(allowed)}, not {cfg[key]!r}")
+    cores = cfg.task.get("cores", 1)
+    if isinstance(cores, bool) or not isinstance(cores, int) or cores < 1:
+        raise ConfigError(f"task.cores must be a positive integer, not {cores!r}")
+    for key, allowed in (("data", ("real", "embedded")), ("precision", PRECISIONS), ("task.bound_by", LANES)):
+        value = OmegaConf.select(cfg, key, default=allowed[0])
+        if value not in allowed:
+            raise ConfigError(f"{key} must be one of {', '.join(allowed)}, not {value!r}")

@@ -88,6 +88,16 @@ class Cell:
         return OmegaConf.select(self._config.cfg, key)
 
     @property
+    def bound_by(self) -> str:
+        """What the cell's runs spend their time waiting for: "gpu" or "cpu"."""
+        return "gpu" if self.to_come else self._config.bound_by
+
+    @property
+    def cores(self) -> int:
+        """CPU cores that a run of the cell keeps busy."""
+        return 1 if self.to_come else self._config.cores
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         return (self.search_seed, *self.repeat_seeds)
 
