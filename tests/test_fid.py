@@ -15,7 +15,16 @@ from torch import Tensor, nn
 
 from nero.data.images import load_cifar10
 from nero.data.inception import load_weights
-from nero.tasks.fid import NoInception, Reference, StandIn, Statistics, cached_statistics, inception
+from nero.tasks.fid import (
+    NoInception,
+    Reference,
+    StandIn,
+    Statistics,
+    cached_statistics,
+    fast_,
+    inception,
+    plain_inception,
+)
 from real_data import root_with
 
 
@@ -311,6 +320,47 @@ def test_without_torch_fidelity_the_same_line_is_said(monkeypatch: pytest.Monkey
         inception({})
 
 
+def random_inception(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    """The network with weights that keep the size of what goes through it, and batch norms that do something."""
+    pytest.importorskip("torch_fidelity")
+    with monkeypatch.context() as changed:
+        changed.setattr(nn.Module, "load_state_dict", lambda network, state: None)
+        network = plain_inception({})
+    draws = generator(0)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            deviation = math.sqrt(2 / module.weight[0].numel())
+            module.weight.data = torch.randn(module.weight.shape, generator=draws) * deviation
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean = 0.1 * torch.randn(module.num_features, generator=draws)
+            module.running_var = 0.5 + torch.rand(module.num_features, generator=draws)
+            module.bias.data = 0.1 * torch.randn(module.num_features, generator=draws)
+    return network
+
+
+def test_the_fast_inception_gives_the_same_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = images(2, 0)
+    plain = random_inception(monkeypatch)
+    expected = plain(batch)
+    names = {name for name, module in plain.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    fast = fast_(plain)
+    assert len(names) == 94
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in fast.modules()), "they are in the convolutions"
+    torch.testing.assert_close(fast(batch), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.gpu
+def test_the_fast_inception_is_near_float32_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As near as float16, which is stored after every layer, can be: its steps are of 1e-3."""
+    batch = images(8, 0).cuda()
+    plain = random_inception(monkeypatch).cuda()
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    expected = plain(batch)
+    found = fast_(plain.cpu()).cuda()(batch)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.01 * float(expected.abs().max()))
+
+
 @pytest.mark.data
 @pytest.mark.slow
 def test_inception_gives_the_features_of_torchmetrics() -> None:
@@ -318,7 +368,7 @@ def test_inception_gives_the_features_of_torchmetrics() -> None:
     fid = pytest.importorskip("torchmetrics.image.fid")
     two = load_cifar10(root_with("cifar10")).train_images[:2]
     before = torch.get_rng_state()
-    network = inception(load_weights(path))
+    network = plain_inception(load_weights(path))
     found = network(two)
     assert torch.equal(torch.get_rng_state(), before)
     assert found.shape == (2, 2048)
@@ -327,3 +377,4 @@ def test_inception_gives_the_features_of_torchmetrics() -> None:
     assert not torch.equal(found[0], found[1])
     theirs = fid.FrechetInceptionDistance(feature=2048, feature_extractor_weights_path=str(path))
     assert torch.equal(found, theirs.inception(two))
+    torch.testing.assert_close(inception(load_weights(path))(two), found, rtol=1e-4, atol=1e-4)

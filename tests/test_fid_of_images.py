@@ -11,7 +11,7 @@ from torchvision.utils import make_grid, save_image
 
 from nero.data.synthetic import shapes
 from nero.tasks.fid import Reference, StandIn, Statistics
-from nero.tasks.fid_of_images import Judge, NoJudge, exact_convolutions, stretched
+from nero.tasks.fid_of_images import Judge, NoJudge, stretched, the_same_for_every_run
 
 CPU = torch.device("cpu")
 
@@ -76,21 +76,22 @@ def test_a_judge_that_is_missing_has_the_names_of_either_kind() -> None:
     assert (judge.key("val"), judge.distances([])) == ("val/fid_released", {})
 
 
-def test_features_are_exact_whatever_the_run_allows_and_that_stays_as_it_was() -> None:
-    seen: list[bool] = []
+def test_features_do_not_depend_on_the_run_and_leave_its_switches_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[tuple[bool, bool]] = set()
+    cudnn = torch.backends.cudnn
 
     class Watching(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
-            seen.append(torch.backends.cudnn.allow_tf32)
+            seen.add((cudnn.allow_tf32, cudnn.benchmark))
             return images.flatten(1)[:, :5].float()
 
     for allowed in (True, False):
-        torch.backends.cudnn.allow_tf32 = allowed
+        monkeypatch.setattr(cudnn, "allow_tf32", allowed)
+        monkeypatch.setattr(cudnn, "benchmark", allowed)
         Judge(Watching(), "fid", "FID", real(), CPU).distances([real()["val"]])
-        assert torch.backends.cudnn.allow_tf32 == allowed
-    assert seen
-    assert not any(seen)
-    torch.backends.cudnn.allow_tf32 = True
-    with pytest.raises(KeyError), exact_convolutions():
+        assert (cudnn.allow_tf32, cudnn.benchmark) == (allowed, allowed)
+    assert seen == {(False, False)}
+    monkeypatch.setattr(cudnn, "allow_tf32", True)
+    with pytest.raises(KeyError), the_same_for_every_run():
         raise KeyError
-    assert torch.backends.cudnn.allow_tf32
+    assert cudnn.allow_tf32

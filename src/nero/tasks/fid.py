@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from nero.atomic import write_atomic
 
@@ -37,6 +38,11 @@ def inception(weights: Mapping[str, Tensor]) -> nn.Module:
 
     Raises NoInception without torchmetrics or torch-fidelity.
     """
+    return fast_(plain_inception(weights))
+
+
+def plain_inception(weights: Mapping[str, Tensor]) -> nn.Module:
+    """The same as torchmetrics has it, in float32 throughout."""
     # torch-fidelity unpickles the file that it is given, so it is given only bytes that were written here.
     file = io.BytesIO()
     torch.save(dict(weights), file)
@@ -54,6 +60,46 @@ def inception(weights: Mapping[str, Tensor]) -> nn.Module:
             )
     except ImportError as error:
         raise NoInception(INSTALL) from error
+
+
+def fast_(network: nn.Module) -> nn.Module:
+    """Inception, in place, as it is fastest on an NVIDIA GPU: in float16, and each layer a single kernel.
+
+    The batch norms become part of the convolutions before them. Float16 has as many significant bits as the TF32 of
+    tensor cores; bfloat16 has three fewer, and would move FIDs. Features are averaged over an image in float32.
+    """
+    layers = {name: layer for name, layer in network.named_modules() if hasattr(layer, "conv") and hasattr(layer, "bn")}
+    for name, layer in layers.items():
+        parent, _, own = name.rpartition(".")
+        setattr(network.get_submodule(parent), own, ConvolutionReLU(fuse_conv_bn_eval(layer.conv, layer.bn)))
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which mypy does not know
+    network.get_submodule("AvgPool").register_forward_pre_hook(lambda module, inputs: (inputs[0].float(),))
+    return network
+
+
+class ConvolutionReLU(nn.Module):
+    """A convolution with biases and a ReLU as one kernel of cuDNN, in float16; on a CPU as two, in float32."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.padding = [int(side) for side in layer.padding]
+        # Tensor cores are fed eight channels at a time; the first layer, which has three, is left to torch.
+        self.is_fusible = layer.in_channels % 8 == 0
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        super()._apply(fn, recurse)
+        self.layer.to(torch.float16 if self.layer.weight.is_cuda else torch.float32)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        x = x.to(layer.weight.dtype, memory_format=torch.channels_last)
+        if not (x.is_cuda and self.is_fusible):
+            return layer(x).relu_()
+        return torch.cudnn_convolution_relu(
+            x, layer.weight, layer.bias, layer.stride, self.padding, layer.dilation, layer.groups
+        )
 
 
 class StandIn(nn.Module):
@@ -101,7 +147,7 @@ class Statistics:
     def of(cls, features_of: Callable[[Tensor], Tensor], images: Iterable[Tensor]) -> "Statistics":
         """The statistics of batches of images; they stay on the device of the features, which nothing waits for.
 
-        The features are worked out in float32 whatever autocast is on; TF32 products are left as the process has them.
+        The network's own arithmetic counts, whatever autocast is on.
         """
         count = 0
         shift = total = products = torch.empty(0)

@@ -23,6 +23,9 @@ from nero.tasks.fid import NoInception, Reference, StandIn, Statistics, cached_s
 BATCH = {"cuda": 250, "cpu": 50}
 """Images that Inception sees at once, each enlarged to 299 x 299 pixels; by the kind of device."""
 
+ARITHMETIC = {"cuda": "cuda, float16", "cpu": "cpu"}
+"""What kept statistics are told apart by, beside network and images."""
+
 
 class Judge:
     """Distances of generated images from the training and the test images, by the features of one network.
@@ -68,8 +71,8 @@ class Judge:
         if self.folder is None:
             return self._statistics([real])
         file = self.folder / f"{self.name}-statistics-{part}-{len(real)}.pt"
-        network = type(self.network).__name__
-        key = f"{network}, {self.device.type}, {hashlib.sha256(real.contiguous().numpy().tobytes()).hexdigest()}"
+        digest = hashlib.sha256(real.contiguous().numpy().tobytes()).hexdigest()
+        key = f"{type(self.network).__name__}, {ARITHMETIC[self.device.type]}, {digest}"
 
         def compute() -> Statistics:
             print(
@@ -81,7 +84,7 @@ class Judge:
 
     def _statistics(self, images: Iterable[Tensor]) -> Statistics:
         small = (part.to(self.device) for batch in images for part in batch.split(BATCH[self.device.type]))
-        with exact_convolutions():
+        with the_same_for_every_run():
             return Statistics.of(self.network, small)
 
 
@@ -142,18 +145,21 @@ def judge(context: Context, images: ImageSet) -> tuple[Judge, tuple[str, ...]]:
             how = f"get it with: {command('inception', context.data_root)}"
             raise NoInception(f"{path} is not there; {how}")
         network = inception(inception_data.load_weights(path))
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which mypy does not know
     except (DamagedData, NoInception) as error:
         return NoJudge(name, label), (f"goes on without FID: {error}",)
     return Judge(network, name, label, real, context.device, folder=context.data_root), ()
 
 
 @contextmanager
-def exact_convolutions() -> Iterator[None]:
-    """Float32 throughout, whatever the arithmetic of the run: FIDs of all runs are by the same features."""
-    allowed = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
+def the_same_for_every_run() -> Iterator[None]:
+    """Convolutions without TF32, whatever the arithmetic of the run, and chosen without a search.
+
+    A search takes seconds for the many layers of Inception, and finds nothing that is faster than the default.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.benchmark
+    cudnn.allow_tf32 = cudnn.benchmark = False
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32 = allowed
+        cudnn.allow_tf32, cudnn.benchmark = before
