@@ -38,7 +38,7 @@ from nero.plans.config import ROOT, ConfigError, RunConfig, digest
 from nero.plans.limits import limits_of
 from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
-from nero.runs.slots import default_folder, slot
+from nero.runs.slots import Neighbours, default_folder, neighbours, nobody, slot
 from nero.runs.stopping import Limits
 from nero.runs.store import SETTLED, VERSION, RunDirectory, Status, Store, UnwrittenRun, is_settled
 from nero.runs.tracking import Progress, Tracker
@@ -85,11 +85,13 @@ def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
             reason = ranks.all_or_none(lambda: _not_to_be_run(config, run, limits, held) if ranks.leads else None)
             if (outcome := ranks.from_first(reason)) is not None:
                 return outcome
+            others = nobody
             if ranks.size == 1 and device.type == "cuda":
                 device = held.enter_context(_device_with_fewest_runs(machine.gpus))
+                others = held.enter_context(neighbours(config.bound_by, default_folder() / f"on-gpu{device.index}"))
             own = run if ranks.leads else UnwrittenRun(run.path)
             trackers: list[Tracker] = [progress or Progress()] if ranks.leads else []
-            outcome = _carry_out(config, own, device, capture, limits, ranks, trackers)
+            outcome = _carry_out(config, own, device, capture, limits, ranks, trackers, others)
         # Nobody looks at the store before it has this run's end.
         outcome = ranks.from_first(outcome)
     try:
@@ -134,6 +136,7 @@ def _carry_out(
     limits: Limits,
     ranks: Ranks,
     trackers: list[Tracker],
+    others: Neighbours,
 ) -> Outcome:
     """The run itself, recorded whatever becomes of it. Whoever calls holds the run."""
     fixed = _fixed_summary(config, device, ranks)
@@ -145,7 +148,7 @@ def _carry_out(
     problem: Exception | None = None
     try:
         task = ranks.all_or_none(lambda: build_task(config, device, ranks))
-        loop = build_loop(config, task, run, device, capture, trackers, ranks, limits)
+        loop = build_loop(config, task, run, device, capture, trackers, ranks, limits, others)
         fixed |= _task_summary(loop.task)
         for remark in loop.task.remarks if ranks.leads else ():
             print(f"{run.run_id}  {remark}", file=sys.stderr, flush=True)
@@ -238,6 +241,7 @@ def build_loop(
     trackers: list[Tracker],
     ranks: Ranks = ALONE,
     limits: Limits = NO_LIMITS,
+    others: Neighbours = nobody,
 ) -> Loop:
     """What trains a task, seeded and ready to be restored or started. Adds the mirror to `trackers`."""
     cfg, machine = config.cfg, config.cfg.machine
@@ -258,6 +262,7 @@ def build_loop(
         checkpoint_seconds=machine.checkpoint_seconds,
         limits=limits,
         ranks=ranks,
+        neighbours=others,
     )
     return Loop(task, optimizers, _instantiate("task.schedule", cfg.task.schedule), run, trackers, settings)
 
@@ -363,13 +368,16 @@ def choose_machine(machine: DictConfig, device: torch.device) -> Machine:
     workers, decode, channels_last = machine.workers, machine.decode, machine.channels_last
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
         raise ConfigError(f"machine.workers must be null or a whole number from 0, not {workers!r}")
-    if decode not in ("auto", "cpu", "gpu", "dali"):
-        raise ConfigError(f"machine.decode must be one of auto, cpu, gpu, dali, not {decode!r}")
-    if decode == "gpu" and device.type != "cuda":
-        raise ConfigError("machine.decode=gpu needs a CUDA GPU")
+    if decode not in ("auto", "cpu", "gpu", "both", "dali"):
+        raise ConfigError(f"machine.decode must be one of auto, cpu, gpu, both, dali, not {decode!r}")
+    if decode in ("gpu", "both") and device.type != "cuda":
+        raise ConfigError(f"machine.decode={decode} needs a CUDA GPU")
+    share = machine.decode_share
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ConfigError(f"machine.decode_share must be a number from 0 to 1, not {share!r}")
     if not isinstance(channels_last, bool):
         raise ConfigError(f"machine.channels_last must be true or false, not {channels_last!r}")
-    return Machine(workers, decode, channels_last)
+    return Machine(workers, decode, channels_last, float(share))
 
 
 def device_name(device: torch.device, ranks: Ranks = ALONE) -> str:
@@ -425,6 +433,7 @@ def _so_far(run: RunDirectory, position: Position) -> dict[str, Any]:
         "seconds": round(position.seconds, 3),
         "joules": round(position.joules, 1),  # the store writes null where it is unknown
         "gpu_processes": position.processes or None,
+        "beside": position.beside or None,  # other runs on the GPU, by what they are bound by
         "final": None,
         "final_metrics": {},
         "diverged_at": None,

@@ -1,4 +1,4 @@
-"""What worker processes do: read image files, and decode them unless the device does that better."""
+"""What worker processes do: read image files, and decode those that are not left to the device."""
 
 import itertools
 import signal
@@ -36,11 +36,13 @@ Wanted = tuple[int, int]
 class ReadImages(NamedTuple):
     """A batch as it leaves a worker: few large tensors, since each costs a file descriptor.
 
-    pixels:   uint8 [N, 3, size, size], where the worker has decoded; else empty
-    files:    bytes of all images' files, one after the other, where the device is to decode; else empty
-    ends:     int64 [N]: where each file ends
-    sides:    int64 [N, 2]: height and width where `files` has an image's pixels and not its file; else 0
-    windows:  int64 [N, 4]: top, left, height and width of the part to show, of images that the device decodes
+    Of N images the worker has decoded the first K, and the device is to decode the other M; either may be none.
+
+    pixels:   uint8 [K, 3, size, size]
+    files:    bytes of the files of the M others, one after the other
+    ends:     int64 [M]: where each file ends
+    sides:    int64 [M, 2]: height and width where `files` has an image's pixels and not its file; else 0
+    windows:  int64 [M, 4]: top, left, height and width of the part to show
     flips:    bool [N]: left and right are to be exchanged
     labels:   int64 [N]
     numbers:  int64 [N]: of the images in their listing
@@ -62,15 +64,16 @@ class ReadImages(NamedTuple):
 class Varied:
     """Training images: a random resized crop and a random flip, the same for the same number.
 
-    on_device:  whether the device decodes: the worker then only reads, and draws the window from the file's header
+    device_share:  of a batch's images, how many the device decodes, from 0 to 1: so many of the last ones, rounded. Of
+                   those the worker only reads the file, and draws the window from its header
     """
 
     images: ListedImages
     size: int
-    on_device: bool = False
+    device_share: float = 0.0
 
     def __getitems__(self, wanted: Sequence[Wanted]) -> ReadImages:
-        batch = _Batch(self.size, self.on_device)
+        batch = _Batch(self.size, len(wanted) - round(self.device_share * len(wanted)))
         window = random_window(self.size)
         # torchvision draws from torch's own generator, which may be that of a run: it gets its state back.
         with torch.random.fork_rng(devices=[]):
@@ -85,12 +88,12 @@ class Varied:
         return batch.made()
 
     def _add(self, batch: "_Batch", data: Tensor, window: Window) -> None:
-        if self.on_device:
-            height, width, as_file = header(data)
-            batch.add_file(data if as_file else decode(data), window(height, width))
-        else:
+        if batch.next_is_decoded:
             pixels = decode(data)
             batch.add_pixels(show_window(pixels, window(*pixels.shape[1:]), self.size))
+        else:
+            height, width, as_file = header(data)
+            batch.add_file(data if as_file else decode(data), window(height, width))
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Centred:
     resize: int
 
     def __getitems__(self, wanted: Sequence[Wanted]) -> ReadImages:
-        batch = _Batch(self.size, on_device=False)
+        batch = _Batch(self.size, len(wanted))
         for number, _ in wanted:
             if number < 0:
                 batch.add_nothing()
@@ -119,12 +122,16 @@ class Centred:
 
 
 class _Batch:
-    """A batch in the making."""
+    """A batch in the making.
 
-    def __init__(self, size: int, on_device: bool) -> None:
-        self.on_device = on_device
+    decoded:  how many images the worker decodes, the first ones; the device decodes the others
+    """
+
+    def __init__(self, size: int, decoded: int) -> None:
+        self.decoded = decoded
         self.blank = torch.tensor(FILL, dtype=torch.uint8).reshape(3, 1, 1).expand(3, size, size)
-        self.parts: list[Tensor] = []
+        self.pixels: list[Tensor] = []
+        self.files: list[Tensor] = []
         self.sides: list[tuple[int, int]] = []
         self.windows: list[tuple[int, int, int, int]] = []
         self.flips: list[bool] = []
@@ -132,22 +139,26 @@ class _Batch:
         self.numbers: list[int] = []
         self.faults: list[tuple[int, str]] = []
 
+    @property
+    def next_is_decoded(self) -> bool:
+        """Whether the worker decodes the next image."""
+        return len(self.labels) < self.decoded
+
     def add_pixels(self, pixels: Tensor) -> None:
-        self.parts.append(pixels)
+        self.pixels.append(pixels)
 
     def add_file(self, data: Tensor, window: tuple[int, int, int, int]) -> None:
         """A file's bytes, or its pixels where it is none that the device takes."""
         self.sides.append((data.shape[1], data.shape[2]) if data.ndim == 3 else (0, 0))
-        self.parts.append(data.contiguous().flatten())
+        self.files.append(data.contiguous().flatten())
         self.windows.append(window)
 
     def add_fault(self, reason: str) -> None:
-        self.faults.append((len(self.parts), reason))
-        size = self.blank.shape[1]
-        if self.on_device:
-            self.add_file(self.blank, (0, 0, size, size))
-        else:
+        self.faults.append((len(self.labels), reason))
+        if self.next_is_decoded:
             self.add_pixels(self.blank)
+        else:
+            self.add_file(self.blank, (0, 0, *self.blank.shape[1:]))
 
     def add_nothing(self) -> None:
         """An image that only fills the batch."""
@@ -162,15 +173,13 @@ class _Batch:
         self.flips.append(flip)
 
     def made(self) -> ReadImages:
-        empty = torch.empty(0, dtype=torch.uint8)
-        # The three bytes of a pixel side by side, as the decoder has them and convolutions want them.
-        pixels = empty if self.on_device else torch.stack(self.parts).contiguous(memory_format=torch.channels_last)
-        files = torch.cat(self.parts) if self.on_device else empty
-        lengths = torch.tensor([len(part) for part in self.parts] if self.on_device else [])
+        none = torch.empty(0, dtype=torch.uint8)
+        pixels = torch.stack(self.pixels) if self.pixels else none.reshape(0, *self.blank.shape)
         return ReadImages(
-            pixels,
-            files,
-            lengths.cumsum(0).long(),
+            # The three bytes of a pixel side by side, as the decoder has them and convolutions want them.
+            pixels.contiguous(memory_format=torch.channels_last),
+            torch.cat(self.files) if self.files else none,
+            torch.tensor([len(file) for file in self.files], dtype=torch.int64).cumsum(0),
             torch.tensor(self.sides, dtype=torch.int64).reshape(-1, 2),
             torch.tensor(self.windows, dtype=torch.int64).reshape(-1, 4),
             torch.tensor(self.flips),

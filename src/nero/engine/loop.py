@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from nero.engine.energy import EnergyCounter
 from nero.engine.interrupt import NO_LIMITS, stop_reason
 from nero.engine.precision import autocast, set_precision
 from nero.engine.schedules import Schedule
+from nero.runs.slots import Neighbours, nobody
 from nero.runs.stopping import Limits
 from nero.runs.store import RunDirectory, Status
 from nero.runs.tracking import Tracker
@@ -45,6 +46,7 @@ class Settings:
     checkpoint_seconds: float = 300.0
     limits: Limits = NO_LIMITS
     ranks: Ranks = ALONE
+    neighbours: Neighbours = nobody
 
 
 @dataclass
@@ -54,6 +56,7 @@ class Position:
     epoch_seconds:  since the last line of the log
     joules:         used by the GPU meanwhile; NaN where that is unknown, for good: of a part there is no telling
     processes:      the most that were seen to compute on that GPU, this one included; 0 where unknown
+    beside:         the most other runs that were seen on that GPU, by what they are bound by; {} where unknown
     """
 
     epoch: int = 0
@@ -63,6 +66,7 @@ class Position:
     epoch_seconds: float = 0.0
     joules: float = math.nan
     processes: int = 0
+    beside: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -285,6 +289,8 @@ class Loop:
         # Of several ranks' cards each rank knows one.
         position.joules += joules - self.joules if self.settings.ranks.size == 1 else math.nan
         position.processes = max(position.processes, self.energy.processes())
+        others = self.settings.neighbours()
+        position.beside |= {kind: max(count, position.beside.get(kind, 0)) for kind, count in others.items()}
         self.clock, self.joules = now, joules
 
     # checkpoints

@@ -81,6 +81,7 @@ class ImageNet(Task):
             self.device,
             self.workers,
             _decoder(context, image_size, len(part)),
+            context.machine.decode_share if context.machine.decode == "both" else 1.0,
         )
         self.kept: list[DeviceBatch] | None = None
         self.classes = len(train.classes)
@@ -256,7 +257,7 @@ def _workers(context: Context) -> int:
 
 
 def _decoder(context: Context, size: int, batch: int) -> Decode | None:
-    """How the device decodes, or None where the workers do."""
+    """How the device decodes, all images or some; None where the workers decode all."""
     device, where = context.device, context.machine.decode
     if where == "dali":
         from nero.data.dali_decoding import DaliDecoder
@@ -265,7 +266,7 @@ def _decoder(context: Context, size: int, batch: int) -> Decode | None:
             return DaliDecoder(size, device, batch)
         except ImportError as error:
             raise BadSetting(f"machine.decode=dali: {error}") from error
-    if where == "gpu" or (where == "auto" and device.type == "cuda"):
+    if where in ("gpu", "both") or (where == "auto" and device.type == "cuda"):
         from nero.data.gpu_decoding import decode_and_crop
 
         return partial(decode_and_crop, size=size, device=device)
