@@ -16,10 +16,8 @@ from nero.plans.listing import describe_outcomes, describe_plan
 from nero.plans.plan import (
     EXPERIMENTS,
     Cell,
-    Experiment,
     PlannedRun,
     best_lr,
-    expected_seconds,
     load_experiment,
     pending,
     survey,
@@ -222,34 +220,6 @@ def test_a_run_asked_for_in_other_words_is_the_same_run() -> None:
     assert "1 runs done; 5 pending" in describe_plan(load_experiment("mnist"), states, {})
 
 
-def test_time_is_expected_from_logged_runs_of_the_task_and_first_of_the_optimiser() -> None:
-    runs = [cell.run(0.01, 0) for cell in load_experiment("mnist").cells if cell.task == "mnist_mlp100"]
-    nero, sgd = runs[0], runs[1]
-    assert expected_seconds(nero, {}) is None
-    assert expected_seconds(nero, {"a": summary(sgd, 0.5)}) == pytest.approx(10)
-    early_end = summary(nero, None, "diverged") | {"epochs_done": 1}
-    assert expected_seconds(nero, {"a": summary(sgd, 0.5), "b": early_end}) == pytest.approx(10)
-    logged = {"a": summary(sgd, 0.5), "b": summary(nero, 0.5) | {"seconds": 30.0, "epochs_done": 25}}
-    assert expected_seconds(nero, logged) == pytest.approx(60)
-
-
-def test_time_is_expected_first_from_runs_in_the_same_arithmetic() -> None:
-    cells = [
-        Cell("mnist_mlp100", "nero", (0.1,), 0, (1,), overrides=(f"precision={precision}",))
-        for precision in ("tf32", "bf16")
-    ]
-    slow, fast = (cell.run(0.1, 0) for cell in cells)
-    logged = {slow.run_id: summary(slow, 0.5) | {"seconds": 600.0}, fast.run_id: summary(fast, 0.5) | {"seconds": 60.0}}
-    further = Cell("mnist_mlp100", "nero", (0.1,), 0, (), overrides=("precision=bf16", "task.depth=5"))
-    unlike = Cell("mnist_mlp100", "nero", (0.1,), 0, (), overrides=("precision=fp32",))
-    experiment = Experiment("x", "x", (*cells, further, unlike))
-    text = describe_plan(experiment, [survey(cell, logged) for cell in experiment.cells], logged)
-    times = {line.split()[1]: line.split()[-1] for line in text.splitlines() if "  pending  " in line}
-    expected = {cells[0].run(0.1, 1): "10:00", cells[1].run(0.1, 1): "1:00", further.run(0.1, 0): "1:00"}
-    expected[unlike.run(0.1, 0)] = "5:30"
-    assert times == {run.run_id: time for run, time in expected.items()}
-
-
 def test_a_run_that_two_cells_share_is_pending_once() -> None:
     cell = load_experiment("mnist").cells[0]
     assert len(pending([survey(cell, {}), survey(cell, {})])) == 3
@@ -318,8 +288,10 @@ def test_the_plan_of_a_part_lists_its_runs_and_says_which_part(
     script_module("plan").main()
     title, *lines = capsys.readouterr().out.splitlines()
     assert title == "mnist: MNIST perceptrons (Figure 3), only.optim=lamb"
-    assert ["-lamb-" in line for line in lines] == [True] * 4 + [False]
-    assert "0 runs done; 4 pending; 2 repeats to follow" in lines[-1]
+    assert ["-lamb-" in line for line in lines] == [True] * 4 + [False] * 2
+    assert "0 runs done; 4 pending; 2 repeats to follow" in lines[-2]
+    assert lines[-1].startswith("  expected on this machine (")
+    assert lines[-1].endswith("): unknown")
 
 
 ROW = {"task": "mnist_mlp100", "optim": "nero", "lr": 0.1}

@@ -3,52 +3,57 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nero.plans.plan import Cell, CellState, Experiment, Summary, expected_seconds, pending
+from nero.plans.expected import Estimate, Expected, device_here, estimates, expected, timed_on
+from nero.plans.plan import CellState, Experiment, Summary, pending
 from nero.runs.columns import lay_out
 from nero.runs.tracking import clock, final_text
 
 
-def describe_plan(experiment: Experiment, states: Sequence[CellState], summaries: Mapping[str, Summary]) -> str:
-    """Pending runs one by one, then their count and expected time, then what cannot be run yet."""
+def describe_plan(
+    experiment: Experiment, states: Sequence[CellState], summaries: Mapping[str, Summary], here: str | None = None
+) -> str:
+    """Pending runs one by one, then their count and expected time, then what cannot be run yet.
+
+    here:  this machine's hardware, as summaries name it; asked of the machine where it is not given
+    """
+    here = here or device_here()
+    device = timed_on(summaries, here)
     runs = pending(states)
     lines = [f"{experiment.name}: {experiment.title}"]
-    expected = _times(states, summaries)
-    times = [expected[run.run_id] for run in runs]
-    for run, seconds in zip(runs, times, strict=True):
-        lines.append(f"  pending  {run.run_id}  {run.epochs} epochs  {clock(seconds) if seconds else 'time unknown'}")
+    times = estimates(states, summaries, device) if device else {}
+    lines += [f"  pending  {run.run_id}  {run.epochs} epochs  {_in_words(times.get(run.run_id))}" for run in runs]
     settled = len({run_id for state in states for run_id in state.logged})  # cells may share runs
     to_follow = sum(state.to_follow for state in states)
-    known = [seconds for seconds in times if seconds is not None]
     words = [f"{settled} runs done", f"{len(runs)} pending"]
     if to_follow:
         words.append(f"{to_follow} repeats to follow once the searches are done")
-    if known:
-        unknown = f", {len(runs) - len(known)} of unknown length" if len(known) < len(runs) else ""
-        words.append(f"{clock(sum(known))} expected one after another{unknown}")
     lines.append("  " + "; ".join(words))
+    if runs and device:
+        lines.append(f"  {describe_expected(expected(states, summaries, device))}")
+    if runs and device != here:
+        lines.append(f"  expected on this machine ({here}): unknown")
     for reason in dict.fromkeys(state.cell.to_come for state in states if state.cell.to_come):
         count = sum(state.cell.run_count for state in states if state.cell.to_come == reason)
         lines.append(f"  {reason} ({count} runs)")
     return "\n".join(lines)
 
 
-def _times(states: Sequence[CellState], summaries: Mapping[str, Summary]) -> dict[str, float | None]:
-    """Expected seconds of each pending run: from runs of the experiment in the same arithmetic, else from all runs.
-
-    Summaries do not say the arithmetic of a run; the cell that asked for it does.
-    """
-    alike: dict[tuple[str, str, Any], dict[str, Summary]] = {}
-    for state in states:
-        alike.setdefault(_kind(state.cell), {}).update(state.logged)
-    return {
-        run.run_id: expected_seconds(run, alike[_kind(state.cell)]) or expected_seconds(run, summaries)
-        for state in states
-        for run in state.pending
-    }
+def _in_words(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "time unknown"
+    return f"at most {clock(estimate.seconds)}" if estimate.is_bound else clock(estimate.seconds)
 
 
-def _kind(cell: Cell) -> tuple[str, str, Any]:
-    return cell.task, cell.optim, cell.setting("precision")
+def describe_expected(left: Expected) -> str:
+    """Such as "expected on NVIDIA H200: 4:10:00, with 2:30:00 of CPU-bound runs beside it"."""
+    text = f"expected on {left.device}: {clock(left.seconds)}"
+    if left.gpu and left.cpu:
+        text += f" ({clock(left.gpu)} of GPU-bound runs, {clock(left.cpu)} of CPU-bound ones beside them)"
+    if left.bounds:
+        text += f"; of {left.bounds} runs only an upper bound is known"
+    if left.unknown:
+        text += f"; {left.unknown} runs of unknown length are not counted"
+    return text
 
 
 def describe_outcomes(outcomes: Iterable[Mapping[str, Any]]) -> str:

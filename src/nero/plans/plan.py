@@ -7,7 +7,6 @@ Table 1). A grid of one learning rate needs no search: its seeds are simply run.
 
 import itertools
 import json
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -266,15 +265,6 @@ def best_lr(search: Mapping[float, Summary | None]) -> float | None:
 def pending(states: Iterable[CellState]) -> list[PlannedRun]:
     """Every run that can be started now, each once, in the experiment's order."""
     return list({run.run_id: run for state in states for run in state.pending}.values())
-
-
-def expected_seconds(run: PlannedRun, summaries: Mapping[str, Summary]) -> float | None:
-    """How long a run should take, from finished runs of its task (with its optimiser where there are any), or None."""
-    # A run that diverged early spent most of its time on starting.
-    logged = [s for s in summaries.values() if s["task"] == run.task and s["status"] == Status.DONE]
-    same = [s for s in logged if s["optim"] == run.optim]
-    rates = [s["seconds"] / s["epochs_done"] for s in same or logged]
-    return statistics.median(rates) * run.epochs if rates else None
 
 
 def _settled(summary: Summary | None) -> Summary | None:

@@ -32,7 +32,7 @@ from nero.report import (
     pong_figure,
     sample_strips,
 )
-from nero.report.costs import RUNS_NAME, costs, costs_of_runs
+from nero.report.costs import RUNS_NAME, cost_of_experiment, costs, costs_of_runs
 from nero.report.sensitivity import sensitivity
 from nero.report.sheets import Printed
 from nero.report.tables import Listing, Table, build_table
@@ -237,7 +237,8 @@ def sample_figure(evidence: Evidence) -> str:
 
 def make_overviews(experiments: Sequence[Evidence]) -> tuple[Printed, ...]:
     """Tables over several experiments: what they share counts once."""
-    return sensitivity(_states(experiments)), costs(_states(experiments))
+    by_experiment = [cost_of_experiment(each.experiment, each.states, each.summaries) for each in experiments]
+    return sensitivity(_states(experiments)), costs(_states(experiments), by_experiment)
 
 
 def make_records(experiments: Sequence[Evidence]) -> dict[str, Sequence[Mapping[str, str]]]:

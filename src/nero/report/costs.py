@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nero.plans.plan import CellState, Summary
+from nero.plans.expected import Expected, expected, timed_on
+from nero.plans.plan import CellState, Experiment, Summary, pending
 from nero.report import paper, style
 from nero.report.sheet_csv import exact, whole
 from nero.report.sheets import Line, Printed, RunLink, Sheet, Text
@@ -17,6 +18,9 @@ TITLE = "What runs took"
 HEADS = ["task", "optimiser", "device", "runs", "GPU-seconds, a run", "GPU-seconds, all", "kJ, a run", "paper, a run"]
 
 NOTES = (
+    "Hours still expected are computed from runs that had their GPU to themselves, or shared it as the lanes of a "
+    "sweep do: one GPU-bound run at a time, with CPU-bound ones beside it; where there are only others, from the "
+    "shortest, as an upper bound. "
     "GPU-seconds: of wall clock, times the GPUs that a run had, evaluation and compilation included; a run that "
     "shared its GPU has all of its seconds counted, so that several side by side take less than the sum. The mean "
     "is over runs that came to their end, the sum over all that are logged. kJ: what the driver counted of the "
@@ -54,7 +58,7 @@ class Cost:
         return paper.HOURS.get(self.task)
 
 
-def costs(states: Iterable[CellState]) -> Printed:
+def costs(states: Iterable[CellState], findings: Iterable[Text] = ()) -> Printed:
     """A line per task, optimiser and device, over every logged run that an experiment asks for, each run once."""
     blocks: list[list[Line]] = []
     records: list[dict[str, str]] = []
@@ -71,7 +75,36 @@ def costs(states: Iterable[CellState]) -> Printed:
             lines.append([Text(word) for word in ("", "all", "", str(len(runs)), "", _rounded(total), "", "")])
         blocks.append(lines)
         records += map(_record, found)
-    return Printed(NAME, TITLE, Sheet(HEADS, blocks, 3), NOTES, tuple(records))
+    return Printed(NAME, TITLE, Sheet(HEADS, blocks, 3), NOTES, tuple(records), findings=tuple(findings))
+
+
+def cost_of_experiment(experiment: Experiment, states: Sequence[CellState], summaries: Mapping[str, Summary]) -> Text:
+    """Hours logged, by hardware, and hours still expected on that of most runs, in one sentence."""
+    runs = _runs(states)
+    logged = [
+        f"{hours(total)} on {device}"
+        for device, own in _by(runs, "device").items()
+        if (total := _total(own)) is not None
+    ]
+    to_go = len(pending(states)) + sum(state.to_follow for state in states)
+    text = f": {len(runs)} of {len(runs) + to_go} runs logged"
+    text += f", GPU-hours: {', '.join(logged)}" if logged else ""
+    device = timed_on(summaries, "")
+    left = expected(states, summaries, device) if device else None
+    if any(state.pending for state in states):
+        text += f"; {_expected_in_words(left)}" if left and left.seconds else "; hours still expected: unknown"
+    return Text(f"{text}.", code=experiment.name)
+
+
+def _expected_in_words(left: Expected) -> str:
+    text = f"hours still expected on {left.device}: {'at most ' if left.bounds else ''}{hours(left.seconds)}"
+    if left.gpu and left.cpu:
+        text += f", {hours(left.gpu)} of GPU-bound runs with {hours(left.cpu)} of CPU-bound ones beside them"
+    return text + (f", and {left.unknown} runs of unknown length" if left.unknown else "")
+
+
+def hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f}"
 
 
 def costs_of_runs(states: Iterable[CellState]) -> tuple[Mapping[str, str], ...]:
