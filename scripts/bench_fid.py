@@ -7,8 +7,9 @@
 Words with `=` are settings, as scripts/train.py takes them. Measured are: a look at all real images, which runs do once
 and keep; and, --repeats times after one that is not timed, what a run does each time: as many samples as there are test
 images, their features, and the distances from training and test images. The generator is untrained, so its FID means
-nothing; that of the training images from the test images is 3.15 with the right weights and the right resizing. Needs
-CIFAR-10 and Inception's weights (scripts/prepare_data.py cifar10 inception), and on a CPU hours.
+nothing; that of the training images from the test images is 3.15 with the right weights and the right resizing. Last,
+sets of images of very different FIDs are measured as runs do it and by torchmetrics' network in float32. Needs CIFAR-10
+and Inception's weights (scripts/prepare_data.py cifar10 inception), and on a CPU hours.
 """
 
 import argparse
@@ -20,19 +21,26 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import nn
 
 from nero.atomic import write_atomic
+from nero.data.inception import FILE, load_weights
 from nero.data.sources import MissingData
 from nero.engine.precision import autocast, set_precision
+from nero.models.biggan import Z
 from nero.plans.command_words import parse_with_settings
 from nero.plans.config import ConfigError, compose
 from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words, versions
 from nero.tasks.cgan import PLAIN, ConditionalGAN
-from nero.tasks.fid_of_images import NoJudge
+from nero.tasks.fid import plain_inception
+from nero.tasks.fid_of_images import Judge, NoJudge
 from nero.train import build_task, choose_device, device_name
 
 T = TypeVar("T")
+
+NOISE = 16
+"""Standard deviation, in levels of 256, of the noise that makes a set of images of middling FID."""
 
 
 class NoFID(Exception):
@@ -97,6 +105,28 @@ def _lines(repeats: int, words: list[str]) -> Iterator[str]:
     yield ""
     apart = references["train"].distance(references["val"].statistics)
     yield f"{judge.label} of the training images from the test images: {apart:.4f}"
+    if config.cfg.data == "real":
+        weights = load_weights(Path(config.cfg.inception or Path(config.cfg.data_root, FILE)).expanduser())
+        yield ""
+        yield from _arithmetic(task, judge, plain_inception(weights))
+
+
+def _arithmetic(task: ConditionalGAN, judge: Judge, network: nn.Module) -> Iterator[str]:
+    """FID from the test images, of the same images as runs measure it and by a network in float32."""
+    exact = Judge(network, judge.name, judge.label, {"val": judge.real["val"]}, task.device)
+    count = len(task.labels)
+    real = judge.real["train"][:count]
+    noise = torch.randn(real.shape, generator=torch.Generator().manual_seed(0)) * NOISE
+    noisy = (real + noise).round().clamp(0, 255).to(torch.uint8)
+    z = torch.randn(count, Z, generator=torch.Generator().manual_seed(0))
+    samples = torch.cat(list(task.samples(z, task.labels))).cpu()
+    what = f"{judge.label} of {count:,} images from the test images"
+    yield markdown_line([what, "as in runs", "float32", "difference"])
+    yield markdown_line(["---", "---:", "---:", "---:"])
+    sets = {"training images": real, f"the same with noise of {NOISE} levels": noisy, "an untrained generator": samples}
+    for name, images in sets.items():
+        fast, full = (each.distances([images])[each.key("val")] for each in (judge, exact))
+        yield markdown_line([name, f"{fast:.4f}", f"{full:.4f}", f"{fast - full:+.4f}"])
 
 
 def _timed(work: Callable[[], T], device: torch.device) -> tuple[float, T]:

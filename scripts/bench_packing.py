@@ -3,21 +3,26 @@
 
     python scripts/bench_packing.py --task mnist_mlp100 cifar10_vgg11 --jobs 1 4 8 machine=gpu
     python scripts/bench_packing.py --mps off on --out results/tables/bench_packing.md machine=gpu
+    python scripts/bench_packing.py --task cifar10_cgan --jobs 1 --beside "4 pong_ppo" machine=gpu
 
 Words with `=` are settings of every run, as scripts/train.py takes them. Each run is a process of its own, with a seed
 of its own. Once every one of them has logged its first epochs, which compile and capture, they are watched for some
 seconds, and then asked to stop. Of each the rate is that of the epochs that it finished meanwhile; their sum, over that
-of a run alone, is the gain. With MPS the sweep's own daemon is started and stopped, as `make table1 LAUNCHER=joblib`
-does. A file that is there already keeps its other lines, if its head is the same, and is else replaced.
+of a run alone, is the gain. With --beside, one run of each task is also watched beside so many of another, which are
+watched alone first: how much of its rate alone each keeps. With MPS the sweep's own daemon is started and stopped, as
+`make table1 LAUNCHER=joblib` does. A file that is there already keeps its other lines, if its head is the same, and is
+else replaced.
 """
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hydra_plugins.nero_plan.mps import served
@@ -39,6 +44,7 @@ HEAD = ["task", "runs at a time", "MPS", "epochs/s of all", "s per epoch of one"
 
 
 KEY = 3  # the first columns, which say what was measured
+MACHINE = "machine"
 
 
 class NotMeasured(Exception):
@@ -50,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--task", nargs="+", default=["mnist_mlp100"])
     parser.add_argument("--jobs", nargs="+", default=["1", "4"], metavar="N", help="runs at a time (default: 1 4)")
     parser.add_argument("--mps", nargs="+", default=["on"], help="on, off or both, for more than one at a time")
+    parser.add_argument(
+        "--beside", metavar="WORDS", help='in quotes, a number of runs, their task, and further settings: "4 pong_ppo"'
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="to watch (default: 20)")
     parser.add_argument(
         "--patience", type=float, default=120.0, help="seconds for all runs to get going (default: 120)"
@@ -58,6 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, words = parse_with_settings(parser, arguments, lists=("task", "jobs", "mps"))
     if not all(job.isdigit() and int(job) > 0 for job in options.jobs):
         parser.error(f"--jobs takes whole numbers from 1, not {' '.join(options.jobs)}")
+    if options.beside is not None:
+        count, *others = options.beside.split()
+        if not count.isdigit() or int(count) < 1 or not others or "=" in others[0]:
+            parser.error(
+                f'--beside takes a number of runs, their task and settings, such as "4 pong_ppo": {options.beside}'
+            )
     if set(options.mps) - {"on", "off"}:
         parser.error(f"--mps takes on and off, not {' '.join(options.mps)}")
     try:
@@ -77,7 +92,8 @@ def _report(options: argparse.Namespace, words: list[str]) -> None:
         "# Several runs on one device",
         "",
         f"{', '.join([device, f'{os.cpu_count()} CPU cores', *packages])}; {code_in_words()}. Settings: "
-        f"{' '.join(words) or 'the defaults'}; optimiser Nero unless they say otherwise; {options.seconds:g} s each.",
+        f"{' '.join(words) or 'the defaults'}; optimiser Nero unless they say otherwise; {options.seconds:g} s each."
+        f"{f' Runs that others go beside: {options.beside}.' if options.beside else ''}",
         "",
         markdown_line(HEAD),
         markdown_line(["---"] + ["---:"] * 5),
@@ -93,24 +109,81 @@ def _report(options: argparse.Namespace, words: list[str]) -> None:
 
 
 def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
+    beside = _Beside.of(options.beside, words) if options.beside else None
+    others_alone: float | None = None
+    if beside is not None:
+        others = [_seeded(beside.words, beside.count)]
+        others_alone = yield from _measured(f"`{beside.task}`", beside.count, "on", others, options, None)
     for task in options.task:
         alone: float | None = None
         for jobs in sorted({int(job) for job in options.jobs}):
             for mps in dict.fromkeys(options.mps) if jobs > 1 else ["off"]:
-                try:
-                    with served(mps == "on"):
-                        rates = _rates([f"task={task}", *words], jobs, options.seconds, options.patience)
-                except NotMeasured as error:
-                    yield [f"`{task}`", str(jobs), mps, f"not measured: {error}", "", ""]
-                    continue
-                together = sum(rates)
-                alone = together if jobs == 1 else alone
-                gain = f"{together / alone:.2f}" if alone else ""
-                yield [f"`{task}`", str(jobs), mps, f"{together:.3f}", f"{jobs / together:.3f}", gain]
+                rates = yield from _measured(
+                    f"`{task}`", jobs, mps, [_seeded([f"task={task}", *words], jobs)], options, alone
+                )
+                alone = rates if jobs == 1 else alone
+        if beside is not None:
+            yield from _beside_rows([f"task={task}", *words], task, beside, options, (alone, others_alone))
 
 
-def _rates(words: list[str], jobs: int, seconds: float, patience: float) -> list[float]:
-    """Epochs per second of each of `jobs` runs that go on side by side."""
+@dataclass(frozen=True)
+class _Beside:
+    """Runs that another is to go beside of."""
+
+    count: int
+    task: str
+    words: list[str]
+
+    @classmethod
+    def of(cls, text: str, words: Sequence[str]) -> "_Beside":
+        """Their settings are their own; the machine is the same."""
+        count, task, *others = text.split()
+        machine = [word for word in words if word.startswith(f"{MACHINE}=")]
+        return cls(int(count), task, [f"task={task}", *machine, *others])
+
+
+def _beside_rows(
+    words: list[str],
+    task: str,
+    beside: _Beside,
+    options: argparse.Namespace,
+    without: tuple[float | None, float | None],
+) -> Iterator[list[str]]:
+    """Each kind beside the other, in one go; `without`: epochs per second of either kind alone."""
+    names = f"`{task}` beside {beside.count} `{beside.task}`", f"{beside.count} `{beside.task}` beside `{task}`"
+    try:
+        with served(True):
+            groups = _rates([_seeded(words, 1), _seeded(beside.words, beside.count)], options.seconds, options.patience)
+    except NotMeasured as error:
+        yield [names[0], "1", "on", f"not measured: {error}", "", ""]
+        return
+    for name, rates, before in zip(names, groups, without, strict=True):
+        kept = f"{sum(rates) / before:.2f} of its rate without" if before else ""
+        yield [name, str(len(rates)), "on", f"{sum(rates):.3f}", f"{len(rates) / sum(rates):.3f}", kept]
+
+
+def _measured(
+    name: str, jobs: int, mps: str, groups: list[list[list[str]]], options: argparse.Namespace, alone: float | None
+) -> Generator[list[str], None, float | None]:
+    """A line, and epochs per second of all."""
+    try:
+        with served(mps == "on"):
+            [rates] = _rates(groups, options.seconds, options.patience)
+    except NotMeasured as error:
+        yield [name, str(jobs), mps, f"not measured: {error}", "", ""]
+        return None
+    together = sum(rates)
+    gain = 1.0 if jobs == 1 else together / alone if alone else None
+    yield [name, str(jobs), mps, f"{together:.3f}", f"{jobs / together:.3f}", "" if gain is None else f"{gain:.2f}"]
+    return together
+
+
+def _seeded(words: list[str], jobs: int) -> list[list[str]]:
+    return [[*words, f"seed={seed}"] for seed in range(jobs)]
+
+
+def _rates(groups: list[list[list[str]]], seconds: float, patience: float) -> list[list[float]]:
+    """Epochs per second of each of several groups of runs, all of which go on side by side."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         stop = Path(folder, "stop")
         own = [
@@ -119,10 +192,10 @@ def _rates(words: list[str], jobs: int, seconds: float, patience: float) -> list
             "machine.checkpoint_seconds=1e9",
             f"machine.stop_file={stop}",
         ]
-        settings = [[*words, *own, f"seed={seed}"] for seed in range(jobs)]
+        settings = [[*words, *own] for group in groups for words in group]
         configs = [compose(setting) for setting in settings]
         runs = [Store(folder).run(config.task_name, config.run_id) for config in configs]
-        processes = [_start(setting, Path(folder, f"said-{seed}")) for seed, setting in enumerate(settings)]
+        processes = [_start(setting, Path(folder, f"said-{number}")) for number, setting in enumerate(settings)]
         try:
             _wait_until(lambda: all(len(run.read_metrics()) >= FIRST_LINES for run in runs), processes, patience)
             before = [len(run.read_metrics()) for run in runs]
@@ -136,7 +209,8 @@ def _rates(words: list[str], jobs: int, seconds: float, patience: float) -> list
                 processes,
                 seconds + patience,
             )
-            return [_rate(run, lines) for run, lines in zip(runs, before, strict=True)]
+            rates = iter([_rate(run, lines) for run, lines in zip(runs, before, strict=True)])
+            return [list(itertools.islice(rates, len(group))) for group in groups]
         finally:
             stop.touch()
             for process in processes:

@@ -8,8 +8,10 @@
 Words with `=` are settings of every run, as scripts/train.py takes them; those in quotes after --variant are tried one
 after the other. The first two epochs, which compile, warm up and capture, are left out; the rest give median and range,
 and the first of them has yet to capture a last, smaller batch. Epochs that measure more than others, as a GAN's last
-one takes its FID, are left out too. A file that is there already keeps its other lines, if they were measured on the
-same device with the same packages.
+one takes its FID, are left out too. Each run is done --runs times in this process, as a sweep does runs of a task one
+after another, with a seed of its own. The start-up of each is what it took beside its epochs, and what its first two
+epochs took more than others. A file that is there already keeps its other lines, if they were measured on the same
+device with the same packages.
 """
 
 import argparse
@@ -17,7 +19,9 @@ import itertools
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from nero.atomic import write_atomic
@@ -31,8 +35,17 @@ from nero.runs.tracking import seconds_per_epoch
 
 UNTIMED = 2
 INTERRUPTED = "interrupted"
-HEAD = ["task", "optimiser", "settings", "s per epoch", "range", "epochs", "code"]
+HEAD = ["task", "optimiser", "settings", "s per epoch", "range", "epochs", "s to start, run by run", "code"]
 KEY = 3  # the first columns, which say what was measured
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A run: how it ended, what its timed epochs took, and what starting it took."""
+
+    status: str
+    epochs: list[float]
+    start_up: float = 0.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--optim", nargs="+", default=["nero", "sgd", "adam", "lamb"])
     parser.add_argument("--variant", nargs="+", default=[""], metavar="WORDS", help="settings to compare, in quotes")
     parser.add_argument("--epochs", type=int, default=6, help=f"the first {UNTIMED} are not timed (default: 6)")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="of each kind, in this process (default: 1)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write the lines into")
     options, words = parse_with_settings(parser, arguments, lists=("task", "optim"))
     for name in ("task", "optim"):
@@ -48,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--{name} names none")
     if options.epochs <= UNTIMED:
         parser.error(f"--epochs must be at least {UNTIMED + 1}: the first {UNTIMED} are not timed")
+    if options.runs < 1:
+        parser.error("--runs must be at least 1")
     try:
         return 0 if _report(options, words) else 1
     except (ConfigError, MissingData, OtherTable) as error:
@@ -71,7 +87,7 @@ def _report(options: argparse.Namespace, words: list[str]) -> bool:
         f"{', '.join([device, *packages])}; training, all that its data need, and evaluation.",
         "",
         markdown_line(HEAD),
-        markdown_line(["---"] * KEY + ["---:"] * 3 + ["---"]),
+        markdown_line(["---"] * KEY + ["---:"] * 4 + ["---"]),
     ]
     lines = kept_lines(options.out, head, KEY) if options.out else {}
     if lines is None:
@@ -96,31 +112,43 @@ def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
     code = f"{(commit or 'unknown')[:10]}{' with changes' if dirty else ''}"
     for task, variant, optim in itertools.product(options.task, options.variant, options.optim):
         settings = [*words, *variant.split()]
-        status, seconds = _seconds([f"task={task}", f"optim={optim}", *settings, f"task.epochs={options.epochs}"])
         shown = ", ".join(word for word in settings if not word.startswith("machine=")) or "-"
-        if status != "done":
-            yield [task, optim, shown, status, "", "0", code]
+        own = [f"task={task}", f"optim={optim}", *settings, f"task.epochs={options.epochs}"]
+        runs: list[Timed] = []
+        while len(runs) < options.runs and all(run.status == "done" for run in runs):
+            runs.append(_timed([*own, f"seed={len(runs)}"]))
+        if runs[-1].status != "done":
+            yield [task, optim, shown, runs[-1].status, "", "0", "", code]
             continue
+        seconds = [each for run in runs for each in run.epochs]
         spread = f"{min(seconds):.3f} - {max(seconds):.3f}"
-        yield [task, optim, shown, f"{statistics.median(seconds):.3f}", spread, str(len(seconds)), code]
+        starts = ", ".join(f"{run.start_up:.1f}" for run in runs)
+        yield [task, optim, shown, f"{statistics.median(seconds):.3f}", spread, str(len(seconds)), starts, code]
 
 
-def _seconds(words: list[str]) -> tuple[str, list[float]]:
-    """How a run ended, and what its timed epochs took."""
+def _timed(words: list[str]) -> Timed:
     from nero.runs.store import Store
     from nero.train import train
 
     with tempfile.TemporaryDirectory() as folder:
         config = compose([*words, f"store={folder}", "machine.keep_checkpoint=false"])
+        begun = time.monotonic()
         outcome = train(config)
+        whole = time.monotonic() - begun
         records = Store(folder).run(config.task_name, config.run_id).read_metrics()
     if message := outcome.get("message"):
         print(f"{config.run_id}: {message}", file=sys.stderr)
     timed = [record for record in records if record["epoch"] - record.get("epochs", 1) >= UNTIMED]
     timed = [record for record in timed if record.keys() <= timed[0].keys()]
     if outcome["status"] == "done" and not timed:
-        return "one line of the log holds all epochs", []
-    return outcome["status"], [seconds_per_epoch(record) for record in timed for _ in range(record.get("epochs", 1))]
+        return Timed("one line of the log holds all epochs", [])
+    if outcome["status"] != "done":
+        return Timed(str(outcome["status"]), [])
+    seconds = [seconds_per_epoch(record) for record in timed for _ in range(record.get("epochs", 1))]
+    first = [record for record in records if record["epoch"] - record.get("epochs", 1) < UNTIMED]
+    usual = statistics.median(seconds) * sum(record.get("epochs", 1) for record in first)
+    beside = whole - sum(record["seconds"] for record in records)
+    return Timed("done", seconds, max(0.0, beside + sum(record["seconds"] for record in first) - usual))
 
 
 if __name__ == "__main__":

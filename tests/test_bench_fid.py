@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from conftest import exit_status, script_module
 from nero.data.synthetic import shapes
@@ -61,6 +62,32 @@ def test_a_table_without_a_file_is_printed_alone(
     assert script_module("bench_fid").main(["data=embedded", *SMALL, "--repeats", "1"]) == 0
     assert capsys.readouterr().out.count("\n") == 10
     assert list(tmp_path.iterdir()) == []
+
+
+def test_real_images_are_also_measured_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The networks are stand-ins, of which the one for float32 is told apart by its features: half as large."""
+    bench = script_module("bench_fid")
+
+    class Half(StandIn):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images) / 2
+
+    monkeypatch.setattr("nero.tasks.cgan.load_cifar10", lambda root: shapes(train=40, test=30))
+    monkeypatch.setattr("nero.tasks.fid_of_images.inception_data.load_weights", lambda path: {})
+    monkeypatch.setattr("nero.tasks.fid_of_images.inception", lambda weights: StandIn())
+    monkeypatch.setattr(bench, "load_weights", lambda path: {})
+    monkeypatch.setattr(bench, "plain_inception", lambda weights: Half())
+    (tmp_path / "inception-fid.pth").touch()
+    assert bench.main([*SMALL, f"data_root={tmp_path}", f"inception={tmp_path / 'inception-fid.pth'}"]) == 0
+    lines = capsys.readouterr().out.splitlines()[-5:]
+    assert lines[0] == "| FID of 30 images from the test images | as in runs | float32 | difference |"
+    rows = [line.strip("| ").split(" | ") for line in lines[2:]]
+    assert [row[0] for row in rows] == ["training images", "the same with noise of 16 levels", "an untrained generator"]
+    for _, ours, exact, difference in rows:
+        assert float(ours) == pytest.approx(4 * float(exact), rel=1e-2, abs=1e-3)
+        assert float(difference) == pytest.approx(float(ours) - float(exact), abs=2e-4)
 
 
 def test_missing_weights_are_one_line_and_nothing_is_written(

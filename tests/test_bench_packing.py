@@ -31,6 +31,44 @@ def test_two_runs_side_by_side_are_measured_and_stopped(tmp_path: Path, capsys: 
     assert capsys.readouterr().out == out.read_text()
 
 
+def test_one_run_beside_others_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, then the others alone, then together: what each keeps of its rate."""
+    seen: list[list[list[str]]] = []
+
+    def rates(groups: list[list[list[str]]], seconds: float, patience: float) -> list[list[float]]:
+        seen.append([[words[0] for words in group] for group in groups])
+        return [[2.0] * len(group) if len(groups) == 1 else [1.5] * len(group) for group in groups]
+
+    monkeypatch.setattr(bench, "_rates", rates)
+    out = tmp_path / "packing.md"
+    words = ["--jobs", "1", "--beside", "4 pong_ppo task.cores=1", "--out", str(out), *TINY]
+    assert bench.main(words) == 0
+    mlp, pong = ["task=mnist_mlp100"], ["task=pong_ppo"] * 4
+    assert seen == [[pong], [mlp], [mlp, pong]]
+    found = [list(row.values()) for row in rows_of(out.read_text())]
+    assert found == [
+        ["`pong_ppo`", "4", "on", "8.000", "0.500", ""],
+        ["`mnist_mlp100`", "1", "off", "2.000", "0.500", "1.00"],
+        ["`mnist_mlp100` beside 4 `pong_ppo`", "1", "on", "1.500", "0.667", "0.75 of its rate without"],
+        ["4 `pong_ppo` beside `mnist_mlp100`", "4", "on", "6.000", "0.667", "0.75 of its rate without"],
+    ]
+    assert "Runs that others go beside: 4 pong_ppo task.cores=1." in out.read_text()
+
+
+@pytest.mark.slow
+def test_runs_of_two_kinds_are_watched_together(tmp_path: Path) -> None:
+    out = tmp_path / "packing.md"
+    beside = "1 mnist_reparam data=embedded task.train_examples=100 task.batch_size=50 machine.threads=1"
+    words = ["--jobs", "1", "--beside", beside, "--seconds", "1", "--out", str(out), *TINY]
+    assert bench.main(words) == 0
+    rows = rows_of(out.read_text())
+    assert [row["task"] for row in rows[2:]] == [
+        "`mnist_mlp100` beside 1 `mnist_reparam`",
+        "1 `mnist_reparam` beside `mnist_mlp100`",
+    ]
+    assert all(row[bench.HEAD[5]].endswith(" of its rate without") for row in rows[2:])
+
+
 def test_a_run_that_cannot_begin_is_told_in_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "TRAIN", tmp_path / "none.py")
     out = tmp_path / "packing.md"
@@ -41,7 +79,9 @@ def test_a_run_that_cannot_begin_is_told_in_its_row(tmp_path: Path, monkeypatch:
 
 def test_a_table_keeps_its_other_lines_under_the_same_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = iter([2.0, 3.0, 4.0])
-    monkeypatch.setattr(bench, "_rates", lambda words, jobs, seconds, patience: [next(rates)] * jobs)
+    monkeypatch.setattr(
+        bench, "_rates", lambda groups, seconds, patience: [[next(rates)] * len(group) for group in groups]
+    )
     out = tmp_path / "packing.md"
     for jobs in ("1", "4", "1"):
         assert bench.main(["--jobs", jobs, "--mps", "off", "--out", str(out), *TINY]) == 0
@@ -57,6 +97,8 @@ def test_a_table_keeps_its_other_lines_under_the_same_head(tmp_path: Path, monke
     [
         (["--jobs", "0"], "--jobs takes whole numbers from 1, not 0"),
         (["--mps", "maybe"], "--mps takes on and off, not maybe"),
+        (["--beside", "pong_ppo"], "--beside takes a number of runs, their task and settings"),
+        (["--beside", "4 machine=cpu"], "--beside takes a number of runs, their task and settings"),
         (["--out", "/nowhere/at/all.md"], "there is no folder /nowhere/at"),
     ],
 )

@@ -41,6 +41,36 @@ def test_every_task_variant_and_optimiser_has_a_line(tmp_path: Path, capsys: pyt
     assert out.read_text().strip() in capsys.readouterr().out
 
 
+def test_runs_one_after_another_have_a_start_each(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--optim", "sgd", *SMALL, "task.depth=2", "--epochs", "4", "--runs", "3"]
+    assert script_module("bench_tasks").main(words) == 0
+    [line] = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| mnist")]
+    assert line[5] == "6", "two timed epochs of each run"
+    assert len(starts := [float(start) for start in line[6].split(", ")]) == 3
+    assert all(0 <= start < 60 for start in starts)
+
+
+def test_a_start_is_what_a_run_takes_beside_usual_epochs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+
+    def logged(config: RunConfig) -> dict[str, str]:
+        run = Store(config.cfg.store).run(config.task_name, config.run_id)
+        run.path.mkdir(parents=True)
+        clock[0] += 5  # to build networks and the like
+        for epoch, seconds in enumerate((30, 4, 2, 2, 2), start=1):
+            run.append_metrics({"epoch": epoch, "seconds": seconds})
+            clock[0] += seconds
+        return {"status": "done"}
+
+    monkeypatch.setattr("nero.train.train", logged)
+    bench = script_module("bench_tasks")
+    monkeypatch.setattr(bench.time, "monotonic", lambda: clock[0])
+    assert bench.main(["--optim", "sgd", *SMALL]) == 0
+    assert " | 35.0 | " in capsys.readouterr().out, "5 to build, 28 and 2 more than an epoch takes"
+
+
 def test_a_line_of_the_log_that_stands_for_several_epochs_counts_by_the_epoch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,14 +115,14 @@ def test_a_run_that_fails_has_its_status_and_its_message(capsys: pytest.CaptureF
     words = ["--optim", "sgd", *SMALL, "task.depth=two", "--epochs", "3"]
     assert script_module("bench_tasks").main(words) == 0
     said = capsys.readouterr()
-    assert "| failed |  | 0 | " in said.out
+    assert "| failed |  | 0 |  | " in said.out
     assert "TypeError" in said.err
 
 
 def test_a_run_that_diverges_has_its_status_for_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--optim", "sgd", *SMALL, "task.depth=2", "optim.lr=1e30", "--epochs", "3"]
     assert script_module("bench_tasks").main(words) == 0
-    assert "| diverged |  | 0 | " in capsys.readouterr().out
+    assert "| diverged |  | 0 |  | " in capsys.readouterr().out
 
 
 def test_who_is_asked_to_stop_stops_and_keeps_what_there_is(tmp_path: Path) -> None:
@@ -116,7 +146,7 @@ def test_a_table_keeps_what_is_not_measured_again(tmp_path: Path, monkeypatch: p
 
     first = lines("a" * 40, "--optim", "nero", "sgd")
     second = lines("b" * 40 + "-dirty", "--optim", "sgd", "adam")
-    assert [(line[1], line[6]) for line in second] == [
+    assert [(line[1], line[7]) for line in second] == [
         ("nero", "a" * 10),
         ("sgd", "b" * 10 + " with changes"),
         ("adam", "b" * 10 + " with changes"),

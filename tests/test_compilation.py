@@ -12,6 +12,7 @@ from torch.optim import SGD, Adam, Optimizer
 from fused_steps import DEVICE
 from nero.engine.capture import allow_capture
 from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, steps
+from nero.models import mlp
 from nero.optim import LAMB, Nero, constrained
 
 
@@ -103,6 +104,13 @@ class InParts(Own):
         return [self.linear]
 
 
+class ByItself(Own):
+    """Has kernels of its own, and is not compiled."""
+
+    def compiled_parts(self) -> list[nn.Module]:
+        return []
+
+
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
     """Counts what is compiled, and runs it as it stands."""
@@ -182,3 +190,18 @@ def test_one_network_that_is_compiled_whole_is_enough_for_the_limit(counter: Com
     compile_networks(networks)
     run_on(networks, [8, 3, 8])
     assert counter.frame_count == 2
+
+
+def test_a_network_that_names_no_parts_is_left_as_it_is(counter: CompileCounter) -> None:
+    networks: dict[str, nn.Module] = {"a": ByItself()}
+    compile_networks(networks)
+    run_on(networks, [8, 3])
+    assert counter.frame_count == 0
+    assert not LargestShapeOnly(networks).applies
+
+
+def test_the_perceptron_is_compiled_unless_its_own_kernels_train_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = mlp.MLP(3, 8, 2)
+    assert network.compiled_parts() is None
+    monkeypatch.setattr(mlp, "_has_kernels", lambda device: True)
+    assert network.compiled_parts() is None, "they are a GPU's"

@@ -1,6 +1,6 @@
 """torch.compile by a key: of networks, and of optimisers' steps that are not one kernel already."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,14 +12,20 @@ from nero.tasks.base import Batch
 
 
 def compile_networks(networks: Mapping[str, nn.Module]) -> None:
-    """Whole, or in the parts that a network names by a method `compiled_parts`."""
+    """Whole, or in the parts that a network names by a method `compiled_parts`; that may name none."""
     for network in networks.values():
-        parts = getattr(network, "compiled_parts", None)
+        parts = _parts(network)
         if parts is None:
             network.compile(dynamic=False)  # batches have few shapes: each gets kernels of its own
             continue
-        for part in parts():
+        for part in parts:
             part.compile(dynamic=True)  # such a network is large, and kernels for each shape would take minutes
+
+
+def _parts(network: nn.Module) -> Sequence[nn.Module] | None:
+    """None for a network that is compiled whole."""
+    named = getattr(network, "compiled_parts", None)
+    return None if named is None else named()
 
 
 class LargestShapeOnly:
@@ -30,7 +36,7 @@ class LargestShapeOnly:
     """
 
     def __init__(self, networks: Mapping[str, nn.Module]) -> None:
-        self.applies = not all(hasattr(network, "compiled_parts") for network in networks.values())
+        self.applies = any(_parts(network) is None for network in networks.values())
         self.largest: list[torch.Size] = []
 
     def __call__(self, batch: Batch) -> AbstractContextManager[Any]:

@@ -142,6 +142,12 @@ class MLP(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width if i < depth - 1 else classes) for i in range(depth))
 
+    def compiled_parts(self) -> Sequence[nn.Module] | None:
+        """Nothing where training goes by kernels of our own: by a compiler's, it takes nearly twice as long."""
+        weight = next(self.parameters())
+        tensor_cores = torch.get_float32_matmul_precision() != "highest"
+        return [] if weight.is_cuda and tensor_cores and _has_kernels(weight.device) else None
+
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
         *hidden, last = self.layers
