@@ -8,20 +8,21 @@ Words with `=` are settings, as scripts/train.py takes them. Measured are: a loo
 and keep; and, --repeats times after one that is not timed, what a run does each time: as many samples as there are test
 images, their features, and the distances from training and test images. The generator is untrained, so its FID means
 nothing; that of the training images from the test images is 3.15 with the right weights and the right resizing. Last,
-sets of images of very different FIDs are measured as runs do it and by torchmetrics' network in float32. Needs CIFAR-10
-and Inception's weights (scripts/prepare_data.py cifar10 inception), and on a CPU hours.
+sets of images of very different FIDs are measured in several arithmetics. Needs CIFAR-10 and Inception's weights
+(scripts/prepare_data.py cifar10 inception), and on a CPU hours.
 """
 
 import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nero.atomic import write_atomic
 from nero.data.inception import FILE, load_weights
@@ -33,7 +34,7 @@ from nero.plans.config import ConfigError, compose
 from nero.report.sheet_markdown import markdown_line
 from nero.runs.provenance import code_in_words, versions
 from nero.tasks.cgan import PLAIN, ConditionalGAN
-from nero.tasks.fid import plain_inception
+from nero.tasks.fid import FastInception, plain_inception
 from nero.tasks.fid_of_images import Judge, NoJudge
 from nero.train import build_task, choose_device, device_name
 
@@ -108,25 +109,36 @@ def _lines(repeats: int, words: list[str]) -> Iterator[str]:
     if config.cfg.data == "real":
         weights = load_weights(Path(config.cfg.inception or Path(config.cfg.data_root, FILE)).expanduser())
         yield ""
-        yield from _arithmetic(task, judge, plain_inception(weights))
+        yield from _arithmetic(task, judge, weights)
 
 
-def _arithmetic(task: ConditionalGAN, judge: Judge, network: nn.Module) -> Iterator[str]:
-    """FID from the test images, of the same images as runs measure it and by a network in float32."""
-    exact = Judge(network, judge.name, judge.label, {"val": judge.real["val"]}, task.device)
+def _arithmetic(task: ConditionalGAN, judge: Judge, weights: Mapping[str, Tensor]) -> Iterator[str]:
+    """Seconds for features, and FID from the test images, of the same images in several arithmetics."""
     count = len(task.labels)
     real = judge.real["train"][:count]
     noise = torch.randn(real.shape, generator=torch.Generator().manual_seed(0)) * NOISE
     noisy = (real + noise).round().clamp(0, 255).to(torch.uint8)
     z = torch.randn(count, Z, generator=torch.Generator().manual_seed(0))
     samples = torch.cat(list(task.samples(z, task.labels))).cpu()
-    what = f"{judge.label} of {count:,} images from the test images"
-    yield markdown_line([what, "as in runs", "float32", "difference"])
-    yield markdown_line(["---", "---:", "---:", "---:"])
-    sets = {"training images": real, f"the same with noise of {NOISE} levels": noisy, "an untrained generator": samples}
-    for name, images in sets.items():
-        fast, full = (each.distances([images])[each.key("val")] for each in (judge, exact))
-        yield markdown_line([name, f"{fast:.4f}", f"{full:.4f}", f"{fast - full:+.4f}"])
+    sets = {"training images": real, f"with noise of {NOISE} levels": noisy, "an untrained generator": samples}
+    yield f"{judge.label} of {count:,} images from the test images, and what it differs from float32:"
+    yield ""
+    yield markdown_line(["arithmetic", f"s per {count:,}", *sets])
+    yield markdown_line(["---"] + ["---:"] * (1 + len(sets)))
+    exact: list[float] = []
+    networks: dict[str, tuple[nn.Module, bool]] = {
+        "float32, as torchmetrics has it": (plain_inception(weights), False),
+        "TF32, one kernel a layer": (FastInception(plain_inception(weights)), True),
+        "float16, one kernel a layer": (FastInception(plain_inception(weights), torch.float16), True),
+    }
+    for name, (network, tf32) in networks.items():
+        own = Judge(network, judge.name, judge.label, {"val": judge.real["val"]}, task.device, tf32=tf32)
+        _ = own.references
+        timed = [_timed(partial(own.distances, [images]), task.device) for images in sets.values()]
+        found = [distances[own.key("val")] for _, distances in timed]
+        exact = exact or found
+        differences = [f"{fid:.4f} ({fid - full:+.4f})" for fid, full in zip(found, exact, strict=True)]
+        yield markdown_line([name, f"{min(seconds for seconds, _ in timed):.2f}", *differences])
 
 
 def _timed(work: Callable[[], T], device: torch.device) -> tuple[float, T]:

@@ -10,7 +10,8 @@ after the other. The first two epochs, which compile, warm up and capture, are l
 and the first of them has yet to capture a last, smaller batch. Epochs that measure more than others, as a GAN's last
 one takes its FID, are left out too. Each run is done --runs times in this process, as a sweep does runs of a task one
 after another, with a seed of its own. The start-up of each is what it took beside its epochs, and what its first two
-epochs took more than others. A file that is there already keeps its other lines, if they were measured on the same
+epochs took more than others; "MiB kept" is the GPU's memory that was in use after the first run and after the last. A
+file that is there already keeps its other lines, if they were measured on the same
 device with the same packages.
 """
 
@@ -35,7 +36,7 @@ from nero.runs.tracking import seconds_per_epoch
 
 UNTIMED = 2
 INTERRUPTED = "interrupted"
-HEAD = ["task", "optimiser", "settings", "s per epoch", "range", "epochs", "s to start, run by run", "code"]
+HEAD = ["task", "optimiser", "settings", "s per epoch", "range", "epochs", "s to start, run by run", "MiB kept", "code"]
 KEY = 3  # the first columns, which say what was measured
 
 
@@ -46,6 +47,7 @@ class Timed:
     status: str
     epochs: list[float]
     start_up: float = 0.0
+    mib_kept: int | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +89,7 @@ def _report(options: argparse.Namespace, words: list[str]) -> bool:
         f"{', '.join([device, *packages])}; training, all that its data need, and evaluation.",
         "",
         markdown_line(HEAD),
-        markdown_line(["---"] * KEY + ["---:"] * 4 + ["---"]),
+        markdown_line(["---"] * KEY + ["---:"] * 5 + ["---"]),
     ]
     lines = kept_lines(options.out, head, KEY) if options.out else {}
     if lines is None:
@@ -118,12 +120,13 @@ def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
         while len(runs) < options.runs and all(run.status == "done" for run in runs):
             runs.append(_timed([*own, f"seed={len(runs)}"]))
         if runs[-1].status != "done":
-            yield [task, optim, shown, runs[-1].status, "", "0", "", code]
+            yield [task, optim, shown, runs[-1].status, "", "0", "", "", code]
             continue
         seconds = [each for run in runs for each in run.epochs]
         spread = f"{min(seconds):.3f} - {max(seconds):.3f}"
         starts = ", ".join(f"{run.start_up:.1f}" for run in runs)
-        yield [task, optim, shown, f"{statistics.median(seconds):.3f}", spread, str(len(seconds)), starts, code]
+        kept = ", ".join(str(run.mib_kept) for run in (runs[0], runs[-1]) if run.mib_kept is not None)
+        yield [task, optim, shown, f"{statistics.median(seconds):.3f}", spread, str(len(seconds)), starts, kept, code]
 
 
 def _timed(words: list[str]) -> Timed:
@@ -148,7 +151,18 @@ def _timed(words: list[str]) -> Timed:
     first = [record for record in records if record["epoch"] - record.get("epochs", 1) < UNTIMED]
     usual = statistics.median(seconds) * sum(record.get("epochs", 1) for record in first)
     beside = whole - sum(record["seconds"] for record in records)
-    return Timed("done", seconds, max(0.0, beside + sum(record["seconds"] for record in first) - usual))
+    start_up = max(0.0, beside + sum(record["seconds"] for record in first) - usual)
+    return Timed("done", seconds, start_up, _mib_in_use() if config.cfg.machine.device != "cpu" else None)
+
+
+def _mib_in_use() -> int | None:
+    """Of the GPU's memory, by whomever; None without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) >> 20
 
 
 if __name__ == "__main__":

@@ -64,10 +64,10 @@ def test_a_table_without_a_file_is_printed_alone(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_real_images_are_also_measured_in_float32(
+def test_real_images_are_measured_in_several_arithmetics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The networks are stand-ins, of which the one for float32 is told apart by its features: half as large."""
+    """The networks are stand-ins, of which those that are not in float32 have features half as large."""
     bench = script_module("bench_fid")
 
     class Half(StandIn):
@@ -78,16 +78,22 @@ def test_real_images_are_also_measured_in_float32(
     monkeypatch.setattr("nero.tasks.fid_of_images.inception_data.load_weights", lambda path: {})
     monkeypatch.setattr("nero.tasks.fid_of_images.inception", lambda weights: StandIn())
     monkeypatch.setattr(bench, "load_weights", lambda path: {})
-    monkeypatch.setattr(bench, "plain_inception", lambda weights: Half())
+    monkeypatch.setattr(bench, "plain_inception", lambda weights: StandIn())
+    monkeypatch.setattr(bench, "FastInception", lambda network, dtype=None: Half())
     (tmp_path / "inception-fid.pth").touch()
     assert bench.main([*SMALL, f"data_root={tmp_path}", f"inception={tmp_path / 'inception-fid.pth'}"]) == 0
-    lines = capsys.readouterr().out.splitlines()[-5:]
-    assert lines[0] == "| FID of 30 images from the test images | as in runs | float32 | difference |"
-    rows = [line.strip("| ").split(" | ") for line in lines[2:]]
-    assert [row[0] for row in rows] == ["training images", "the same with noise of 16 levels", "an untrained generator"]
-    for _, ours, exact, difference in rows:
-        assert float(ours) == pytest.approx(4 * float(exact), rel=1e-2, abs=1e-3)
-        assert float(difference) == pytest.approx(float(ours) - float(exact), abs=2e-4)
+    said = capsys.readouterr().out
+    assert "FID of 30 images from the test images, and what it differs from float32:" in said
+    head, _, exact, *others = [line.strip("| ").split(" | ") for line in said.splitlines()[-5:]]
+    assert head[2:] == ["training images", "with noise of 16 levels", "an untrained generator"]
+    for value in exact[2:]:
+        assert value.endswith(" (+0.0000)")
+    for name, _, *found in others:
+        assert name.endswith(", one kernel a layer")
+        for value, full in zip(found, exact[2:], strict=True):
+            fid, difference = map(float, re.fullmatch(r"(\S+) \((\S+)\)", value).groups())  # type: ignore[union-attr]
+            assert 4 * fid == pytest.approx(float(full.split()[0]), rel=1e-2, abs=1e-3)
+            assert difference == pytest.approx(-3 * fid, rel=1e-2, abs=1e-3)
 
 
 def test_missing_weights_are_one_line_and_nothing_is_written(

@@ -115,14 +115,14 @@ def test_a_run_that_fails_has_its_status_and_its_message(capsys: pytest.CaptureF
     words = ["--optim", "sgd", *SMALL, "task.depth=two", "--epochs", "3"]
     assert script_module("bench_tasks").main(words) == 0
     said = capsys.readouterr()
-    assert "| failed |  | 0 |  | " in said.out
+    assert "| failed |  | 0 |  |  | " in said.out
     assert "TypeError" in said.err
 
 
 def test_a_run_that_diverges_has_its_status_for_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--optim", "sgd", *SMALL, "task.depth=2", "optim.lr=1e30", "--epochs", "3"]
     assert script_module("bench_tasks").main(words) == 0
-    assert "| diverged |  | 0 |  | " in capsys.readouterr().out
+    assert "| diverged |  | 0 |  |  | " in capsys.readouterr().out
 
 
 def test_who_is_asked_to_stop_stops_and_keeps_what_there_is(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_table_keeps_what_is_not_measured_again(tmp_path: Path, monkeypatch: p
 
     first = lines("a" * 40, "--optim", "nero", "sgd")
     second = lines("b" * 40 + "-dirty", "--optim", "sgd", "adam")
-    assert [(line[1], line[7]) for line in second] == [
+    assert [(line[1], line[8]) for line in second] == [
         ("nero", "a" * 10),
         ("sgd", "b" * 10 + " with changes"),
         ("adam", "b" * 10 + " with changes"),

@@ -11,7 +11,7 @@ from torchvision.utils import make_grid, save_image
 
 from nero.data.synthetic import shapes
 from nero.tasks.fid import Reference, StandIn, Statistics
-from nero.tasks.fid_of_images import Judge, NoJudge, stretched, the_same_for_every_run
+from nero.tasks.fid_of_images import Judge, NoJudge, convolutions, stretched
 
 CPU = torch.device("cpu")
 
@@ -85,13 +85,17 @@ def test_features_do_not_depend_on_the_run_and_leave_its_switches_as_they_were(m
             seen.add((cudnn.allow_tf32, cudnn.benchmark))
             return images.flatten(1)[:, :5].float()
 
-    for allowed in (True, False):
-        monkeypatch.setattr(cudnn, "allow_tf32", allowed)
-        monkeypatch.setattr(cudnn, "benchmark", allowed)
-        Judge(Watching(), "fid", "FID", real(), CPU).distances([real()["val"]])
-        assert (cudnn.allow_tf32, cudnn.benchmark) == (allowed, allowed)
-    assert seen == {(False, False)}
+    for wanted in (True, False):
+        seen.clear()
+        for allowed in (True, False):
+            monkeypatch.setattr(cudnn, "allow_tf32", allowed)
+            monkeypatch.setattr(cudnn, "benchmark", allowed)
+            judge = Judge(Watching(), "fid", "FID", real(), CPU, tf32=wanted)
+            judge.distances([real()["val"]])
+            judge.released().distances([real()["val"]])
+            assert (cudnn.allow_tf32, cudnn.benchmark) == (allowed, allowed)
+        assert seen == {(wanted, False)}
     monkeypatch.setattr(cudnn, "allow_tf32", True)
-    with pytest.raises(KeyError), the_same_for_every_run():
+    with pytest.raises(KeyError), convolutions(tf32=False):
         raise KeyError
     assert cudnn.allow_tf32

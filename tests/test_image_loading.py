@@ -635,9 +635,11 @@ def test_on_a_gpu_batches_are_decoded_by_both(torn: ListedImages, workers: int) 
         return [(pixels.cpu(), labels.cpu()) for pixels, labels in brought]
 
     for ours, by_worker, by_device in zip(batches(0.5), batches(0), batches(1), strict=True):
-        assert ours[1].tolist() == by_worker[1].tolist() == by_device[1].tolist() == [0, IGNORED, 0, 1, IGNORED, 1]
-        assert torch.equal(ours[0][:3], by_worker[0][:3])
-        assert torch.equal(ours[0][3:], by_device[0][3:])
+        # nvJPEG may take a file that is cut off, as number 4 is, for an image.
+        assert by_worker[1].tolist() == [0, IGNORED, 0, 1, IGNORED, 1]
+        assert by_device[1].tolist() in ([0, IGNORED, 0, 1, IGNORED, 1], [0, IGNORED, 0, 1, 1, 1])
+        for own, first, last in zip(ours, by_worker, by_device, strict=True):
+            assert torch.equal(own, torch.cat([first[:3], last[3:]]))
 
 
 @pytest.mark.gpu

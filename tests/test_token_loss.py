@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fused_steps import DEVICE
 from nero.models import token_loss as module
-from nero.models.token_loss import NO_TARGET, token_loss
+from nero.models.token_loss import NO_TARGET, by_pieces, token_loss
 
 kernels = pytest.importorskip("nero.models.token_loss_kernels")
 
@@ -197,3 +197,19 @@ def test_on_a_gpu_sums_and_gradients_are_those_of_float64(precision: str) -> Non
     assert abs(found.loss.item() / loss.item() - 1) < tolerance
     for mine, wanted in zip(ours, theirs, strict=True):
         assert (mine.double() - wanted).norm() < tolerance * wanted.norm()
+
+
+@given(
+    rows=st.integers(1, 5),
+    pieces=st.integers(1, 6),
+    piece=st.integers(1, 8),
+    width=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
+def test_a_sum_over_pieces_of_the_vocabulary_is_the_product(
+    rows: int, pieces: int, piece: int, width: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    gradient = torch.randn(rows, pieces * piece, generator=generator, dtype=torch.float64)
+    weight = torch.randn(pieces * piece, width, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(by_pieces(gradient, weight, pieces), gradient @ weight)

@@ -16,12 +16,13 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from nero.atomic import write_atomic
@@ -38,7 +39,7 @@ def inception(weights: Mapping[str, Tensor]) -> nn.Module:
 
     Raises NoInception without torchmetrics or torch-fidelity.
     """
-    return fast_(plain_inception(weights))
+    return FastInception(plain_inception(weights))
 
 
 def plain_inception(weights: Mapping[str, Tensor]) -> nn.Module:
@@ -62,39 +63,84 @@ def plain_inception(weights: Mapping[str, Tensor]) -> nn.Module:
         raise NoInception(INSTALL) from error
 
 
-def fast_(network: nn.Module) -> nn.Module:
-    """Inception, in place, as it is fastest on an NVIDIA GPU: in float16, and each layer a single kernel.
+class FastInception(nn.Module):
+    """torch-fidelity's network with each layer one kernel on an NVIDIA GPU, and the same features but for rounding.
 
-    The batch norms become part of the convolutions before them. Float16 has as many significant bits as the TF32 of
-    tensor cores; bfloat16 has three fewer, and would move FIDs. Features are averaged over an image in float32.
+    Batch norms become part of the convolutions before them, and images are resized by two products.
+
+    dtype:  of the convolutions on a GPU: float32, by TF32 products where torch allows them, or float16
     """
-    layers = {name: layer for name, layer in network.named_modules() if hasattr(layer, "conv") and hasattr(layer, "bn")}
-    for name, layer in layers.items():
-        parent, _, own = name.rpartition(".")
-        setattr(network.get_submodule(parent), own, ConvolutionReLU(fuse_conv_bn_eval(layer.conv, layer.bn)))
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which mypy does not know
-    network.get_submodule("AvgPool").register_forward_pre_hook(lambda module, inputs: (inputs[0].float(),))
-    return network
+
+    PARTS = (
+        *(
+            "Conv2d_1a_3x3",
+            "Conv2d_2a_3x3",
+            "Conv2d_2b_3x3",
+            "MaxPool_1",
+            "Conv2d_3b_1x1",
+            "Conv2d_4a_3x3",
+            "MaxPool_2",
+        ),
+        *(f"Mixed_{name}" for name in ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c")),
+    )
+
+    def __init__(self, network: nn.Module, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        layers = [(name, layer) for name, layer in network.named_modules() if {"conv", "bn"} <= set(layer._modules)]
+        for name, layer in layers:
+            parent, _, own = name.rpartition(".")
+            fused = fuse_conv_bn_eval(layer.get_submodule("conv"), layer.get_submodule("bn"))
+            setattr(network.get_submodule(parent), own, ConvolutionReLU(fused, dtype))
+        self.parts = nn.ModuleList(network.get_submodule(name) for name in self.PARTS)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which mypy does not know
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        x = (_enlarged(images) - 128) / 128
+        for part in self.parts:
+            x = part(x)
+        return x.float().mean(dim=(2, 3))
+
+
+SIDE = 299
+"""Of the images that Inception sees, in pixels."""
+
+
+def _enlarged(images: Tensor) -> Tensor:
+    """float32 [N, 3, 299, 299] as torch's antialiased bilinear resizing gives it, which is linear along either side.
+
+    The products are in float64, whose bits no GPU cuts off.
+    """
+    rows, columns = (_resizing(size).to(images.device) for size in images.shape[2:])
+    return (rows @ (images.double() @ columns.T)).to(torch.float32, memory_format=torch.channels_last)
+
+
+@cache
+def _resizing(size: int) -> Tensor:
+    """[299, size]: how much each of `size` pixels in a row counts in each of 299."""
+    return interpolate(
+        torch.eye(size, dtype=torch.float64)[None, None], (SIDE, size), mode="bilinear", antialias=True
+    ).reshape(SIDE, size)
 
 
 class ConvolutionReLU(nn.Module):
-    """A convolution with biases and a ReLU as one kernel of cuDNN, in float16; on a CPU as two, in float32."""
+    """A convolution with biases and a ReLU as one kernel of cuDNN; on a CPU as two, in float32."""
 
-    def __init__(self, layer: nn.Conv2d) -> None:
+    def __init__(self, layer: nn.Conv2d, dtype: torch.dtype) -> None:
         super().__init__()
-        self.layer = layer.requires_grad_(False)
+        self.layer, self.dtype = layer.requires_grad_(False), dtype
         self.padding = [int(side) for side in layer.padding]
-        # Tensor cores are fed eight channels at a time; the first layer, which has three, is left to torch.
+        # Tensor cores are fed some channels at a time; the first layer, which has three, is left to torch.
         self.is_fusible = layer.in_channels % 8 == 0
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         super()._apply(fn, recurse)
-        self.layer.to(torch.float16 if self.layer.weight.is_cuda else torch.float32)
+        self.layer.to(self.dtype if self.layer.weight.is_cuda else torch.float32)
         return self
 
     def forward(self, x: Tensor) -> Tensor:
         layer = self.layer
-        x = x.to(layer.weight.dtype, memory_format=torch.channels_last)
+        x = x.to(layer.weight.dtype)
         if not (x.is_cuda and self.is_fusible):
             return layer(x).relu_()
         return torch.cudnn_convolution_relu(

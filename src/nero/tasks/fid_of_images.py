@@ -23,7 +23,7 @@ from nero.tasks.fid import NoInception, Reference, StandIn, Statistics, cached_s
 BATCH = {"cuda": 250, "cpu": 50}
 """Images that Inception sees at once, each enlarged to 299 x 299 pixels; by the kind of device."""
 
-ARITHMETIC = {"cuda": "cuda, float16", "cpu": "cpu"}
+ARITHMETIC = {"cuda": "cuda, TF32", "cpu": "cpu"}
 """What kept statistics are told apart by, beside network and images."""
 
 
@@ -35,6 +35,7 @@ class Judge:
     label:    of a distance in tables
     real:     the real images by part of the data (train, val), uint8
     folder:   where statistics of the real images are kept; None for nowhere
+    tf32:     whether a GPU's convolutions are by TF32 products, whatever a run's are
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class Judge:
         real: Mapping[str, Tensor],
         device: torch.device,
         folder: Path | None = None,
+        tf32: bool = True,
     ) -> None:
         self.network, self.name, self.label = network.to(device), name, label
-        self.real, self.device, self.folder = real, device, folder
+        self.real, self.device, self.folder, self.tf32 = real, device, folder, tf32
 
     def key(self, part: str) -> str:
         return f"{part}/{self.name}"
@@ -84,7 +86,7 @@ class Judge:
 
     def _statistics(self, images: Iterable[Tensor]) -> Statistics:
         small = (part.to(self.device) for batch in images for part in batch.split(BATCH[self.device.type]))
-        with the_same_for_every_run():
+        with convolutions(self.tf32):
             return Statistics.of(self.network, small)
 
 
@@ -100,7 +102,7 @@ class Released(Judge):
         count = len(plain.real["val"])
         real = {part: flipped_at_random(stretched(images[:count])) for part, images in plain.real.items()}
         name, label = f"{plain.name}_released", f"{plain.label} as released"
-        super().__init__(plain.network, name, label, real, plain.device, plain.folder)
+        super().__init__(plain.network, name, label, real, plain.device, plain.folder, plain.tf32)
 
     def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
         return super().distances(stretched(batch) for batch in images)
@@ -151,14 +153,14 @@ def judge(context: Context, images: ImageSet) -> tuple[Judge, tuple[str, ...]]:
 
 
 @contextmanager
-def the_same_for_every_run() -> Iterator[None]:
-    """Convolutions without TF32, whatever the arithmetic of the run, and chosen without a search.
+def convolutions(tf32: bool) -> Iterator[None]:
+    """By TF32 products or not, whatever the arithmetic of the run, and chosen without a search.
 
     A search takes seconds for the many layers of Inception, and finds nothing that is faster than the default.
     """
     cudnn = torch.backends.cudnn
     before = cudnn.allow_tf32, cudnn.benchmark
-    cudnn.allow_tf32 = cudnn.benchmark = False
+    cudnn.allow_tf32, cudnn.benchmark = tf32, False
     try:
         yield
     finally:
