@@ -56,6 +56,7 @@ def test_each_run_of_an_experiment_goes_in_exactly_one_lane() -> None:
     parts = [lanes.of_lane(whole, lane).cells for lane in ("gpu", "cpu")]
     assert {cell.task for cell in parts[1]} == {"pong_ppo"}
     assert sorted(map(repr, (*parts[0], *parts[1]))) == sorted(map(repr, whole.cells))
+    assert lanes.of_lane(whole, "cpu").title == f"{whole.title}, CPU lane"
     assert lanes.of_lane(whole, "auto") is whole
 
 

@@ -35,7 +35,8 @@ def of_lane(experiment: Experiment, lane: str) -> Experiment:
     """The part of an experiment whose runs go in a lane; all of it for `auto` and `all`."""
     if lane not in LANES:
         return experiment
-    return replace(experiment, cells=tuple(cell for cell in experiment.cells if cell.bound_by == lane))
+    cells = tuple(cell for cell in experiment.cells if cell.bound_by == lane)
+    return replace(experiment, title=f"{experiment.title}, {lane.upper()} lane", cells=cells)
 
 
 def are_possible(machine: DictConfig, launcher: DictConfig) -> bool:
