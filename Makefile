@@ -6,7 +6,8 @@ READY := $(VENV)/.ready
 DATA ?= mnist cifar10 wikitext2 multi30k inception
 # Further words for scripts/train.py, such as ARGS="machine=gpu machine.compile=true".
 ARGS ?=
-# How the runs of an experiment are launched (see the README): basic, joblib, submitit_local, submitit_slurm or ray, with
+# How the runs of an experiment are launched (see the README): basic (on a machine with a GPU in two lanes, GPU-bound and
+# CPU-bound runs side by side), joblib, submitit_local, submitit_slurm or ray, with
 #   JOBS       runs at a time
 #   GPUS       GPUs that those runs share (joblib, submitit_local) or that each of them has (submitit_slurm, ray)
 #   PARTITION  of SLURM
@@ -127,7 +128,7 @@ notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/n
 bench: $(READY)  ## milliseconds per optimiser step on this machine, as tables (ARGS="--sets resnet50" for less)
 	$(PY) scripts/bench_optim.py $(ARGS)
 
-bench-tasks: $(READY)  ## seconds per epoch of a task with each optimiser; needs its data (make data DATA=mnist)
+bench-tasks: $(READY)  ## seconds per epoch of a task with each optimiser, and to start a run; needs its data (make data DATA=mnist)
 	$(PY) scripts/bench_tasks.py $(ARGS)
 
 bench-imagenet: $(READY)  ## images per second of ResNet-50: of the step alone, and with images from JPEG files
@@ -139,7 +140,7 @@ bench-report: $(READY)  ## seconds and memory from a store of 5,000 made-up runs
 bench-store: $(READY)  ## seconds to load a store of 5,000 made-up runs, and what plan and store add to one run of VGG-11
 	$(PY) scripts/bench_store.py $(ARGS)
 
-bench-packing: $(READY)  ## when it pays to have several runs share a GPU (ARGS="--task mnist_mlp100 --jobs 1 4 machine=gpu")
+bench-packing: $(READY)  ## when it pays to have several runs share a GPU (ARGS='--task cifar10_cgan --jobs 1 --beside "4 pong_ppo" machine=gpu')
 	$(PY) scripts/bench_packing.py $(ARGS)
 
 faults: $(READY)  ## kills, full disks, damaged files and the like, many times over, as a table (docs/promises.md)
