@@ -40,8 +40,8 @@ from nero.train import build_task, choose_device, device_name
 
 T = TypeVar("T")
 
-NOISE = 16
-"""Standard deviation, in levels of 256, of the noise that makes a set of images of middling FID."""
+NOISES = (4, 6, 8, 16)
+"""Standard deviations, in levels of 256, of the noise that makes sets of images with FIDs as trained GANs have them."""
 
 
 class NoFID(Exception):
@@ -116,11 +116,14 @@ def _arithmetic(task: ConditionalGAN, judge: Judge, weights: Mapping[str, Tensor
     """Seconds for features, and FID from the test images, of the same images in several arithmetics."""
     count = len(task.labels)
     real = judge.real["train"][:count]
-    noise = torch.randn(real.shape, generator=torch.Generator().manual_seed(0)) * NOISE
-    noisy = (real + noise).round().clamp(0, 255).to(torch.uint8)
+    noise = torch.randn(real.shape, generator=torch.Generator().manual_seed(0))
+    noisy = {
+        f"with noise of {level} levels": (real + level * noise).round().clamp(0, 255).to(torch.uint8)
+        for level in NOISES
+    }
     z = torch.randn(count, Z, generator=torch.Generator().manual_seed(0))
     samples = torch.cat(list(task.samples(z, task.labels))).cpu()
-    sets = {"training images": real, f"with noise of {NOISE} levels": noisy, "an untrained generator": samples}
+    sets = {"training images": real, **noisy, "an untrained generator": samples}
     yield f"{judge.label} of {count:,} images from the test images, and what it differs from float32:"
     yield ""
     yield markdown_line(["arithmetic", f"s per {count:,}", *sets])

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _report(options: argparse.Namespace, words: list[str]) -> None:
     from nero.train import choose_device, device_name
 
-    device = device_name(choose_device(compose(words).cfg.machine.device))
+    device = device_name(choose_device(compose([f"task={options.task[0]}", *words]).cfg.machine.device))
     packages = [f"{package} {version}" for package, version in versions(("torch", "triton")).items()]
     lines = [
         "# Several runs on one device",

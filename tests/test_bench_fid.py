@@ -85,7 +85,8 @@ def test_real_images_are_measured_in_several_arithmetics(
     said = capsys.readouterr().out
     assert "FID of 30 images from the test images, and what it differs from float32:" in said
     head, _, exact, *others = [line.strip("| ").split(" | ") for line in said.splitlines()[-5:]]
-    assert head[2:] == ["training images", "with noise of 16 levels", "an untrained generator"]
+    noisy = [f"with noise of {level} levels" for level in bench.NOISES]
+    assert head[2:] == ["training images", *noisy, "an untrained generator"]
     for value in exact[2:]:
         assert value.endswith(" (+0.0000)")
     for name, _, *found in others:

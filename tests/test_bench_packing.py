@@ -55,6 +55,13 @@ def test_one_run_beside_others_of_another_kind(tmp_path: Path, monkeypatch: pyte
     assert "Runs that others go beside: 4 pong_ppo task.cores=1." in out.read_text()
 
 
+def test_settings_may_be_of_the_task_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench, "_rates", lambda groups, seconds, patience: [[1.0] * len(group) for group in groups])
+    words = ["--task", "cifar10_cgan", "--jobs", "1", "--beside", "2 pong_ppo", "machine=cpu", "task.fid_every=99"]
+    assert bench.main(words) == 0
+    assert "| 2 `pong_ppo` beside `cifar10_cgan` | 2 | on | 2.000 |" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_runs_of_two_kinds_are_watched_together(tmp_path: Path) -> None:
     out = tmp_path / "packing.md"

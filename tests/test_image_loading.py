@@ -1,5 +1,6 @@
 """Images from folders to batches: the same whoever reads them and from wherever, and what becomes of damaged ones."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -602,6 +603,39 @@ def _stay(begun: Any) -> None:
     begun.set()
     while True:
         time.sleep(10)
+
+
+class Garbage:
+    """Says in which process it is collected; only the garbage collector can, since it refers to itself."""
+
+    def __init__(self, told: Any) -> None:
+        self.itself, self.told = self, told
+
+    def __del__(self) -> None:
+        self.told.put(os.getpid())
+
+
+def test_a_worker_does_not_collect_what_the_run_left_as_garbage() -> None:
+    """As of CUDA's events: one that is ended in a forked process ends that."""
+    context = multiprocessing.get_context("fork")
+    told = context.SimpleQueue()
+    gc.disable()
+    try:
+        Garbage(told)
+        process = context.Process(target=_collect, args=(told,))
+        process.start()
+        process.join(30)
+    finally:
+        gc.enable()
+        gc.collect()
+    collected = [told.get() for _ in range(2)]
+    assert collected == [0, os.getpid()], "the worker's own mark, and then here"
+
+
+def _collect(told: Any) -> None:
+    image_reading.heed_no_terminal(0)
+    gc.collect()
+    told.put(0)
 
 
 @pytest.mark.gpu

@@ -1,5 +1,6 @@
 """What worker processes do: read image files, and decode those that are not left to the device."""
 
+import gc
 import itertools
 import signal
 from collections.abc import Sequence
@@ -203,8 +204,10 @@ def heed_no_terminal(worker: int) -> None:
     """A worker ends when its run does: signals are for the run, which goes on until it has checkpointed.
 
     A terminal sends Ctrl-C, and a scheduler SIGTERM, to all processes at once. So SIGTERM ends a worker only after a
-    while, or when it comes a second time.
+    while, or when it comes a second time. What the run has left as garbage is not collected here: a CUDA event among
+    it, ended in a process that has no CUDA, would abort the worker.
     """
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_later)
 
