@@ -91,6 +91,17 @@ def test_energy_is_summed_over_starts(tmp_path: Path) -> None:
     assert (ending.position.joules, ending.position.processes) == (42.0, 1)
 
 
+@pytest.mark.parametrize(("every", "looks"), [(3600.0, 1), (0.0, Line().epochs)])
+def test_counters_are_read_now_and_then_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float, looks: int
+) -> None:
+    monkeypatch.setattr("nero.engine.loop.METER_EVERY", every)
+    readings = [float(number) for number in range(100)]
+    ending = train(RunDirectory(tmp_path / "run"), readings)
+    assert ending.position.joules == looks
+    assert readings[0] == looks + 1, "one reading before the first epoch"
+
+
 def test_energy_of_a_part_alone_is_unknown(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     train(run, [math.nan], stop_after=3)

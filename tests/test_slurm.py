@@ -17,7 +17,7 @@ from hydra.core.utils import JobStatus
 
 from conftest import ROOT, SMALL, script_environment, script_module
 from fake_runs import write_run
-from hydra_plugins.nero_plan.hearing import every_job_heard
+from hydra_plugins.nero_plan.hearing import Queue, every_job_heard
 from nero.plans.config import compose
 from nero.plans.plan import load_experiment
 from nero.runs.store import RunDirectory, Store
@@ -299,7 +299,8 @@ def test_a_job_that_the_queue_forgot_is_lost_and_one_whose_controller_is_restart
 ) -> None:
     from submitit import AutoExecutor
 
-    monkeypatch.setattr("hydra_plugins.nero_plan.hearing.SECONDS_BETWEEN_LOOKS", 1.0)
+    # Not by the module's name: Hydra loads its plugins anew, and another module may have that by now.
+    monkeypatch.setitem(Queue.get_state.__globals__, "SECONDS_BETWEEN_LOOKS", 1.0)
     folder = tmp_path_factory.mktemp("forgetful")
     with started(folder, forget_seconds=2) as cluster, every_job_heard():
         monkeypatch.setenv("SLURM_CONF", str(cluster.config))

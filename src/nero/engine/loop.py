@@ -31,6 +31,9 @@ from nero.tasks.base import Batch, Task, Work
 CHECK_EVERY = 50
 """Steps between two looks at whether the loss is still finite. A look waits for the device, so it is not free."""
 
+METER_EVERY = 5.0
+"""Seconds between two looks at the GPU's counters, which keep it waiting for milliseconds between two epochs."""
+
 AGREE_EVERY = 10
 """Steps after which several ranks ask each other whether to checkpoint or to stop."""
 
@@ -151,7 +154,7 @@ class Loop:
         self.rates = LearningRates(self.optimizers, self.settings.device, self.settings.capture)
         self.step = CapturedStep(self._step) if self.settings.capture else self._step
         self.task.before_training(self._as_step)
-        self.checkpointed = self.clock = time.monotonic()
+        self.checkpointed = self.clock = self.metered = time.monotonic()
         self.joules = self.energy.joules()
 
     def run(self) -> Ending:
@@ -248,7 +251,7 @@ class Loop:
         metrics = self._evaluate()
         traces = task.traces()
         task.meters.reset_()
-        self._count_costs()
+        self._count_costs(metered=position.epoch == task.epochs)
         record: dict[str, Any] = {
             "epoch": position.epoch,
             "step": position.total_steps,
@@ -282,16 +285,21 @@ class Loop:
         if self.task.metric.key not in last and last.get("epoch") == self.position.epoch:
             self.run_directory.replace_last_metrics({**self._evaluate(), **last})
 
-    def _count_costs(self) -> None:
-        position, now, joules = self.position, time.monotonic(), self.energy.joules()
+    def _count_costs(self, metered: bool = True) -> None:
+        """Time, and what the GPU's counters say: that only now and then unless `metered`."""
+        position, now = self.position, time.monotonic()
         position.seconds += now - self.clock
         position.epoch_seconds += now - self.clock
+        self.clock = now
+        if not metered and now - self.metered < METER_EVERY:
+            return
+        self.metered, joules = now, self.energy.joules()
         # Of several ranks' cards each rank knows one.
         position.joules += joules - self.joules if self.settings.ranks.size == 1 else math.nan
         position.processes = max(position.processes, self.energy.processes())
         others = self.settings.neighbours()
         position.beside |= {kind: max(count, position.beside.get(kind, 0)) for kind, count in others.items()}
-        self.clock, self.joules = now, joules
+        self.joules = joules
 
     # checkpoints
 
