@@ -158,3 +158,17 @@ def test_a_backward_pass_may_follow_a_second_forward_pass() -> None:
     layer(inputs)
     first.sum().backward()
     assert torch.equal(layer.weight.grad, alone)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_compiler_sees_the_same_layer(kind: str) -> None:
+    make, _, shape = MAKERS[kind]
+    plain, compiled = made(make), made(make)
+    compiled.compile(backend="aot_eager", dynamic=False, fullgraph=True)
+    inputs = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for _ in range(2):
+        for layer in (plain, compiled):
+            layer.zero_grad()
+            layer(inputs).square().sum().backward()
+        torch.testing.assert_close(compiled.weight.grad, plain.weight.grad, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(compiled.spectral_norm.v, plain.spectral_norm.v, rtol=1e-12, atol=1e-12)

@@ -7,6 +7,8 @@ convolution whose channels lie last, where products and sums on the weight as it
 few kernels of it, which counts with 44 weights and two forward passes of each network a step.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -43,19 +45,49 @@ class SpectralNorm(nn.Module):
                 self._iterate(_matrix(weight.detach()))
 
     def forward(self, weight: Tensor) -> Tensor:
-        matrix = _matrix(weight)
-        if self.training:
-            with torch.no_grad():
-                self._iterate(matrix.detach())
+        matrix = _matrix(weight.detach())
+        sigma = self._iterate(matrix) if self.training else (self.u * (matrix * self.v).sum(dim=1)).sum()
         # Copies: a second forward pass changes the vectors in place, and a backward pass of the first may follow.
-        u, v = self.u.clone(), self.v.clone()
-        return weight / (u * (matrix * v).sum(dim=1)).sum()
+        return _Divided.apply(weight, self.u.clone(), self.v.clone(), sigma)
 
-    def _iterate(self, matrix: Tensor) -> None:
-        """One power iteration."""
+    @torch.no_grad()
+    def _iterate(self, matrix: Tensor) -> Tensor:
+        """One power iteration; returns the singular value that belongs to its vectors, u @ matrix @ v.
+
+        That is the length of u @ matrix, which v is divided by.
+        """
         u = F.normalize((matrix * self.v).sum(dim=1), dim=0, eps=EPS)
-        self.v.copy_(F.normalize((matrix * u[:, None]).sum(dim=0), dim=0, eps=EPS))
+        v = (matrix * u[:, None]).sum(dim=0)
+        sigma = torch.linalg.vector_norm(v)
+        self.v.copy_(v / sigma.clamp(min=EPS))
         self.u.copy_(u)
+        return sigma
+
+
+class _Divided(torch.autograd.Function):
+    """A weight divided by its singular value u @ weight @ v, with u and v taken for constants, as torch takes them.
+
+    Given the value, which a power iteration has anyway, so that it need not be computed again for its gradient: that
+    is the outer product of u and v.
+    """
+
+    @staticmethod
+    def forward(weight: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
+        return weight / sigma
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, u, v, sigma = ctx.saved_tensors
+        share = (grad * weight).sum() / sigma.square()
+        along = share * u[:, None] * v
+        if weight.ndim == 4:
+            outputs, channels, height, width = weight.shape
+            along = along.view(outputs, height, width, channels).permute(0, 3, 1, 2)
+        return grad / sigma - along, None, None, None
 
 
 def _matrix(weight: Tensor) -> Tensor:
