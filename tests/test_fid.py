@@ -24,6 +24,7 @@ from nero.tasks.fid import (
     cached_statistics,
     inception,
     plain_inception,
+    tf32_parts,
 )
 from real_data import root_with
 
@@ -346,6 +347,15 @@ def test_the_fast_inception_gives_the_same_features(monkeypatch: pytest.MonkeyPa
     fast = FastInception(plain)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in fast.modules()), "they are in the convolutions"
     torch.testing.assert_close(fast(batch), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+
+
+@given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1))
+def test_a_number_is_the_sum_of_two_of_fewer_bits(values: list[float]) -> None:
+    whole = torch.tensor(values)
+    near, rest = tf32_parts(whole)
+    assert torch.equal(near + rest, whole)
+    assert not (near.view(torch.int32) & 0x1FFF).any(), "TF32 does not have these"
+    assert (rest.abs() <= 2.0**-11 * near.abs() + 2.0**-136).all()
 
 
 @pytest.mark.gpu
