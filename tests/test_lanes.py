@@ -128,6 +128,22 @@ def test_a_lane_that_fails_does_not_stop_the_other(capfd: pytest.CaptureFixture[
     assert "the gpu lane ended with status -9; the cpu lane goes on" in capfd.readouterr().err
 
 
+STOPPED_AT_ONCE = """
+import os, signal, sys, threading
+from hydra_plugins.nero_plan import lanes
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+print(lanes.run_side_by_side({"gpu": sleeping, "cpu": sleeping}))
+"""
+
+
+def test_lanes_that_are_asked_to_stop_before_they_listen_have_not_failed() -> None:
+    begun = time.monotonic()
+    said = subprocess.run([sys.executable, "-c", STOPPED_AT_ONCE], capture_output=True, text=True, timeout=50)
+    assert said.stdout == "{'gpu': 0, 'cpu': 0}\n", said.stderr
+    assert time.monotonic() - begun < 40
+
+
 # the whole of it, on a machine that a sweep takes for one with a GPU
 
 

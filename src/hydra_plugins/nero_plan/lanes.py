@@ -97,8 +97,10 @@ def run_side_by_side(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """
     environment = {**os.environ, CHILD: str(os.getpid())}
     children: dict[str, subprocess.Popen[bytes]] = {}
+    asked = threading.Event()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        asked.set()
         for child in children.values():
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
@@ -108,12 +110,15 @@ def run_side_by_side(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
     before = {number: signal.signal(number, pass_on) for number in signals}
     try:
         for lane, words in commands.items():
-            children[lane] = subprocess.Popen(words, stdin=subprocess.PIPE, env=environment)
+            if not asked.is_set():
+                children[lane] = subprocess.Popen(words, stdin=subprocess.PIPE, env=environment)
         _wait(children)
-        return {lane: child.returncode for lane, child in children.items()}
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    # A lane that is asked to stop before it listens has not begun any run.
+    as_asked = -signal.SIGTERM if asked.is_set() else 0
+    return {lane: 0 if child.returncode == as_asked else child.returncode for lane, child in children.items()}
 
 
 def _wait(children: Mapping[str, "subprocess.Popen[bytes]"]) -> None:
