@@ -132,7 +132,6 @@ def _arithmetic(task: ConditionalGAN, judge: Judge, weights: Mapping[str, Tensor
     networks: dict[str, tuple[nn.Module, bool]] = {
         "float32, as torchmetrics has it": (plain_inception(weights), False),
         "TF32, as in runs": (FastInception(plain_inception(weights)), True),
-        "float16": (FastInception(plain_inception(weights), torch.float16), True),
     }
     for name, (network, tf32) in networks.items():
         own = Judge(network, judge.name, judge.label, {"val": judge.real["val"]}, task.device, tf32=tf32)

@@ -53,11 +53,6 @@ def has_gpu() -> bool:
     return torch.cuda.device_count() > 0
 
 
-def cores_here() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def jobs_at_a_time(cells: Iterable[Cell], cores: int) -> int:
     """Runs of these cells that so many CPU cores can carry side by side: at least one."""
     return max(1, cores // max(cell.cores for cell in cells))

@@ -29,6 +29,7 @@ from nero.plans.limits import moment_of
 from nero.plans.listing import describe_outcomes, describe_plan
 from nero.plans.plan import Experiment, PlannedRun, load_experiment, pending, survey
 from nero.plans.selection import NOTHING_TO_CHOOSE_FROM, ONLY, take_names
+from nero.runs.slots import cores
 from nero.runs.stopping import Limits, monotonic_at
 from nero.runs.store import Store, is_settled
 
@@ -86,11 +87,10 @@ class PlanSweeper(BasicSweeper):
             left[state.cell.bound_by] += len(state.pending) + state.to_follow
         if not left["cpu"]:
             return {}
-        cores = lanes.cores_here()
-        _say(lanes.describe(left["gpu"], left["cpu"], cpu_bound, cores))
+        _say(lanes.describe(left["gpu"], left["cpu"], cpu_bound, cores()))
         moment = moment_of(machine)
         words = [f"machine.deadline={_quoted(moment)}"] if moment is not None else []
-        jobs = lanes.jobs_at_a_time(cpu_bound, cores)
+        jobs = lanes.jobs_at_a_time(cpu_bound, cores())
         return {lane: lanes.command(lane, jobs, words) for lane in LANES if left[lane]}
 
     def _sweep_lanes(self, commands: dict[str, list[str]]) -> list[Outcome]:

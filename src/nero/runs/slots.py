@@ -15,6 +15,11 @@ def default_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"nero-gpus-{os.getuid()}"
 
 
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def slot(gpus: int, folder: Path) -> Iterator[int]:
     """The number of a GPU, from 0, that no other of `gpus` has fewer runs than.

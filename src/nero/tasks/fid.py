@@ -66,12 +66,9 @@ def plain_inception(weights: Mapping[str, Tensor]) -> nn.Module:
 class FastInception(nn.Module):
     """torch-fidelity's network with each layer one kernel on an NVIDIA GPU, and the same features but for rounding.
 
-    Batch norms become part of the convolutions before them, and images are resized by two products.
-
-    dtype:  of the convolutions on a GPU: float32, by TF32 products where torch allows them, or float16
-
-    To round the weights of the last three blocks to TF32 moves FIDs, near 100 by 0.05; to round all else hardly does.
-    So these are kept in two parts, whose products are added.
+    Batch norms become part of the convolutions before them, and images are resized by two products. Where torch allows
+    TF32, to round the weights of the last three blocks to that moves FIDs, near 100 by 0.05; to round all else hardly
+    does. So these are kept in two parts, whose products are added.
     """
 
     EXACT = ("Mixed_7a", "Mixed_7b", "Mixed_7c")
@@ -89,14 +86,13 @@ class FastInception(nn.Module):
         *(f"Mixed_{name}" for name in ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c")),
     )
 
-    def __init__(self, network: nn.Module, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
         layers = [(name, layer) for name, layer in network.named_modules() if {"conv", "bn"} <= set(layer._modules)]
         for name, layer in layers:
             parent, _, own = name.rpartition(".")
             fused = fuse_conv_bn_eval(layer.get_submodule("conv"), layer.get_submodule("bn"))
-            split = dtype == torch.float32 and name.startswith(self.EXACT)
-            setattr(network.get_submodule(parent), own, ConvolutionReLU(fused, dtype, split))
+            setattr(network.get_submodule(parent), own, ConvolutionReLU(fused, split=name.startswith(self.EXACT)))
         self.parts = nn.ModuleList(network.get_submodule(name) for name in self.PARTS)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which mypy does not know
 
@@ -105,7 +101,7 @@ class FastInception(nn.Module):
         x = (_enlarged(images) - 128) / 128
         for part in self.parts:
             x = part(x)
-        return x.float().mean(dim=(2, 3))
+        return x.mean(dim=(2, 3))
 
 
 SIDE = 299
@@ -130,16 +126,16 @@ def _resizing(size: int) -> Tensor:
 
 
 class ConvolutionReLU(nn.Module):
-    """A convolution with biases and a ReLU as one kernel of cuDNN; on a CPU as two, in float32.
+    """A convolution with biases and a ReLU as one kernel of cuDNN; on a CPU as two.
 
     split:  whether the weights are used to their last bit, as a sum of two that TF32 has
     """
 
     rest: Tensor | None
 
-    def __init__(self, layer: nn.Conv2d, dtype: torch.dtype, split: bool = False) -> None:
+    def __init__(self, layer: nn.Conv2d, split: bool = False) -> None:
         super().__init__()
-        self.layer, self.dtype = layer.requires_grad_(False), dtype
+        self.layer = layer.requires_grad_(False)
         self.padding = [int(side) for side in layer.padding]
         # Tensor cores are fed some channels at a time; the first layer, which has three, is left to torch.
         self.is_fusible = layer.in_channels % 8 == 0
@@ -147,14 +143,8 @@ class ConvolutionReLU(nn.Module):
         if split:
             layer.weight.data, self.rest = tf32_parts(layer.weight)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        super()._apply(fn, recurse)
-        self.layer.to(self.dtype if self.layer.weight.is_cuda else torch.float32)
-        return self
-
     def forward(self, x: Tensor) -> Tensor:
         layer = self.layer
-        x = x.to(layer.weight.dtype)
         rest = None if self.rest is None else conv2d(x, self.rest, None, layer.stride, self.padding)
         if not (x.is_cuda and self.is_fusible):
             return (layer(x) if rest is None else layer(x) + rest).relu_()

@@ -1,6 +1,5 @@
 """ImageNet classification by ResNet-50 (Figure 9), from folders of JPEG files, on any number of GPUs."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,6 +16,7 @@ from nero.data.image_loading import Decode, DeviceBatch, Faults, ImageStream, ce
 from nero.data.image_reading import IGNORED
 from nero.data.jpeg_folders import jpeg_folders
 from nero.models.parted_norm import PartedBatchNorm2d
+from nero.runs.slots import cores
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Streams, Task, check_whole
 
 EMBEDDED_TRAIN = 1_000
@@ -252,8 +252,7 @@ def _workers(context: Context) -> int:
         return context.machine.workers
     if context.data == "embedded":
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MOST_WORKERS, cores // context.ranks.local_size))
+    return max(1, min(MOST_WORKERS, cores() // context.ranks.local_size))
 
 
 def _decoder(context: Context, size: int, batch: int) -> Decode | None:
