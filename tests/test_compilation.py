@@ -200,8 +200,22 @@ def test_a_network_that_names_no_parts_is_left_as_it_is(counter: CompileCounter)
     assert not LargestShapeOnly(networks).applies
 
 
-def test_the_perceptron_is_compiled_unless_its_own_kernels_train_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_the_perceptron_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     network = mlp.MLP(3, 8, 2)
     assert network.compiled_parts() is None
     monkeypatch.setattr(mlp, "_has_kernels", lambda device: True)
     assert network.compiled_parts() is None, "they are a GPU's"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "whole"), [("high", False), ("highest", True)])
+def test_on_a_gpu_the_perceptron_is_compiled_unless_its_own_kernels_train_it(precision: str, whole: bool) -> None:
+    network = mlp.MLP(3, 8, 2).cuda()
+    if not mlp._has_kernels(next(network.parameters()).device):
+        pytest.skip("needs a GPU that has these kernels")
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(precision)
+        assert (network.compiled_parts() is None) is whole
+    finally:
+        torch.set_float32_matmul_precision(before)

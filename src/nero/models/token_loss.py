@@ -23,8 +23,8 @@ three times as long, so that on a GPU logits get columns to fill up the last pie
 
 PIECE = 512
 """Columns that the rows' gradient is summed over at once in float32 or TF32. cuBLAS sums over all of them, tens of
-thousands, on too few of a GPU's multiprocessors: in pieces it takes 0.63 of the time on an H200. In bf16 it needs no
-help."""
+thousands, on too few of a GPU's multiprocessors: in pieces it took 0.63 of the time on an H200 that
+was not idle otherwise. In bf16 it needs no help."""
 
 
 class TokenLoss(NamedTuple):

@@ -23,7 +23,7 @@ from nero.tasks.fid import NoInception, Reference, StandIn, Statistics, cached_s
 BATCH = {"cuda": 250, "cpu": 50}
 """Images that Inception sees at once, each enlarged to 299 x 299 pixels; by the kind of device."""
 
-ARITHMETIC = {"cuda": "cuda, TF32", "cpu": "cpu"}
+ARITHMETIC = {"cuda": "cuda, TF32 with the last weights whole", "cpu": "cpu"}
 """What kept statistics are told apart by, beside network and images."""
 
 
@@ -156,7 +156,7 @@ def judge(context: Context, images: ImageSet) -> tuple[Judge, tuple[str, ...]]:
 def convolutions(tf32: bool) -> Iterator[None]:
     """By TF32 products or not, whatever the arithmetic of the run, and chosen without a search.
 
-    A search takes seconds for the many layers of Inception, and finds nothing that is faster than the default.
+    A search takes seconds for the many layers of Inception, and in TF32 found nothing faster than the default.
     """
     cudnn = torch.backends.cudnn
     before = cudnn.allow_tf32, cudnn.benchmark
