@@ -68,7 +68,7 @@ def conditioned(norm: nn.Module, x: Tensor, condition: Tensor, training: bool) -
 
 def up(block: nn.Module, x: Tensor, condition: Tensor, training: bool) -> Tensor:
     large = F.interpolate(x, scale_factor=2, mode="nearest")
-    skip = large if isinstance(block.shortcut, nn.Identity) else convolved(block.shortcut, large)
+    skip = large if block.shortcut is None else convolved(block.shortcut, large)
     out = F.interpolate(conditioned(block.norm1, x, condition, training).relu(), scale_factor=2, mode="nearest")
     out = conditioned(block.norm2, convolved(block.conv1, out), condition, training)
     return convolved(block.conv2, out.relu()) + skip

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nero.models.resampling import convolve_and_average, enlarge_and_convolve
+from nero.models.resampling import convolve_and_average, enlarge_and_convolve, enlarged
 
 
 def plainly_enlarged(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -55,3 +55,15 @@ def test_kernels_are_made_in_the_weights_own_type_under_autocast() -> None:
         cast = enlarge_and_convolve(x, weight, None)
     assert cast.dtype == torch.bfloat16
     torch.testing.assert_close(cast.float(), exact, rtol=0.02, atol=0.05)
+
+
+@given(images=st.integers(1, 3), channels=st.integers(1, 5), height=st.integers(1, 4), width=st.integers(1, 4))
+def test_an_enlarged_image_is_torchs_in_values_and_gradients(
+    images: int, channels: int, height: int, width: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(images, channels, height, width, dtype=torch.float64, generator=generator).requires_grad_()
+    grad = torch.randn(images, channels, 2 * height, 2 * width, dtype=torch.float64, generator=generator)
+    ours, theirs = enlarged(x), F.interpolate(x, scale_factor=2, mode="nearest")
+    assert torch.equal(ours, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad(y, x, grad)[0] for y in (ours, theirs)))

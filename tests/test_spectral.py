@@ -9,7 +9,15 @@ from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 from torch.nn.utils.parametrizations import spectral_norm
 
-from nero.models.spectral import BIAS_STD, Convolution, Embedding, Linear, SpectralNorm
+from nero.models.spectral import (
+    BIAS_STD,
+    Convolution,
+    Embedding,
+    Linear,
+    SpectralLayers,
+    SpectralNorm,
+    _is_matrix,
+)
 
 Layer = Linear | Convolution | Embedding
 MAKERS: dict[str, tuple[Callable[[], Layer], Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -172,3 +180,125 @@ def test_a_compiler_sees_the_same_layer(kind: str) -> None:
             layer(inputs).square().sum().backward()
         torch.testing.assert_close(compiled.weight.grad, plain.weight.grad, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(compiled.spectral_norm.v, plain.spectral_norm.v, rtol=1e-12, atol=1e-12)
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    """Layers of several kinds and sizes, more rows and columns among them than a program takes."""
+    torch.manual_seed(seed)
+    layers = (Linear(7, 5), Convolution(8, 70, kernel=3), Convolution(70, 3, kernel=1), Embedding(130, 9), Linear(1, 1))
+    own = nn.Sequential(*layers)
+    convert_conv2d_weight_memory_format(own, torch.channels_last)
+    with torch.no_grad():
+        for parameter in own.parameters():
+            parameter.normal_()
+    return own
+
+
+def passed(own: nn.Sequential, weights: list[Tensor | None] | None) -> list[Tensor]:
+    return [layer.divided(weights) for layer in own]
+
+
+@pytest.fixture
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU too, by Triton's interpreter."""
+    monkeypatch.setattr(SpectralLayers, "_fit", lambda layers: layers.layers[0].training)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_layers_iterated_at_once_are_those_iterated_one_by_one(by_kernels: None, passes: int) -> None:
+    one_by_one, at_once = network(), network()
+    group = SpectralLayers(at_once)
+    group.has_kernels = True
+    for _ in range(2):
+        expected = [passed(one_by_one, None) for _ in range(passes)]
+        found = [passed(at_once, weights) for weights in group.divided(passes)]
+        for own, weights in ((one_by_one, expected), (at_once, found)):
+            own.zero_grad()
+            sum((weight * weight.detach().cos()).sum() for each in weights for weight in each).backward()
+        for layer, other, *weights in zip(one_by_one, at_once, *expected, *found, strict=True):
+            for plain, own in zip(weights[:passes], weights[passes:], strict=True):
+                torch.testing.assert_close(own, plain, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(other.weight.grad, layer.weight.grad, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(other.spectral_norm.u, layer.spectral_norm.u, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(other.spectral_norm.v, layer.spectral_norm.v, rtol=1e-5, atol=1e-6)
+        with torch.no_grad():  # the same step, so that nothing but the last iteration differs
+            for layer, other in zip(one_by_one, at_once, strict=True):
+                layer.weight -= 0.1 * layer.weight.grad
+                other.load_state_dict(layer.state_dict())
+
+
+def test_a_matrix_of_zeros_is_iterated_to_zero_and_not_to_nan(by_kernels: None) -> None:
+    own = network()
+    nn.init.zeros_(own[1].weight)
+    group = SpectralLayers(own)
+    group.has_kernels = True
+    group.divided()
+    assert float(own[1].spectral_norm.u.abs().sum()) == float(own[1].spectral_norm.v.abs().sum()) == 0.0
+    assert float(own[0].spectral_norm.u.norm()) == pytest.approx(1)
+
+
+def test_layers_are_left_to_themselves_without_kernels_and_in_evaluation(by_kernels: None) -> None:
+    own = network()
+    group = SpectralLayers(own)
+    group.has_kernels = False
+    assert group.divided(2) == [None, None]
+    group.has_kernels = True
+    own.eval()
+    assert group.divided() == [None]
+
+
+def test_kernels_take_no_weights_that_they_would_misread() -> None:
+    own = network()
+    group = SpectralLayers(own)
+    assert not group._fit(), "on a CPU"
+    assert _is_matrix(own[1].weight)
+    assert not _is_matrix(own[1].weight.contiguous())
+    assert not _is_matrix(own[0].weight.T)
+
+
+def test_a_compiler_sees_layers_that_are_iterated_at_once(by_kernels: None) -> None:
+    class Together(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Linear(7, 5), Linear(5, 6)
+            self.spectral = SpectralLayers(self)
+            self.spectral.has_kernels = True
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs = [self.second(self.first(x, weights), weights) for weights in self.spectral.divided(2)]
+            return torch.cat(outputs)
+
+    torch.manual_seed(0)
+    plain = Together()
+    compiled = copy.deepcopy(plain)
+    compiled.compile(backend="aot_eager", dynamic=False, fullgraph=True)
+    inputs = torch.randn(3, 7)
+    for _ in range(2):
+        for own in (plain, compiled):
+            own.zero_grad()
+            own(inputs).square().sum().backward()
+        torch.testing.assert_close(compiled.first.weight.grad, plain.first.weight.grad)
+        torch.testing.assert_close(compiled.second.spectral_norm.v, plain.second.spectral_norm.v)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_layers_are_iterated_at_once_in_a_graph() -> None:
+    own = network().to("cuda")
+    convert_conv2d_weight_memory_format(own, torch.channels_last)
+    alone = copy.deepcopy(own)
+    group = SpectralLayers(own)
+    assert group.has_kernels
+    assert group._fit()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        group.divided()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        [weights] = group.divided()
+    graph.replay()
+    for _ in range(2):
+        expected = passed(alone, None)
+    for layer, other, weight, plain in zip(own, alone, weights or [], expected, strict=True):
+        torch.testing.assert_close(weight, plain, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(layer.spectral_norm.v, other.spectral_norm.v, rtol=1e-5, atol=1e-6)

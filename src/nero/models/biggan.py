@@ -9,7 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.spectral import AveragingConvolution, Convolution, Embedding, EnlargingConvolution, Linear
+from nero.models.resampling import enlarged
+from nero.models.spectral import (
+    AveragingConvolution,
+    Convolution,
+    Embedding,
+    EnlargingConvolution,
+    Linear,
+    SpectralLayers,
+    Weights,
+)
 
 CHUNKS, CHUNK = 4, 20
 """z is split in chunks: one for the first layer, one for each block's conditional batch norms."""
@@ -47,17 +56,19 @@ class Generator(nn.Module):
         self.last = Convolution(width, 3, kernel=3)
         if norm_bias_std:
             nn.init.normal_(self.norm.bias, std=norm_bias_std)
+        self.spectral = SpectralLayers(self)
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
+        [weights] = self.spectral.divided()
         first, *chunks = z.split(CHUNK, dim=1)
-        embedded = self.embedding(one_hot(labels, self.rows, z.dtype))
+        embedded = self.embedding(one_hot(labels, self.rows, z.dtype), weights)
         condition1, condition2, condition3 = (torch.cat([embedded, chunk.to(embedded.dtype)], 1) for chunk in chunks)
-        x = self.first(first).unflatten(1, (self.first_channels, FIRST_SIDE, FIRST_SIDE))
+        x = self.first(first, weights).unflatten(1, (self.first_channels, FIRST_SIDE, FIRST_SIDE))
         x = x.contiguous(memory_format=torch.channels_last)
-        x = self.block1(x, condition1)
-        x = self.attention(self.block2(x, condition2))
-        x = self.block3(x, condition3)
-        return torch.tanh(self.last(F.relu(self.norm(x))))
+        x = self.block1(x, condition1, weights)
+        x = self.attention(self.block2(x, condition2, weights), weights)
+        x = self.block3(x, condition3, weights)
+        return torch.tanh(self.last(F.relu(self.norm(x)), weights))
 
 
 class UpBlock(nn.Module):
@@ -69,13 +80,13 @@ class UpBlock(nn.Module):
         self.conv1 = EnlargingConvolution(channels, filters)
         self.norm2 = ConditionalBatchNorm(filters)
         self.conv2 = Convolution(filters, filters, kernel=3)
-        self.shortcut = Convolution(channels, filters, kernel=1) if channels != filters else nn.Identity()
+        self.shortcut = Convolution(channels, filters, kernel=1) if channels != filters else None
 
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+    def forward(self, x: Tensor, condition: Tensor, weights: Weights) -> Tensor:
         # A 1 x 1 convolution of the enlarged image is the enlarged image of its convolution, at a quarter of the work.
-        shortcut = F.interpolate(self.shortcut(x), scale_factor=2, mode="nearest")
-        out = self.conv1(F.relu(self.norm1(x, condition)))
-        return self.conv2(F.relu(self.norm2(out, condition))) + shortcut
+        shortcut = enlarged(x if self.shortcut is None else self.shortcut(x, weights))
+        out = self.conv1(F.relu(self.norm1(x, condition, weights)), weights)
+        return self.conv2(F.relu(self.norm2(out, condition, weights)), weights) + shortcut
 
 
 class ConditionalBatchNorm(nn.Module):
@@ -87,8 +98,8 @@ class ConditionalBatchNorm(nn.Module):
         self.gain = Linear(EMBEDDING + CHUNK, channels)
         self.bias = Linear(EMBEDDING + CHUNK, channels)
 
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        gain, bias = (layer(condition)[:, :, None, None] for layer in (self.gain, self.bias))
+    def forward(self, x: Tensor, condition: Tensor, weights: Weights) -> Tensor:
+        gain, bias = (layer(condition, weights)[:, :, None, None] for layer in (self.gain, self.bias))
         return self.norm(x) * (1 + gain) + bias
 
 
@@ -104,12 +115,12 @@ class SelfAttention(nn.Module):
         self.value = Convolution(channels, channels // 2, kernel=1)
         self.output = Convolution(channels // 2, channels, kernel=1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        query = self.query(x).flatten(2)
-        key, value = (F.max_pool2d(layer(x), 2).flatten(2) for layer in (self.key, self.value))
+    def forward(self, x: Tensor, weights: Weights) -> Tensor:
+        query = self.query(x, weights).flatten(2)
+        key, value = (F.max_pool2d(layer(x, weights), 2).flatten(2) for layer in (self.key, self.value))
         attention = (query.transpose(1, 2) @ key).softmax(dim=-1)  # [N, pixels, pixels / 4]
         seen = value @ attention.transpose(1, 2).to(value.dtype)
-        return x + self.output(seen.unflatten(2, x.shape[2:]))
+        return x + self.output(seen.unflatten(2, x.shape[2:]), weights)
 
 
 class Discriminator(nn.Module):
@@ -129,21 +140,23 @@ class Discriminator(nn.Module):
         self.block4 = SameBlock(4 * width)
         self.score = Linear(4 * width, 1)
         self.classes = Embedding(rows, 4 * width)
+        self.spectral = SpectralLayers(self)
 
     def forward(self, images: Tensor, labels: Tensor, passes: int = 1) -> Tensor:
         """passes: how many equal parts of the batch go through one after the other, each with a power iteration."""
         # In here, so that a compiler sees all passes at once: a later one changes the singular vectors in place, before
         # the backward pass of an earlier one has used them.
-        parts = zip(images.chunk(passes), labels.chunk(passes), strict=True)
+        parts = zip(images.chunk(passes), labels.chunk(passes), self.spectral.divided(passes), strict=True)
         return torch.cat([self._scores(*part) for part in parts])
 
-    def _scores(self, images: Tensor, labels: Tensor) -> Tensor:
-        x = self.attention(self.block2(self.block1(images)))
-        x = F.relu(self.block4(self.block3(x))).mean(dim=(2, 3), dtype=self.score.weight.dtype)
+    def _scores(self, images: Tensor, labels: Tensor, weights: Weights) -> Tensor:
+        x = self.attention(self.block2(self.block1(images, weights), weights), weights)
+        x = self.block4(self.block3(x, weights), weights)
+        x = F.relu(x).mean(dim=(2, 3), dtype=self.score.weight.dtype)
         # The eight bits of bf16 would be few for scores, which are told apart by their differences.
         with torch.autocast(x.device.type, enabled=False):
-            projection = (x * self.classes(one_hot(labels, self.rows, x.dtype))).sum(dim=1)
-            return OUTPUT_SCALE * (self.score(x).squeeze(1) + projection)
+            projection = (x * self.classes(one_hot(labels, self.rows, x.dtype), weights)).sum(dim=1)
+            return OUTPUT_SCALE * (self.score(x, weights).squeeze(1) + projection)
 
 
 class DownBlock(nn.Module):
@@ -159,10 +172,10 @@ class DownBlock(nn.Module):
         self.conv2 = AveragingConvolution(filters, filters)
         self.shortcut = Convolution(channels, filters, kernel=1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.conv2(F.relu(self.conv1(x if self.first else F.relu(x))))
+    def forward(self, x: Tensor, weights: Weights) -> Tensor:
+        out = self.conv2(F.relu(self.conv1(x if self.first else F.relu(x), weights)), weights)
         # The average of a 1 x 1 convolution is the convolution of the average, at a quarter of the work.
-        return out + self.shortcut(F.avg_pool2d(x, 2))
+        return out + self.shortcut(F.avg_pool2d(x, 2), weights)
 
 
 class SameBlock(nn.Module):
@@ -173,8 +186,8 @@ class SameBlock(nn.Module):
         self.conv1 = Convolution(channels, channels, kernel=3)
         self.conv2 = Convolution(channels, channels, kernel=3)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv2(F.relu(self.conv1(F.relu(x))))
+    def forward(self, x: Tensor, weights: Weights) -> Tensor:
+        return x + self.conv2(F.relu(self.conv1(F.relu(x), weights)), weights)
 
 
 def one_hot(labels: Tensor, rows: int, dtype: torch.dtype) -> Tensor:

@@ -4,15 +4,18 @@ Not by torch.nn.utils.parametrizations.spectral_norm, though these layers comput
 the other), for two reasons. Under bf16 autocast torch's power iteration runs in bf16, whose eight bits are few for a
 number that every output is divided by; here it is float32 whatever is around it. And torch's works on a copy of a
 convolution whose channels lie last, where products and sums on the weight as it lies in memory let a compiler make a
-few kernels of it, which counts with 44 weights and two forward passes of each network a step.
+few kernels of it, which counts with 44 weights and two forward passes of each network a step. On a GPU a network has
+the power iterations of all its layers done at once (`SpectralLayers`).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nero.models.compiled_kernels import are_compiled
 from nero.models.initialisation import orthogonal_
 from nero.models.resampling import convolve_and_average, enlarge_and_convolve
 
@@ -95,7 +98,82 @@ def _matrix(weight: Tensor) -> Tensor:
     return (weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight).flatten(1)
 
 
-class Linear(nn.Linear):
+Weights = Sequence[Tensor] | None
+"""Of a network's layers, by their place among them, as `SpectralLayers` divides them; None: each does so by itself."""
+
+
+class SpectralLayer(nn.Module):
+    """A layer with spectral norm.
+
+    place:  among the layers of its network
+    """
+
+    weight: Tensor
+    spectral_norm: SpectralNorm
+    place = -1
+
+    def divided(self, weights: Weights) -> Tensor:
+        """The weight divided by its singular value."""
+        return self.spectral_norm(self.weight) if weights is None else weights[self.place]
+
+
+class SpectralLayers:
+    """All layers with spectral norm of a network: where there are kernels for it, they are iterated at once."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.layers = [module for module in network.modules() if isinstance(module, SpectralLayer)]
+        for place, layer in enumerate(self.layers):
+            layer.place = place
+        self.has_kernels = are_compiled("nero.models.spectral_kernels")
+
+    def divided(self, passes: int = 1) -> list[Weights]:
+        """The divided weights for each of so many forward passes, each with a power iteration in training."""
+        if not (self.has_kernels and self._fit()):
+            return [None] * passes
+        norms = [layer.spectral_norm for layer in self.layers]
+        rows, columns = [len(norm.u) for norm in norms], [len(norm.v) for norm in norms]
+        weights = [layer.weight.detach() for layer in self.layers]
+        v = torch.cat([norm.v for norm in norms])
+        found: list[Weights] = []
+        for _ in range(passes):
+            u, v, sigmas = iterate_all(weights, v)
+            parts = zip(self.layers, u.split(rows), v.split(columns), sigmas.unbind(), strict=True)
+            found.append([_Divided.apply(layer.weight, *part) for layer, *part in parts])
+        with torch.no_grad():
+            torch._foreach_copy_([norm.u for norm in norms], u.split(rows))
+            torch._foreach_copy_([norm.v for norm in norms], v.split(columns))
+        return found
+
+    def _fit(self) -> bool:
+        """Whether kernels can take the weights: in training, on a GPU, as matrices that need no copy."""
+        return all(
+            layer.training and layer.weight.is_cuda and layer.weight.dtype == torch.float32 and _is_matrix(layer.weight)
+            for layer in self.layers
+        )
+
+
+@torch.library.custom_op("nero::iterate_all", mutates_args=())
+def iterate_all(weights: list[Tensor], v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A power iteration of each weight, from their v one after the other: their u, their v and their singular values.
+
+    An operation of its own, of which a compiler sees no more than that.
+    """
+    from nero.models.spectral_kernels import iterate
+
+    return iterate(weights, v, EPS)
+
+
+@iterate_all.register_fake
+def _(weights: list[Tensor], v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return v.new_empty(sum(len(weight) for weight in weights)), torch.empty_like(v), v.new_empty(len(weights))
+
+
+def _is_matrix(weight: Tensor) -> bool:
+    """Whether `_matrix` is no copy."""
+    return weight.is_contiguous(memory_format=torch.channels_last if weight.ndim == 4 else torch.contiguous_format)
+
+
+class Linear(nn.Linear, SpectralLayer):
     """A linear layer with spectral norm; orthogonal weights, biases from a narrow normal distribution."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -105,11 +183,11 @@ class Linear(nn.Linear):
     def reset_parameters(self) -> None:
         _draw_(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.spectral_norm(self.weight), self.bias)
+    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
+        return F.linear(x, self.divided(weights), self.bias)
 
 
-class Convolution(nn.Conv2d):
+class Convolution(nn.Conv2d, SpectralLayer):
     """A convolution with spectral norm that keeps the image's size, likewise."""
 
     def __init__(self, channels: int, filters: int, kernel: int) -> None:
@@ -119,8 +197,8 @@ class Convolution(nn.Conv2d):
     def reset_parameters(self) -> None:
         _draw_(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.spectral_norm(self.weight), self.bias, padding=self.padding)
+    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
+        return F.conv2d(x, self.divided(weights), self.bias, padding=self.padding)
 
 
 class EnlargingConvolution(Convolution):
@@ -129,8 +207,8 @@ class EnlargingConvolution(Convolution):
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__(channels, filters, kernel=3)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return enlarge_and_convolve(x, self.spectral_norm(self.weight), self.bias)
+    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
+        return enlarge_and_convolve(x, self.divided(weights), self.bias)
 
 
 class AveragingConvolution(Convolution):
@@ -139,11 +217,11 @@ class AveragingConvolution(Convolution):
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__(channels, filters, kernel=3)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return convolve_and_average(x, self.spectral_norm(self.weight), self.bias)
+    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
+        return convolve_and_average(x, self.divided(weights), self.bias)
 
 
-class Embedding(nn.Embedding):
+class Embedding(nn.Embedding, SpectralLayer):
     """A table with spectral norm and orthogonal rows. Takes one-hot rows [N, rows], gives [N, width].
 
     A product instead of a look-up: on a GPU the gradient of a look-up adds up in no fixed order.
@@ -156,8 +234,8 @@ class Embedding(nn.Embedding):
     def reset_parameters(self) -> None:
         orthogonal_(self.weight)
 
-    def forward(self, one_hot: Tensor) -> Tensor:
-        return one_hot @ self.spectral_norm(self.weight)
+    def forward(self, one_hot: Tensor, weights: Weights = None) -> Tensor:
+        return one_hot @ self.divided(weights)
 
 
 def _draw_(layer: nn.Linear | nn.Conv2d) -> None:
