@@ -296,3 +296,12 @@ def test_the_files_of_these_tests_are_what_they_are_called() -> None:
         with Image.open(io.BytesIO(data)) as image:
             assert image.format == kind.split(",")[0]
     assert garbage() == garbage()
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_a_window_keeps_its_colours_as_they_lay(side_by_side: bool) -> None:
+    planes = torch.randint(256, (3, 40, 50), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = planes.permute(1, 2, 0).contiguous().permute(2, 0, 1) if side_by_side else planes
+    shown = show_window(pixels, (3, 5, 30, 40), 16)
+    assert torch.equal(shown, v2.functional.resized_crop(planes, 3, 5, 30, 40, [16, 16], antialias=True))
+    assert (shown.stride(0) == 1) == side_by_side

@@ -688,3 +688,15 @@ def test_on_a_gpu_what_goes_wrong_in_the_thread_is_raised_where_batches_are_take
     next(batches)
     with pytest.raises(OSError, match="the disk is gone"):
         next(batches)
+
+
+def test_a_worker_decodes_into_memory_that_it_hands_over(images: ListedImages, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Varied(images, SIZE)
+    wanted = [(0, 1), (1, 2)]
+    here = reader.__getitems__(wanted)
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: object())
+    there = reader.__getitems__(wanted)
+    assert not here.pixels.is_shared()
+    assert there.pixels.is_shared()
+    assert torch.equal(here.pixels, there.pixels)
+    assert there.pixels.is_contiguous(memory_format=torch.channels_last)

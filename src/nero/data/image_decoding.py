@@ -93,8 +93,11 @@ def random_window(size: int) -> Window:
 
 
 def show_window(pixels: Tensor, window: tuple[int, int, int, int], size: int) -> Tensor:
-    """A part of an image as uint8 [3, size, size]."""
-    return _resize(v2.functional.crop(pixels, *window), [size, size])
+    """A part of an image as uint8 [3, size, size], the bytes of a pixel side by side where they were so before."""
+    part = v2.functional.crop(pixels, *window)
+    if part.stride(0) == 1:  # of a part whose rows lie apart, torch would give one with the colours apart
+        part = part.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    return _resize(part, [size, size])
 
 
 def show_centre(pixels: Tensor, resize: int, size: int) -> Tensor:

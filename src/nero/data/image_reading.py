@@ -131,7 +131,8 @@ class _Batch:
     def __init__(self, size: int, decoded: int) -> None:
         self.decoded = decoded
         self.blank = torch.tensor(FILL, dtype=torch.uint8).reshape(3, 1, 1).expand(3, size, size)
-        self.pixels: list[Tensor] = []
+        # The three bytes of a pixel side by side, as the decoder has them and convolutions want them.
+        self.pixels = _shared_bytes(decoded * self.blank.numel()).reshape(-1, size, size, 3).permute(0, 3, 1, 2)
         self.files: list[Tensor] = []
         self.sides: list[tuple[int, int]] = []
         self.windows: list[tuple[int, int, int, int]] = []
@@ -146,7 +147,7 @@ class _Batch:
         return len(self.labels) < self.decoded
 
     def add_pixels(self, pixels: Tensor) -> None:
-        self.pixels.append(pixels)
+        self.pixels[len(self.labels)] = pixels
 
     def add_file(self, data: Tensor, window: tuple[int, int, int, int]) -> None:
         """A file's bytes, or its pixels where it is none that the device takes."""
@@ -175,10 +176,8 @@ class _Batch:
 
     def made(self) -> ReadImages:
         none = torch.empty(0, dtype=torch.uint8)
-        pixels = torch.stack(self.pixels) if self.pixels else none.reshape(0, *self.blank.shape)
         return ReadImages(
-            # The three bytes of a pixel side by side, as the decoder has them and convolutions want them.
-            pixels.contiguous(memory_format=torch.channels_last),
+            self.pixels,
             torch.cat(self.files) if self.files else none,
             torch.tensor([len(file) for file in self.files], dtype=torch.int64).cumsum(0),
             torch.tensor(self.sides, dtype=torch.int64).reshape(-1, 2),
@@ -188,6 +187,13 @@ class _Batch:
             torch.tensor(self.numbers),
             self.faults,
         )
+
+
+def _shared_bytes(count: int) -> Tensor:
+    """Memory that a worker hands over as it is, where torch would copy any other; elsewhere the usual kind."""
+    if torch.utils.data.get_worker_info() is None:
+        return torch.empty(count, dtype=torch.uint8)
+    return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(count))
 
 
 def files_of(batch: ReadImages) -> list[Tensor]:
