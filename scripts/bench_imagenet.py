@@ -5,18 +5,16 @@
     python scripts/bench_imagenet.py machine=gpu precision=bf16 --out results/tables/bench_imagenet.md
 
 Words with `=` are settings, as scripts/train.py takes them; those in quotes after --variant are tried one after the
-other, with each optimiser of --optim, and so are those after --decode for the input: values of machine.decode, where
-both@0.5 has the GPU decode half of each batch (machine.decode_share). "step" takes the step of a run, as the engine
-takes it, on batches that lie on the device. "input" is the whole of a run's training: --images JPEG files of ImageNet's
-size (mostly 500 x 375 pixels, some 90 kB) are made in a temporary folder, and read, decoded, cropped and trained on in
---epochs epochs, after some that are not timed: until steps are captured, and what the workers had read ahead by then is
-used up. The share of waiting is that of the time in which the device had nothing to do because the next batch was not
-there. Files that were just written come from the system's memory: a disk may be slower.
+other, with each optimiser of --optim, and so are those after --decode for the input. "step" takes the step of a run, as
+the engine takes it, on batches that lie on the device. "input" is the whole of a run's training: --images JPEG files of
+ImageNet's size (mostly 500 x 375 pixels, some 90 kB) are made in a temporary folder, and read, decoded, cropped and
+trained on in --epochs epochs, after some that are not timed: until steps are captured, and what the workers had read
+ahead by then is used up. The share of waiting is that of the time in which the device had nothing to do because the
+next batch was not there. Files that were just written come from the system's memory: a disk may be slower.
 """
 
 import argparse
 import itertools
-import math
 import statistics
 import sys
 import tempfile
@@ -44,7 +42,6 @@ from nero.train import build_loop, build_task, choose_capture, choose_device, de
 HEAD = ["what", "optimiser", "settings", "images/s", "range", "waiting", "workers"]
 CLASSES = 1000
 JOBS = 32
-WAYS = ("auto", "cpu", "gpu", "both", "dali")
 READ_AHEAD = 2  # batches of each worker: torch's default
 Measured = tuple[list[float], str, str]
 """Images per second, several times over; the share of waiting and the number of workers, or nothing."""
@@ -56,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--optim", nargs="+", default=["sgd", "nero"])
     parser.add_argument("--variant", nargs="+", default=[""], metavar="WORDS", help="settings to compare, in quotes")
-    ways = ["cpu", "gpu", "both"] if torch.cuda.is_available() else ["cpu"]
+    ways = ["cpu", "gpu"] if torch.cuda.is_available() else ["cpu"]
     parser.add_argument("--decode", nargs="*", default=ways, help="ways to decode; none leaves the input out")
     parser.add_argument("--steps", type=int, default=20, help="timed at once, five times (default: 20)")
     parser.add_argument("--images", type=int, default=8000, help="JPEG files to make (default: 8000)")
@@ -68,10 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.steps < 1 or options.epochs < 1:
         parser.error("--steps and --epochs must be at least 1")
     try:
-        options.decode = [_decode_words(way) for way in options.decode]
-    except ValueError as error:
-        parser.error(f"--decode: {error}")
-    try:
         lines = []
         for line in _table(options, words):
             print(line, flush=True)
@@ -82,22 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, MissingData) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-
-
-def _decode_words(way: str) -> list[str]:
-    """Settings of a way to decode; ValueError in one line for what is none."""
-    name, at, share = way.partition("@")
-    if name not in WAYS or (at and name != "both"):
-        raise ValueError(f"must be one of {', '.join(WAYS)}, or both@ and a share, not {way!r}")
-    if not at:
-        return [f"machine.decode={name}"]
-    try:
-        number = float(share)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= 1:
-        raise ValueError(f"the share in {way!r} must be a number from 0 to 1")
-    return [f"machine.decode={name}", f"machine.decode_share={number}"]
 
 
 def _table(options: argparse.Namespace, words: list[str]) -> Iterator[str]:
@@ -124,7 +101,7 @@ def _table(options: argparse.Namespace, words: list[str]) -> Iterator[str]:
             yield _row("step", optim, settings, partial(_step_rates, config, options.steps))
             if optim == options.optim[0] and variant == options.variant[0]:
                 for decode in options.decode:
-                    own = [*variant.split(), *decode]
+                    own = [*variant.split(), f"machine.decode={decode}"]
                     config = compose([*shared, f"optim={optim}", *own])
                     yield _row("input", optim, [*words, *own], partial(_input_rates, config, options.epochs))
 

@@ -8,22 +8,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
-from image_files import DAMAGED, class_folders, encoded, garbage, picture
-from nero.data import image_loading, image_reading, ragged_crops
-from nero.data.gpu_decoding import decode_and_crop
+from image_files import class_folders, encoded, garbage, picture
+from nero.data import image_loading, image_reading
 from nero.data.image_decoding import FILL, decode, read, show_window
 from nero.data.image_folders import ListedImages, list_images
 from nero.data.image_loading import FEW, DeviceBatch, Faults, ImageStream, Stage, Waiting, centred_batches, staged
@@ -95,11 +91,11 @@ def test_a_variation_is_the_same_whatever_else_is_in_the_batch(images: ListedIma
     assert whole.faults == []
 
 
-@pytest.mark.parametrize("device_share", [0, 0.5, 1])
-def test_the_runs_own_generator_is_left_as_it_was(images: ListedImages, device_share: float) -> None:
+@pytest.mark.parametrize("on_device", [False, True])
+def test_the_runs_own_generator_is_left_as_it_was(images: ListedImages, on_device: bool) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    Varied(images, SIZE, device_share).__getitems__([(0, 1), (1, 2)])
+    Varied(images, SIZE, on_device).__getitems__([(0, 1), (1, 2)])
     Centred(images, SIZE, SIZE + 2).__getitems__([(0, 0)])
     assert torch.equal(torch.get_rng_state(), before)
     stream = make_stream(images)
@@ -124,7 +120,7 @@ def test_what_the_device_is_to_decode_comes_as_files_with_the_windows_that_the_c
     mixed: ListedImages,
 ) -> None:
     wanted: list[Wanted] = [(2, 5), (0, 6), (3, 7), (1, 8), (0, 9)]
-    ours, theirs = (Varied(mixed, SIZE, device_share).__getitems__(wanted) for device_share in (1, 0))
+    ours, theirs = (Varied(mixed, SIZE, on_device).__getitems__(wanted) for on_device in (True, False))
     for name in ("flips", "labels", "numbers"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name))
     assert ours.faults == theirs.faults == [(2, "no image")]
@@ -238,107 +234,6 @@ def test_files_go_to_the_device_and_come_back_as_the_same_batches(mixed: ListedI
     assert torch.equal(ours[1:], pixels[1:])
     assert torch.equal(ours[0], BLANK)
     assert sorted(said) == ["skipped: train/class/0.jpg: not by me", "skipped: train/class/3.jpg: no image"]
-
-
-@pytest.fixture(scope="module")
-def torn(tmp_path_factory: pytest.TempPathFactory) -> ListedImages:
-    """Six images, of which number 1 is seen to be damaged by its header, and number 4 only when it is decoded."""
-    images = class_folders(tmp_path_factory.mktemp("torn") / "train", 2, 3, damaged=(1,))
-    images.path(4).write_bytes(DAMAGED["truncated"][0])
-    return images
-
-
-def darker(files: list[Tensor], windows: Tensor) -> tuple[Tensor, dict[int, str]]:
-    """Decodes so that it can be seen who did."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ragged_crops, "_has_kernels", lambda device: False)  # Triton's interpreter takes its time
-        pixels, failed = decode_and_crop(files, windows, SIZE, CPU)
-    return pixels // 2, failed
-
-
-@given(
-    st.floats(0, 1),
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**62 - 1)), min_size=1, max_size=FEW),
-)
-@example(0, [(number, 7) for number in range(6)])
-@example(1, [(number, 7) for number in range(6)])
-@example(0.08, [(number, 7) for number in range(6)])  # rounds to none
-@example(0.92, [(number, 7) for number in range(6)])  # rounds to all
-@example(0.4, [(1, 7), (4, 8), (0, 9), (4, 10), (1, 11)])  # damaged ones in either part
-@example(0.5, [(1, 7), (4, 8)])
-@settings(deadline=None, max_examples=60)
-def test_the_first_of_a_batch_are_as_workers_decode_them_and_the_last_as_the_device_does(
-    torn: ListedImages, share: float, wanted: list[Wanted]
-) -> None:
-    def brought(device_share: float) -> tuple[int, Tensor, Tensor, list[str]]:
-        said: list[str] = []
-        read = Varied(torn, SIZE, device_share).__getitems__(wanted)
-        assert len(read.pixels) + len(read.ends) == len(read.labels) == len(wanted)
-        pixels, labels = Stage(CPU, Faults(torn, said.append), darker)(read)
-        assert pixels.dtype == torch.uint8
-        assert pixels.is_contiguous(memory_format=torch.channels_last)
-        return len(read.pixels), pixels, labels, sorted(line.rsplit(":", 1)[0] for line in said)
-
-    (ready, pixels, labels, said), (_, by_worker, *of_worker), (_, by_device, *of_device) = map(brought, (share, 0, 1))
-    assert abs(len(wanted) - ready - share * len(wanted)) <= 0.5
-    assert torch.equal(pixels[:ready], by_worker[:ready])
-    assert torch.equal(pixels[ready:], by_device[ready:])
-    numbers = [number for number, _ in wanted]
-    assert labels.tolist() == [IGNORED if number in (1, 4) else number // 3 for number in numbers]
-    assert said == [f"skipped: train/{torn.name(number)}" for number in (1, 4) if number in numbers]
-    for others, names in (of_worker, of_device):
-        assert torch.equal(others, labels)
-        assert names == said
-    for place, number in enumerate(numbers):
-        assert torch.equal(pixels[place], BLANK) or number != 4
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_shares_its_batches_between_workers_and_device(images: ListedImages, workers: int) -> None:
-    theirs = list(make_stream(images).batches(0))
-    stream = make_stream(images, workers, decode=darker, share=0.4)
-    for (pixels, labels), (plain, expected) in zip(stream.batches(0), theirs, strict=True):
-        assert torch.equal(labels, expected)
-        assert torch.equal(pixels[:3], plain[:3])
-        assert torch.equal(pixels[3:], plain[3:] // 2)
-        assert pixels.is_contiguous(memory_format=torch.channels_last)
-    stream.close()
-    for (pixels, _), (plain, _) in zip(make_stream(images, share=0.4).batches(0), theirs, strict=True):
-        assert torch.equal(pixels, plain), "workers decode all where the device cannot"
-
-
-class Queue:
-    """Stands in for a stream of a GPU."""
-
-    def __init__(self, name: str, events: list[str]) -> None:
-        self.name, self.events = name, events
-
-    def wait_stream(self, other: "Queue") -> None:
-        self.events.append(f"{self.name} waits for {other.name}")
-
-    def __enter__(self) -> None:
-        self.events.append(f"on {self.name}")
-
-    def __exit__(self, *error: object) -> None:
-        self.events.append(f"off {self.name}")
-
-
-def test_on_a_gpu_pixels_are_copied_on_a_stream_of_their_own_while_the_rest_is_decoded(
-    images: ListedImages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Decoding waits for the current stream before it begins."""
-    events: list[str] = []
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Queue("current", events))
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-
-    def noted(files: list[Tensor], windows: Tensor) -> tuple[Tensor, dict[int, str]]:
-        events.append("decode")
-        return darker(files, windows)
-
-    stage = Stage(CPU, Faults(images), noted)
-    stage.copies = Queue("copies", events)  # type: ignore[assignment]
-    stage(Varied(images, SIZE, 0.5).__getitems__([(0, 1), (1, 2)]))
-    assert events == ["copies waits for current", "on copies", "off copies", "decode", "current waits for copies"]
 
 
 @pytest.mark.parametrize("flips", [[True, False, True], [False] * 3])
@@ -650,30 +545,6 @@ def test_on_a_gpu_a_thread_brings_the_same_batches(images: ListedImages, workers
     stream.close()
     next(stream.batches(1, start=2))
     stream.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("workers", [0, 2])
-def test_on_a_gpu_batches_are_decoded_by_both(torn: ListedImages, workers: int) -> None:
-    device = torch.device("cuda")
-    decode = partial(decode_and_crop, size=SIZE, device=device)
-
-    def in_order(epoch: int) -> tuple[Tensor, Tensor]:
-        return torch.arange(6), torch.arange(6) + 6 * epoch
-
-    def batches(share: float) -> list[DeviceBatch]:
-        stream = ImageStream(torn, SIZE, in_order, 6, range(6), 1, 9, device, workers, decode, share)
-        stream.stage.faults.say = lambda line: None
-        brought = [batch for epoch in range(9) for batch in stream.batches(epoch)]
-        assert all(pixels.is_contiguous(memory_format=torch.channels_last) for pixels, _ in brought)
-        return [(pixels.cpu(), labels.cpu()) for pixels, labels in brought]
-
-    for ours, by_worker, by_device in zip(batches(0.5), batches(0), batches(1), strict=True):
-        # nvJPEG may take a file that is cut off, as number 4 is, for an image.
-        assert by_worker[1].tolist() == [0, IGNORED, 0, 1, IGNORED, 1]
-        assert by_device[1].tolist() in ([0, IGNORED, 0, 1, IGNORED, 1], [0, IGNORED, 0, 1, 1, 1])
-        for own, first, last in zip(ours, by_worker, by_device, strict=True):
-            assert torch.equal(own, torch.cat([first[:3], last[3:]]))
 
 
 @pytest.mark.gpu

@@ -25,15 +25,14 @@ def test_captured_steps_follow_the_cpu(tmp_path: Path, optim: str, compiled: boo
 
 def test_images_decoded_on_the_gpu_train_as_those_of_the_cpu(tmp_path: Path) -> None:
     losses = {}
-    for decode in ("cpu", "gpu", "both"):
+    for decode in ("cpu", "gpu"):
         words = (*SMALL, "optim=sgd", "optim.lr=0.01", f"machine.decode={decode}", f"data_root={tmp_path}")
         config, run = prepare(tmp_path / decode, "imagenet_resnet50", *words, "task.epochs=4", "machine=gpu")
         assert train(config)["status"] == "done"
         losses[decode] = [record["train/loss"] for record in run.read_metrics()]
         assert all(0 <= record["train/waiting"] <= 1 for record in run.read_metrics())
     assert losses["gpu"] == pytest.approx(losses["cpu"], rel=0.02)
-    assert losses["both"] == pytest.approx(losses["cpu"], rel=0.02)
-    assert losses["gpu"] != losses["cpu"] != losses["both"] != losses["gpu"], "decoded by other code"
+    assert losses["gpu"] != losses["cpu"], "decoded by other code"
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])

@@ -53,7 +53,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["+task.network.width=-1"], "task: network: .*negative"),
         (["task.schedule.warmup=2"], r"task\.schedule: a warm-up of 2 epochs leaves nothing of 2 epochs"),
         (["machine.workers=-1"], "machine.workers must be null or a whole number from 0, not -1"),
-        (["machine.decode=tpu"], "machine.decode must be one of auto, cpu, gpu, both, dali, not 'tpu'"),
+        (["machine.decode=tpu"], "machine.decode must be one of auto, cpu, gpu, dali, not 'tpu'"),
         (["machine.decode=gpu"], "machine.decode=gpu needs a CUDA GPU"),
         (["machine.channels_last=1"], "machine.channels_last must be true or false, not 1"),
     ],

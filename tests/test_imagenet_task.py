@@ -24,11 +24,12 @@ import whole_runs
 from conftest import ROOT, script_environment
 from image_files import class_folders, colour_folders
 from nero.data.sources import MissingData
-from nero.plans.config import ConfigError, RunConfig, compose
+from nero.engine.seeding import SeedStreams
+from nero.plans.config import RunConfig, compose
 from nero.runs.store import RunDirectory, Store
-from nero.tasks.base import Machine
-from nero.tasks.imagenet import ImageNet
-from nero.train import build_task, choose_machine, train
+from nero.tasks.base import Context, Machine
+from nero.tasks.imagenet import ImageNet, _decoder
+from nero.train import build_task, train
 from tiny_network import Tiny
 from toy import without_times
 from whole_runs import assert_cut_runs_go_on, final_weights
@@ -74,6 +75,21 @@ def plain_network(task: ImageNet) -> Tiny:
     network = Tiny(task.classes)
     network.load_state_dict(task.network.state_dict())
     return network
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "decode", "on_device"),
+    [
+        ("cuda", 15, "auto", True),
+        ("cuda", 16, "auto", False),
+        ("cuda", 15, "cpu", False),
+        ("cuda", 16, "gpu", True),
+        ("cpu", 0, "auto", False),
+    ],
+)
+def test_the_gpu_decodes_where_few_workers_do(device: str, workers: int, decode: str, on_device: bool) -> None:
+    context = Context(torch.device(device), SeedStreams(0), "real", Path(), machine=Machine(workers, decode))
+    assert (_decoder(context, 8, 4, workers) is not None) == on_device
 
 
 # whole runs
@@ -125,60 +141,6 @@ def test_how_the_machine_is_used_changes_nothing(tmp_path: Path, data: Path) -> 
     assert plain == workers == decoded
     for ours, theirs in zip(contiguous, plain, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4), "other kernels round otherwise"
-
-
-def test_of_every_batch_the_gpu_decodes_the_share_that_was_asked_for(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def first_batch(machine: Machine) -> Tensor:
-        monkeypatch.setattr("nero.train.choose_machine", lambda *_: machine)
-        task = make_task(data)
-        pixels, _ = next(task.batches(0))
-        task.after_training()
-        return pixels
-
-    def on_gpu(files: list[Tensor], windows: Tensor, size: int, device: torch.device) -> tuple[Tensor, dict[int, str]]:
-        return torch.full((len(files), 3, size, size), 200, dtype=torch.uint8), {}
-
-    monkeypatch.setattr("nero.data.gpu_decoding.decode_and_crop", on_gpu)
-    plain = first_batch(Machine(0, "cpu", decode_share=0.3))
-    assert not (plain == 200).flatten(1).all(1).any()
-    for machine, on_cpu in (
-        (Machine(0, "both"), 12),
-        (Machine(0, "both", decode_share=0.3), 14),
-        (Machine(0, "both", decode_share=0.0), BATCH),
-        (Machine(0, "gpu", decode_share=0.3), 0),
-    ):
-        pixels = first_batch(machine)
-        assert torch.equal(pixels[:on_cpu], plain[:on_cpu])
-        assert (pixels[on_cpu:] == 200).all()
-
-
-@pytest.mark.parametrize("share", ["0", "0.25", "1"])
-def test_a_share_is_told_to_the_task(share: str) -> None:
-    words = ["machine.decode=both", f"machine.decode_share={share}"]
-    assert choose_machine(compose(words).cfg.machine, torch.device("cuda")) == Machine(None, "both", True, float(share))
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("machine.decode=both", "machine.decode=both needs a CUDA GPU"),
-        ("machine.decode_share=1.01", "machine.decode_share must be a number from 0 to 1, not 1.01"),
-        ("machine.decode_share=-1", "machine.decode_share must be a number from 0 to 1, not -1"),
-        ("machine.decode_share=nan", "machine.decode_share must be a number from 0 to 1, not nan"),
-        ("machine.decode_share=true", "machine.decode_share must be a number from 0 to 1, not True"),
-        ("machine.decode_share=null", "machine.decode_share must be a number from 0 to 1, not None"),
-        ("machine.decode_share=half", "machine.decode_share must be a number from 0 to 1, not 'half'"),
-    ],
-)
-def test_a_share_that_cannot_be_is_one_line(word: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}$"):
-        choose_machine(compose([word]).cfg.machine, CPU)
-
-
-def test_the_shipped_share_is_the_default() -> None:
-    assert compose([]).cfg.machine.decode_share == Machine().decode_share
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

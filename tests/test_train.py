@@ -222,7 +222,7 @@ def test_what_a_task_is_told_of_the_machine(words: list[str], expected: Machine)
         ("machine.workers=-2", "machine.workers must be null or a whole number from 0, not -2"),
         ("machine.workers=true", "machine.workers must be null or a whole number from 0, not True"),
         ("machine.workers=many", "machine.workers must be null or a whole number from 0, not 'many'"),
-        ("machine.decode=null", "machine.decode must be one of auto, cpu, gpu, both, dali, not None"),
+        ("machine.decode=null", "machine.decode must be one of auto, cpu, gpu, dali, not None"),
         ("machine.decode=gpu", "machine.decode=gpu needs a CUDA GPU"),
         ("machine.channels_last=auto", "machine.channels_last must be true or false, not 'auto'"),
     ],

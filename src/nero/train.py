@@ -368,16 +368,13 @@ def choose_machine(machine: DictConfig, device: torch.device) -> Machine:
     workers, decode, channels_last = machine.workers, machine.decode, machine.channels_last
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
         raise ConfigError(f"machine.workers must be null or a whole number from 0, not {workers!r}")
-    if decode not in ("auto", "cpu", "gpu", "both", "dali"):
-        raise ConfigError(f"machine.decode must be one of auto, cpu, gpu, both, dali, not {decode!r}")
-    if decode in ("gpu", "both") and device.type != "cuda":
-        raise ConfigError(f"machine.decode={decode} needs a CUDA GPU")
-    share = machine.decode_share
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ConfigError(f"machine.decode_share must be a number from 0 to 1, not {share!r}")
+    if decode not in ("auto", "cpu", "gpu", "dali"):
+        raise ConfigError(f"machine.decode must be one of auto, cpu, gpu, dali, not {decode!r}")
+    if decode == "gpu" and device.type != "cuda":
+        raise ConfigError("machine.decode=gpu needs a CUDA GPU")
     if not isinstance(channels_last, bool):
         raise ConfigError(f"machine.channels_last must be true or false, not {channels_last!r}")
-    return Machine(workers, decode, channels_last, float(share))
+    return Machine(workers, decode, channels_last)
 
 
 def device_name(device: torch.device, ranks: Ranks = ALONE) -> str:

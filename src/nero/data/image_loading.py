@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ DeviceBatch = tuple[Tensor, Tensor]
 """Images, uint8 [N, 3, size, size], and labels, int64 [N], on the device."""
 
 Decode = Callable[[list[Tensor], Tensor], tuple[Tensor, dict[int, str]]]
-"""From files (or pixels) and windows to images on the device, and what could not be read, by place among these."""
+"""From files (or pixels) and windows to images on the device, and what could not be read, by place in the batch."""
 
 Order = Callable[[int], tuple[Tensor, Tensor]]
 """From an epoch to the numbers of the images in their order and, for each image, what its variation is drawn from."""
@@ -114,7 +113,6 @@ class ImageStream:
 
     part:    which of a batch's places this process has
     decode:  how the device decodes; None where workers do
-    share:   of a batch's images, how many the device decodes with it, from 0 to 1; the workers decode the others
     """
 
     def __init__(
@@ -129,9 +127,8 @@ class ImageStream:
         device: torch.device,
         workers: int,
         decode: Decode | None = None,
-        share: float = 1.0,
     ) -> None:
-        self.reader = Varied(images, size, 0.0 if decode is None else share)
+        self.reader = Varied(images, size, on_device=decode is not None)
         self.order, self.batch, self.part = order, batch, part
         self.steps, self.epochs, self.workers = steps, epochs, workers
         self.stage = Stage(device, Faults(images), decode)
@@ -216,11 +213,14 @@ class Stage:
 
     def __init__(self, device: torch.device, faults: Faults, decode: Decode | None = None) -> None:
         self.device, self.faults, self.decode = device, faults, decode
-        self.copies = torch.cuda.Stream(device) if decode is not None and device.type == "cuda" else None
         self.unread = 0  # images since the last batch of which something could be read
 
     def __call__(self, read: ReadImages) -> DeviceBatch:
-        pixels, failed = self._on_device(read)
+        if self.decode is None:
+            failed: dict[int, str] = {}
+            pixels = read.pixels.to(self.device, non_blocking=True)
+        else:
+            pixels, failed = self.decode(files_of(read), read.windows)
         labels = read.labels
         if failed:
             places = torch.tensor(list(failed))
@@ -231,36 +231,6 @@ class Stage:
         if read.flips.any():
             pixels = torch.where(flips[:, None, None, None], pixels.flip(3), pixels)
         return pixels, labels.to(self.device, non_blocking=True)
-
-    def _on_device(self, read: ReadImages) -> tuple[Tensor, dict[int, str]]:
-        """All images in channels_last format on the device, and what could not be read there, by place in the batch."""
-        count, ready = len(read.labels), len(read.pixels)
-        if ready == count:
-            return read.pixels.to(self.device, non_blocking=True), {}
-        assert self.decode is not None, "files that nobody decodes"
-        if not ready:
-            return self.decode(files_of(read), read.windows)
-        pixels = torch.empty(
-            (count, *read.pixels.shape[1:]),
-            dtype=torch.uint8,
-            device=self.device,
-            memory_format=torch.channels_last,
-        )
-        # Decoding may wait for the current stream: what is copied meanwhile takes another one.
-        with self._copying():
-            pixels[:ready].copy_(read.pixels, non_blocking=True)
-        decoded, failed = self.decode(files_of(read), read.windows)
-        pixels[ready:] = decoded
-        if self.copies:
-            torch.cuda.current_stream(self.device).wait_stream(self.copies)
-        return pixels, {ready + place: reason for place, reason in failed.items()}
-
-    def _copying(self) -> AbstractContextManager[Any]:
-        """On a GPU, the stream of copies: after what the current stream was given before, beside what comes next."""
-        if not self.copies:
-            return nullcontext()
-        self.copies.wait_stream(torch.cuda.current_stream(self.device))
-        return torch.cuda.stream(self.copies)
 
     def _note(self, reasons: dict[int, str], numbers: Tensor, has_others: bool) -> None:
         """Name what could not be read of a batch, by place; RuntimeError in one line if that was all for too long."""

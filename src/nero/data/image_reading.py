@@ -1,7 +1,8 @@
-"""What worker processes do: read image files, and decode those that are not left to the device."""
+"""What worker processes do: read image files, and decode them unless the device does that better."""
 
 import gc
 import itertools
+import math
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,13 +38,11 @@ Wanted = tuple[int, int]
 class ReadImages(NamedTuple):
     """A batch as it leaves a worker: few large tensors, since each costs a file descriptor.
 
-    Of N images the worker has decoded the first K, and the device is to decode the other M; either may be none.
-
-    pixels:   uint8 [K, 3, size, size]
-    files:    bytes of the files of the M others, one after the other
-    ends:     int64 [M]: where each file ends
-    sides:    int64 [M, 2]: height and width where `files` has an image's pixels and not its file; else 0
-    windows:  int64 [M, 4]: top, left, height and width of the part to show
+    pixels:   uint8 [N, 3, size, size], where the worker has decoded; else empty
+    files:    bytes of all images' files, one after the other, where the device is to decode; else empty
+    ends:     int64 [N]: where each file ends
+    sides:    int64 [N, 2]: height and width where `files` has an image's pixels and not its file; else 0
+    windows:  int64 [N, 4]: top, left, height and width of the part to show, of images that the device decodes
     flips:    bool [N]: left and right are to be exchanged
     labels:   int64 [N]
     numbers:  int64 [N]: of the images in their listing
@@ -65,16 +64,15 @@ class ReadImages(NamedTuple):
 class Varied:
     """Training images: a random resized crop and a random flip, the same for the same number.
 
-    device_share:  of a batch's images, how many the device decodes, from 0 to 1: so many of the last ones, rounded. Of
-                   those the worker only reads the file, and draws the window from its header
+    on_device:  whether the device decodes: the worker then only reads, and draws the window from the file's header
     """
 
     images: ListedImages
     size: int
-    device_share: float = 0.0
+    on_device: bool = False
 
     def __getitems__(self, wanted: Sequence[Wanted]) -> ReadImages:
-        batch = _Batch(self.size, len(wanted) - round(self.device_share * len(wanted)))
+        batch = _Batch(self.size, len(wanted), self.on_device)
         window = random_window(self.size)
         # torchvision draws from torch's own generator, which may be that of a run: it gets its state back.
         with torch.random.fork_rng(devices=[]):
@@ -89,12 +87,12 @@ class Varied:
         return batch.made()
 
     def _add(self, batch: "_Batch", data: Tensor, window: Window) -> None:
-        if batch.next_is_decoded:
-            pixels = decode(data)
-            batch.add_pixels(show_window(pixels, window(*pixels.shape[1:]), self.size))
-        else:
+        if self.on_device:
             height, width, as_file = header(data)
             batch.add_file(data if as_file else decode(data), window(height, width))
+        else:
+            pixels = decode(data)
+            batch.add_pixels(show_window(pixels, window(*pixels.shape[1:]), self.size))
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class Centred:
     resize: int
 
     def __getitems__(self, wanted: Sequence[Wanted]) -> ReadImages:
-        batch = _Batch(self.size, len(wanted))
+        batch = _Batch(self.size, len(wanted), on_device=False)
         for number, _ in wanted:
             if number < 0:
                 batch.add_nothing()
@@ -123,16 +121,14 @@ class Centred:
 
 
 class _Batch:
-    """A batch in the making.
+    """A batch of so many images in the making, of their pixels or, where the device decodes, of their files."""
 
-    decoded:  how many images the worker decodes, the first ones; the device decodes the others
-    """
-
-    def __init__(self, size: int, decoded: int) -> None:
-        self.decoded = decoded
+    def __init__(self, size: int, images: int, on_device: bool) -> None:
+        self.on_device = on_device
         self.blank = torch.tensor(FILL, dtype=torch.uint8).reshape(3, 1, 1).expand(3, size, size)
         # The three bytes of a pixel side by side, as the decoder has them and convolutions want them.
-        self.pixels = _shared_bytes(decoded * self.blank.numel()).reshape(-1, size, size, 3).permute(0, 3, 1, 2)
+        shape = (0 if on_device else images, size, size, 3)
+        self.pixels = _shared_bytes(math.prod(shape)).reshape(shape).permute(0, 3, 1, 2)
         self.files: list[Tensor] = []
         self.sides: list[tuple[int, int]] = []
         self.windows: list[tuple[int, int, int, int]] = []
@@ -140,11 +136,6 @@ class _Batch:
         self.labels: list[int] = []
         self.numbers: list[int] = []
         self.faults: list[tuple[int, str]] = []
-
-    @property
-    def next_is_decoded(self) -> bool:
-        """Whether the worker decodes the next image."""
-        return len(self.labels) < self.decoded
 
     def add_pixels(self, pixels: Tensor) -> None:
         self.pixels[len(self.labels)] = pixels
@@ -157,10 +148,11 @@ class _Batch:
 
     def add_fault(self, reason: str) -> None:
         self.faults.append((len(self.labels), reason))
-        if self.next_is_decoded:
-            self.add_pixels(self.blank)
+        size = self.blank.shape[1]
+        if self.on_device:
+            self.add_file(self.blank, (0, 0, size, size))
         else:
-            self.add_file(self.blank, (0, 0, *self.blank.shape[1:]))
+            self.add_pixels(self.blank)
 
     def add_nothing(self) -> None:
         """An image that only fills the batch."""
@@ -175,10 +167,9 @@ class _Batch:
         self.flips.append(flip)
 
     def made(self) -> ReadImages:
-        none = torch.empty(0, dtype=torch.uint8)
         return ReadImages(
             self.pixels,
-            torch.cat(self.files) if self.files else none,
+            torch.cat(self.files) if self.files else torch.empty(0, dtype=torch.uint8),
             torch.tensor([len(file) for file in self.files], dtype=torch.int64).cumsum(0),
             torch.tensor(self.sides, dtype=torch.int64).reshape(-1, 2),
             torch.tensor(self.windows, dtype=torch.int64).reshape(-1, 4),
@@ -191,7 +182,7 @@ class _Batch:
 
 def _shared_bytes(count: int) -> Tensor:
     """Memory that a worker hands over as it is, where torch would copy any other; elsewhere the usual kind."""
-    if torch.utils.data.get_worker_info() is None:
+    if not count or torch.utils.data.get_worker_info() is None:
         return torch.empty(count, dtype=torch.uint8)
     return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(count))
 

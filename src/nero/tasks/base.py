@@ -88,15 +88,13 @@ class Machine:
     """How a task makes use of the machine; none of it changes what a run is.
 
     workers:        processes that read images, where a task reads them from files; None for what suits the machine
-    decode:         where such images are decoded: "cpu" (by the workers), "gpu", "both", "dali", or "auto"
+    decode:         where such images are decoded: "cpu" (by the workers), "gpu", "dali", or "auto"
     channels_last:  whether the channels of a pixel lie together in memory
-    decode_share:   of a batch's images, how many the GPU decodes where decode is "both", from 0 to 1
     """
 
     workers: int | None = None
     decode: str = "auto"
     channels_last: bool = True
-    decode_share: float = 0.4
 
 
 @dataclass(frozen=True)
