@@ -1,17 +1,20 @@
 """What the engine compiles: networks for the largest shape, and steps that are not one kernel already."""
 
+import shutil
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
+from torch._dynamo.utils import counters
 from torch.optim import SGD, Adam, Optimizer
 
 from fused_steps import DEVICE
 from nero.engine.capture import allow_capture
-from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, steps
+from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, kept_between_runs, steps
 from nero.models import mlp
 from nero.optim import LAMB, Nero, constrained
 
@@ -219,3 +222,44 @@ def test_on_a_gpu_the_perceptron_is_compiled_unless_its_own_kernels_train_it(pre
         assert (network.compiled_parts() is None) is whole
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx: object, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> Tensor:
+        return 2 * grad
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_a_second_run_takes_up_the_graph_of_a_first_with_a_function_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return Doubled.apply(self.layer(x)).sin()
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    found = []
+    for _ in range(2):
+        torch.compiler.reset()
+        counters.clear()
+        network = Network()
+        compile_networks({"a": network})
+        with kept_between_runs():
+            network(torch.ones(4, 3)).sum().backward()
+        found.append({name: counters["aot_autograd"][f"autograd_cache_{name}"] for name in ("hit", "saved", "bypass")})
+    assert found == [{"hit": 0, "saved": 1, "bypass": 0}, {"hit": 1, "saved": 0, "bypass": 0}]
+    torch.compiler.reset()

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from nero.data.sources import MissingData
 from nero.engine import interrupt
 from nero.engine.clipping import CLIP_NORM, clip_before_step
+from nero.engine.compilation import kept_between_runs
 from nero.engine.distributed import (
     ALONE,
     WAYS,
@@ -77,7 +78,7 @@ def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
     capture = choose_capture(machine.capture, device, ranks)
     if len(asked := set(ranks.all_of(run.run_id))) > 1:
         raise ConfigError(f"the ranks were asked for different runs: {', '.join(sorted(asked))}")
-    with nothing_left_behind():
+    with nothing_left_behind(), kept_between_runs():
         with ExitStack() as held:
             if ranks.size > 1:
                 # Whoever started the ranks ends them all when one is gone: what is to be written then is written first.

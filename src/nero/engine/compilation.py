@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch._functorch.config
 from torch import nn
 from torch.optim import Optimizer
 
@@ -20,6 +21,16 @@ def compile_networks(networks: Mapping[str, nn.Module]) -> None:
             continue
         for part in parts:
             part.compile(dynamic=True)  # such a network is large, and kernels for each shape would take minutes
+
+
+def kept_between_runs() -> AbstractContextManager[Any]:
+    """The context in which torch also keeps graphs with autograd functions of a network's own, for runs that follow.
+
+    By default it traces those anew each time, which took 17 s for the two networks of the GAN. They are known by what
+    they compute: of a function that was changed, no old graph is taken.
+    """
+    config, key = torch._functorch.config, "autograd_cache_allow_custom_autograd_functions"
+    return config.patch({key: True}) if hasattr(config, key) else nullcontext()
 
 
 def _parts(network: nn.Module) -> Sequence[nn.Module] | None:
