@@ -42,6 +42,7 @@ from nero.train import build_loop, build_task, choose_capture, choose_device, de
 HEAD = ["what", "optimiser", "settings", "images/s", "range", "waiting", "workers"]
 CLASSES = 1000
 JOBS = 32
+WAYS = ("auto", "cpu", "gpu", "dali")
 READ_AHEAD = 2  # batches of each worker: torch's default
 Measured = tuple[list[float], str, str]
 """Images per second, several times over; the share of waiting and the number of workers, or nothing."""
@@ -64,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--optim names none")
     if options.steps < 1 or options.epochs < 1:
         parser.error("--steps and --epochs must be at least 1")
+    for way in options.decode:
+        if way not in WAYS:
+            parser.error(f"--decode: must be one of {', '.join(WAYS)}, not {way!r}")
     try:
         lines = []
         for line in _table(options, words):

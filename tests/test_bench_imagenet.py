@@ -69,6 +69,7 @@ def test_the_table_has_a_line_for_each_measurement_and_says_which_failed(
         (["--steps", "0"], "--steps and --epochs must be at least 1"),
         (["nonsense"], "unknown argument nonsense"),
         (["--out", "nowhere/table.md"], "there is no folder nowhere"),
+        (["--decode", "tpu"], "--decode: must be one of auto, cpu, gpu, dali, not 'tpu'"),
     ],
 )
 def test_a_mistake_is_one_line(main, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,18 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
-from image_files import class_folders, encoded, garbage, picture
-from nero.data import image_loading, image_reading
+from image_files import DAMAGED, class_folders, encoded, garbage, picture
+from nero.data import image_loading, image_reading, ragged_crops
+from nero.data.gpu_decoding import decode_and_crop
 from nero.data.image_decoding import FILL, decode, read, show_window
 from nero.data.image_folders import ListedImages, list_images
 from nero.data.image_loading import FEW, DeviceBatch, Faults, ImageStream, Stage, Waiting, centred_batches, staged
@@ -234,6 +238,56 @@ def test_files_go_to_the_device_and_come_back_as_the_same_batches(mixed: ListedI
     assert torch.equal(ours[1:], pixels[1:])
     assert torch.equal(ours[0], BLANK)
     assert sorted(said) == ["skipped: train/class/0.jpg: not by me", "skipped: train/class/3.jpg: no image"]
+
+
+@pytest.fixture(scope="module")
+def torn(tmp_path_factory: pytest.TempPathFactory) -> ListedImages:
+    """Six images, of which number 1 is seen to be damaged by its header, and number 4 only when it is decoded."""
+    images = class_folders(tmp_path_factory.mktemp("torn") / "train", 2, 3, damaged=(1,))
+    images.path(4).write_bytes(DAMAGED["truncated"][0])
+    return images
+
+
+def darker(files: list[Tensor], windows: Tensor) -> tuple[Tensor, dict[int, str]]:
+    """Decodes so that it can be seen who did."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ragged_crops, "_has_kernels", lambda device: False)  # Triton's interpreter takes its time
+        pixels, failed = decode_and_crop(files, windows, SIZE, CPU)
+    return pixels // 2, failed
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**62 - 1)), min_size=1, max_size=FEW))
+@example([(number, 7) for number in range(6)])
+@example([(1, 7), (4, 8), (0, 9), (4, 10), (1, 11)])
+@example([(1, 7), (4, 8)])
+@settings(deadline=None, max_examples=60)
+def test_damaged_images_are_the_same_whether_workers_decode_or_the_device(
+    torn: ListedImages, wanted: list[Wanted]
+) -> None:
+    numbers = [number for number, _ in wanted]
+    for on_device in (False, True):
+        said: list[str] = []
+        read = Varied(torn, SIZE, on_device).__getitems__(wanted)
+        assert len(read.pixels) + len(read.ends) == len(read.labels) == len(wanted)
+        pixels, labels = Stage(CPU, Faults(torn, said.append), darker if on_device else None)(read)
+        assert pixels.dtype == torch.uint8
+        assert pixels.is_contiguous(memory_format=torch.channels_last)
+        assert labels.tolist() == [IGNORED if number in (1, 4) else number // 3 for number in numbers]
+        expected = [f"skipped: train/{torn.name(number)}" for number in (1, 4) if number in numbers]
+        assert sorted(line.rsplit(":", 1)[0] for line in said) == expected
+        for place, number in enumerate(numbers):
+            assert torch.equal(pixels[place], BLANK) or number != 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_has_its_batches_decoded_by_the_device(images: ListedImages, workers: int) -> None:
+    theirs = list(make_stream(images).batches(0))
+    stream = make_stream(images, workers, decode=darker)
+    for (pixels, labels), (plain, expected) in zip(stream.batches(0), theirs, strict=True):
+        assert torch.equal(labels, expected)
+        assert torch.equal(pixels, plain // 2)
+        assert pixels.is_contiguous(memory_format=torch.channels_last)
+    stream.close()
 
 
 @pytest.mark.parametrize("flips", [[True, False, True], [False] * 3])
@@ -545,6 +599,20 @@ def test_on_a_gpu_a_thread_brings_the_same_batches(images: ListedImages, workers
     stream.close()
     next(stream.batches(1, start=2))
     stream.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("workers", [0, 2])
+def test_on_a_gpu_damaged_images_are_passed_over_whoever_decodes(torn: ListedImages, workers: int) -> None:
+    device, order = torch.device("cuda"), (torch.arange(6), torch.arange(6))
+    for by_device in (None, partial(decode_and_crop, size=SIZE, device=device)):
+        stream = ImageStream(torn, SIZE, lambda epoch: order, 6, range(6), 1, 3, device, workers, by_device)
+        stream.stage.faults.say = lambda line: None
+        for pixels, labels in (batch for epoch in range(3) for batch in stream.batches(epoch)):
+            assert pixels.is_contiguous(memory_format=torch.channels_last)
+            # nvJPEG may take a file that is cut off, as number 4 is, for an image.
+            found = labels.tolist()
+            assert found == [0, IGNORED, 0, 1, IGNORED, 1] or (by_device and found == [0, IGNORED, 0, 1, 1, 1])
 
 
 @pytest.mark.gpu

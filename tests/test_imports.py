@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "nero": {"nero.optim"},
     "nero.atomic": set(),
     "nero.optim": set(),
-    "nero.models": set(),
+    "nero.models": {"nero.optim.addresses"},
     "nero.data": {"nero.atomic"},
     "nero.games": set(),
     "nero.runs": {"nero", "nero.atomic"},

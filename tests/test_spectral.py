@@ -201,7 +201,7 @@ def passed(own: nn.Sequential, weights: list[Tensor | None] | None) -> list[Tens
 @pytest.fixture
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU too, by Triton's interpreter."""
-    monkeypatch.setattr(SpectralLayers, "_fit", lambda layers: layers.layers[0].training)
+    monkeypatch.setattr(SpectralLayers, "_fits", lambda layers: layers.layers[0].training)
 
 
 @pytest.mark.parametrize("passes", [1, 2])
@@ -250,7 +250,7 @@ def test_layers_are_left_to_themselves_without_kernels_and_in_evaluation(by_kern
 def test_kernels_take_no_weights_that_they_would_misread() -> None:
     own = network()
     group = SpectralLayers(own)
-    assert not group._fit(), "on a CPU"
+    assert not group._fits(), "on a CPU"
     assert _is_matrix(own[1].weight)
     assert not _is_matrix(own[1].weight.contiguous())
     assert not _is_matrix(own[0].weight.T)
@@ -288,7 +288,7 @@ def test_on_a_gpu_layers_are_iterated_at_once_in_a_graph() -> None:
     alone = copy.deepcopy(own)
     group = SpectralLayers(own)
     assert group.has_kernels
-    assert group._fit()
+    assert group._fits()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         group.divided()

@@ -128,7 +128,7 @@ class SpectralLayers:
 
     def divided(self, passes: int = 1) -> list[Weights]:
         """The divided weights for each of so many forward passes, each with a power iteration in training."""
-        if not (self.has_kernels and self._fit()):
+        if not (self.has_kernels and self._fits()):
             return [None] * passes
         norms = [layer.spectral_norm for layer in self.layers]
         rows, columns = [len(norm.u) for norm in norms], [len(norm.v) for norm in norms]
@@ -144,7 +144,7 @@ class SpectralLayers:
             torch._foreach_copy_([norm.v for norm in norms], v.split(columns))
         return found
 
-    def _fit(self) -> bool:
+    def _fits(self) -> bool:
         """Whether kernels can take the weights: in training, on a GPU, as matrices that need no copy."""
         return all(
             layer.training and layer.weight.is_cuda and layer.weight.dtype == torch.float32 and _is_matrix(layer.weight)

@@ -7,12 +7,14 @@ one order, so that the same matrices always give the same vectors.
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from nero.optim.addresses import address_table, tile_table
 
 ROWS_AT_ONCE, COLUMNS_AT_ONCE = 8, 256
 """The tile of a program of the first kernel, which goes along the columns."""
@@ -111,18 +113,18 @@ class Tables(NamedTuple):
 
 @cache
 def tables(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Tables:
-    records, row_tiles, column_tiles = [], [], []
+    records = []
     first_row = first_column = sums = 0
-    for number, (rows, columns) in enumerate(shapes):
+    for rows, columns in shapes:
         records.append([rows, columns, first_row, first_column, sums])
-        chunks = triton.cdiv(rows, CHUNK)
-        row_tiles += [[number, tile] for tile in range(triton.cdiv(rows, ROWS_AT_ONCE))]
-        column_tiles += [[number, tile] for tile in range(chunks * triton.cdiv(columns, BLOCK))]
-        first_row, first_column, sums = first_row + rows, first_column + columns, sums + chunks * columns
-    shape_table, row_table, column_table = (
-        torch.tensor(table, dtype=torch.int32).to(device) for table in (records, row_tiles, column_tiles)
+        first_row, first_column = first_row + rows, first_column + columns
+        sums += triton.cdiv(rows, CHUNK) * columns
+    return Tables(
+        torch.tensor(records, dtype=torch.int32).to(device),
+        tile_table([triton.cdiv(rows, ROWS_AT_ONCE) for rows, _ in shapes], device),
+        tile_table([triton.cdiv(rows, CHUNK) * triton.cdiv(columns, BLOCK) for rows, columns in shapes], device),
+        sums,
     )
-    return Tables(shape_table, row_table, column_table, sums)
 
 
 def iterate(matrices: Sequence[Tensor], v: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -138,8 +140,8 @@ def iterate(matrices: Sequence[Tensor], v: Tensor, eps: float) -> tuple[Tensor, 
     rows = sum(shape[0] for shape in shapes)
     products, u, new = v.new_empty(rows), v.new_empty(rows), torch.empty_like(v)
     sums, sigma = v.new_empty(known.sums), v.new_empty(len(matrices))
-    addresses = _addresses(matrices, device)
-    width: Any = triton.next_power_of_2(max(columns for _, columns in shapes))
+    addresses = address_table([matrix.data_ptr() for matrix in matrices], device)
+    width = triton.next_power_of_2(max(columns for _, columns in shapes))
     with torch.cuda.device_of(v):
         rows_kernel[(len(known.row_tiles),)](
             known.row_tiles, addresses, known.shapes, v, products, HEIGHT=ROWS_AT_ONCE, WIDTH=COLUMNS_AT_ONCE
@@ -149,13 +151,3 @@ def iterate(matrices: Sequence[Tensor], v: Tensor, eps: float) -> tuple[Tensor, 
         )
         lengths_kernel[(len(matrices),)](known.shapes, sums, new, sigma, eps, CHUNK=CHUNK, WIDTH=width, num_warps=8)
     return u, new, sigma
-
-
-def _addresses(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    addresses = [tensor.data_ptr() for tensor in tensors]
-    if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
-        return torch.tensor(addresses).to(device)
-    # A graph has no memory of the host to copy from: kernels fill the table whenever it is replayed.
-    table = torch.zeros(len(addresses), dtype=torch.int64, device=device)
-    torch._foreach_add_(list(table.unbind()), addresses)
-    return table

@@ -69,6 +69,16 @@ def tile_table(counts: Iterable[int], device: torch.device) -> Tensor:
     return torch.stack([tensor, tile], 1).to(device, torch.int32)
 
 
+def address_table(addresses: list[int], device: torch.device) -> Tensor:
+    """Addresses on a device, int64. A table that is made during a capture belongs to the graph."""
+    if not is_capturing(device):
+        return torch.tensor(addresses).to(device)
+    # A graph has no memory of the host to copy from: kernels fill the table whenever it is replayed.
+    table = torch.zeros(len(addresses), dtype=torch.int64, device=device)
+    torch._foreach_add_(list(table.unbind()), addresses)
+    return table
+
+
 @dataclass(slots=True)
 class Gradients:
     """Gradients as they were found, None for none, with their addresses and, where they matter, their strides."""
@@ -123,17 +133,11 @@ class GradientTable:
                 copies.append(torch.empty_like(param).copy_(grad))
                 addresses[i] = copies[-1].data_ptr()
         if capturing:
-            return self._in_a_graph(addresses), copies
+            return address_table(addresses, self.device), copies
         # Out of memory that is not pinned, an asynchronous copy returns once its source has been read.
         self._table.copy_(torch.tensor(addresses), non_blocking=True)
         self._known = None if copies else (found.addresses, found.strides)
         return self._table, copies
-
-    def _in_a_graph(self, addresses: list[int]) -> Tensor:
-        """A table that belongs to the graph being captured, filled by kernels: it has no memory of the host to copy."""
-        table = torch.zeros_like(self._table)
-        torch._foreach_add_(list(table.unbind()), addresses)
-        return table
 
 
 def _lies_like(grad: Tensor, param: Tensor) -> bool:

@@ -24,8 +24,8 @@ EVALUATION_BATCH = 250
 """Validation images at a time, of each rank."""
 
 MOST_WORKERS = 16
-"""Processes that read images. So many decode more of them (6,260 a second on a machine with an H200) than nvJPEG does
-beside the steps (5,001); fewer leave it to the GPU."""
+"""Processes that read images. On a machine with an H200 so many decode faster than nvJPEG does beside training steps
+(results/tables/bench_imagenet.md); with fewer, decoding is left to the GPU."""
 
 KEPT_SHARE = 0.25
 """Of a GPU's free memory: where all validation images fit into so much, they are read once and stay there."""
