@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import convert_conv2d_weight_memory_format
 from torch.nn.utils.parametrizations import spectral_norm
 
@@ -249,11 +250,30 @@ def test_layers_are_left_to_themselves_without_kernels_and_in_evaluation(by_kern
 
 def test_kernels_take_no_weights_that_they_would_misread() -> None:
     own = network()
-    group = SpectralLayers(own)
-    assert not group._fits(), "on a CPU"
     assert _is_matrix(own[1].weight)
     assert not _is_matrix(own[1].weight.contiguous())
     assert not _is_matrix(own[0].weight.T)
+
+
+@pytest.mark.parametrize(
+    ("misfit", "change"),
+    [
+        (None, {}),
+        ("on a CPU", {"device": "cpu"}),
+        ("in float64", {"dtype": torch.float64}),
+        ("channels first", {"memory_format": torch.contiguous_format}),
+        ("in evaluation", {}),
+    ],
+)
+def test_one_layer_that_kernels_cannot_take_leaves_all_to_themselves(misfit: str | None, change: dict) -> None:
+    """With tensors that have a device but no memory, so that no GPU is needed."""
+    wanted = {"device": "cuda", "dtype": torch.float32, "memory_format": torch.channels_last}
+    with FakeTensorMode():
+        own = nn.Sequential(Convolution(8, 5, kernel=3), Convolution(8, 5, kernel=3))
+        for layer, settings in zip(own, (wanted, wanted | change), strict=True):
+            layer.weight = nn.Parameter(torch.empty(layer.weight.shape, **settings))
+        own[1].train(misfit != "in evaluation")
+        assert SpectralLayers(own)._fits() == (misfit is None)
 
 
 def test_a_compiler_sees_layers_that_are_iterated_at_once(by_kernels: None) -> None:

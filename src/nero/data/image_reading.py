@@ -1,4 +1,4 @@
-"""What worker processes do: read image files, and decode them unless the device does that better."""
+"""What worker processes do: read image files, and decode them unless the device does."""
 
 import gc
 import itertools

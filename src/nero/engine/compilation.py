@@ -26,8 +26,8 @@ def compile_networks(networks: Mapping[str, nn.Module]) -> None:
 def kept_between_runs() -> AbstractContextManager[Any]:
     """The context in which torch also keeps graphs with autograd functions of a network's own, for runs that follow.
 
-    By default it traces those anew each time, which took 17 s for the two networks of the GAN. They are known by what
-    they compute: of a function that was changed, no old graph is taken.
+    By default it traces those anew each time. They are known by what they compute: of a function that was changed, no
+    old graph is taken.
     """
     config, key = torch._functorch.config, "autograd_cache_allow_custom_autograd_functions"
     return config.patch({key: True}) if hasattr(config, key) else nullcontext()

@@ -67,8 +67,8 @@ class FastInception(nn.Module):
     """torch-fidelity's network with each layer one kernel on an NVIDIA GPU, and the same features but for rounding.
 
     Batch norms become part of the convolutions before them, and images are resized by two products. Where torch allows
-    TF32, rounding all weights to that moved a FID of 52 by 0.026 and one of 95 by 0.052 on an H200. The weights of the
-    last three blocks are therefore kept in two parts, whose products are added: by 0.015 and 0.026.
+    TF32, rounding all weights to that moved a FID of 95 by 0.05 on an H200 (results/tables/bench_fid.md). The weights
+    of the last three blocks are therefore kept in two parts, whose products are added.
     """
 
     EXACT = ("Mixed_7a", "Mixed_7b", "Mixed_7c")
