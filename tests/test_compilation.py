@@ -1,6 +1,5 @@
 """What the engine compiles: networks for the largest shape, and steps that are not one kernel already."""
 
-import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -9,14 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
-from torch._dynamo.utils import counters
 from torch.optim import SGD, Adam, Optimizer
 
 from fused_steps import DEVICE
 from nero.engine.capture import allow_capture
-from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, kept_between_runs, steps
+from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, leave_code, steps, take_up_code
 from nero.models import mlp
 from nero.optim import LAMB, Nero, constrained
+from nero.plans.config import compose
+from nero.train import train
 
 
 def parameters(device: str = "cpu") -> list[torch.Tensor]:
@@ -224,42 +224,41 @@ def test_on_a_gpu_the_perceptron_is_compiled_unless_its_own_kernels_train_it(pre
         torch.set_float32_matmul_precision(before)
 
 
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return 2 * x
-
-    @staticmethod
-    def setup_context(ctx: object, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> Tensor:
-        return 2 * grad
+def compiled_by(counter: CompileCounter, kind: object, outputs: int = 2) -> int:
+    """What a run of a kind compiles, whose network has so many outputs."""
+    before = counter.frame_count
+    take_up_code(kind)
+    network = Own(outputs)
+    compile_networks({"a": network})
+    network(torch.ones(3, 4))
+    leave_code()
+    return counter.frame_count - before
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_a_second_run_takes_up_the_graph_of_a_first_with_a_function_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 2)
+def test_a_run_takes_up_the_code_of_the_last_one_of_its_kind(counter: CompileCounter) -> None:
+    assert [compiled_by(counter, kind) for kind in ("a", "a", "a", "b", "b", "a")] == [1, 0, 0, 1, 0, 1]
 
-        def forward(self, x: Tensor) -> Tensor:
-            return Doubled.apply(self.layer(x)).sin()
 
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    found = []
-    for _ in range(2):
-        torch.compiler.reset()
-        counters.clear()
-        network = Network()
-        compile_networks({"a": network})
-        with kept_between_runs():
-            network(torch.ones(4, 3)).sum().backward()
-        found.append({name: counters["aot_autograd"][f"autograd_cache_{name}"] for name in ("hit", "saved", "bypass")})
-    assert found == [{"hit": 0, "saved": 1, "bypass": 0}, {"hit": 1, "saved": 0, "bypass": 0}]
-    torch.compiler.reset()
+def test_runs_of_no_kind_leave_no_code(counter: CompileCounter) -> None:
+    assert [compiled_by(counter, kind) for kind in ("a", None, None, "a")] == [1, 1, 1, 1]
+
+
+def test_code_that_does_not_fit_does_not_pile_up(counter: CompileCounter) -> None:
+    """torch compiles a function eight times, and then goes on without: twenty runs must not get there."""
+    assert [compiled_by(counter, "a", outputs=3 + number) for number in range(20)] == [1] * 20
+    assert compiled_by(counter, "a", outputs=3) == 1, "the third run of a kind starts anew"
+
+
+def test_runs_of_a_sweep_compile_their_networks_once(counter: CompileCounter, tmp_path: Path) -> None:
+    def compiled(*words: str) -> int:
+        before = counter.frame_count
+        settings = ["task=mnist_mlp100", "task.epochs=1", "task.train_examples=200", f"store={tmp_path}", *words]
+        outcome = train(compose([*settings, "data=embedded", "machine=cpu", "machine.compile=true"]))
+        assert outcome["status"] == "done"
+        return counter.frame_count - before
+
+    assert compiled("optim=nero", "task.depth=3") == 1
+    assert compiled("optim=nero", "task.depth=3", "seed=1", "optim.lr=0.02") == 0
+    assert compiled("optim=adam", "task.depth=3") == 0, "its steps are its own, and not compiled here"
+    assert compiled("optim=adam", "task.depth=4") == 1
+    assert compiled("optim=adam", "task.depth=3", "seed=1") == 1, "only what the last run left is there"

@@ -1,10 +1,12 @@
 """FID: against torchmetrics, against closed forms, and what is kept of the real images."""
 
+import copy
 import math
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from torch import Tensor, nn
 
 from nero.data.images import load_cifar10
 from nero.data.inception import load_weights
+from nero.tasks import fid
 from nero.tasks.fid import (
+    ConvolutionReLU,
     FastInception,
     NoInception,
     Reference,
@@ -356,6 +360,29 @@ def test_a_number_is_the_sum_of_two_of_fewer_bits(values: list[float]) -> None:
     assert torch.equal(near + rest, whole)
     assert not (near.view(torch.int32) & 0x1FFF).any(), "TF32 does not have these"
     assert (rest.abs() <= 2.0**-11 * near.abs() + 2.0**-136).all()
+
+
+@pytest.mark.parametrize("channels", [3, 8])
+@pytest.mark.parametrize("whole_weights", [False, True])
+@pytest.mark.parametrize("whole_inputs", [False, True])
+def test_a_layer_with_whole_weights_and_inputs_loses_nothing_to_tf32(
+    whole_inputs: bool, whole_weights: bool, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TF32 is acted out: every product is of rounded numbers, with sums in float64."""
+
+    def in_tf32(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any) -> Tensor:
+        near, weight = tf32_parts(x)[0].double(), tf32_parts(weight)[0].double()
+        return nn.functional.conv2d(near, weight, None if bias is None else bias.double(), stride, padding)
+
+    draws = generator(0)
+    layer = nn.Conv2d(channels, 5, 3, stride=2, padding=1)
+    layer.weight.data = torch.randn(layer.weight.shape, generator=draws)
+    x = torch.randn(2, channels, 9, 9, generator=draws).to(memory_format=torch.channels_last)
+    exact = copy.deepcopy(layer).double()(x.double()).relu().detach()
+    monkeypatch.setattr(fid, "conv2d", in_tf32)
+    found = ConvolutionReLU(layer, whole_weights, whole_inputs)(x)
+    error = float((found - exact).norm() / exact.norm())
+    assert error < 2e-7 if whole_inputs and whole_weights else 5e-5 < error < 1e-3
 
 
 @pytest.mark.gpu

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from nero.data.sources import MissingData
 from nero.engine import interrupt
 from nero.engine.clipping import CLIP_NORM, clip_before_step
-from nero.engine.compilation import kept_between_runs
+from nero.engine.compilation import leave_code
 from nero.engine.distributed import (
     ALONE,
     WAYS,
@@ -78,7 +78,7 @@ def train(config: RunConfig, progress: Progress | None = None) -> Outcome:
     capture = choose_capture(machine.capture, device, ranks)
     if len(asked := set(ranks.all_of(run.run_id))) > 1:
         raise ConfigError(f"the ranks were asked for different runs: {', '.join(sorted(asked))}")
-    with nothing_left_behind(), kept_between_runs():
+    with nothing_left_behind():
         with ExitStack() as held:
             if ranks.size > 1:
                 # Whoever started the ranks ends them all when one is gone: what is to be written then is written first.
@@ -209,10 +209,11 @@ def _carry_out(
         outcome |= {"status": "busy", "message": str(busy)}
     for tracker in trackers:
         tracker.finish(outcome)
-    # Runs that share a process leave nothing behind for the next: graphs hold memory until they are collected. An
+    # Runs that share a process leave no memory in use for the next: graphs hold some until they are collected. An
     # exception holds all that was there where it was raised.
     del loop, task, problem, unwritten, busy
-    torch.compiler.reset()
+    if config.cfg.machine.compile:
+        leave_code()
     gc.collect()
     if device.type == "cuda":
         if outcome["status"] == "failed":
@@ -260,6 +261,7 @@ def build_loop(
         precision=cfg.precision,
         capture=capture,
         compile=machine.compile,
+        kind=None if ranks.size > 1 else (digest(config.identity["task"]), choose_machine(machine, device)),
         checkpoint_seconds=machine.checkpoint_seconds,
         limits=limits,
         ranks=ranks,

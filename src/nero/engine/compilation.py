@@ -1,11 +1,10 @@
 """torch.compile by a key: of networks, and of optimisers' steps that are not one kernel already."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import torch._functorch.config
 from torch import nn
 from torch.optim import Optimizer
 
@@ -23,14 +22,34 @@ def compile_networks(networks: Mapping[str, nn.Module]) -> None:
             part.compile(dynamic=True)  # such a network is large, and kernels for each shape would take minutes
 
 
-def kept_between_runs() -> AbstractContextManager[Any]:
-    """The context in which torch also keeps graphs with autograd functions of a network's own, for runs that follow.
+_kind: Hashable | None = None
+_graphs: int | None = None
 
-    By default it traces those anew each time. They are known by what they compute: of a function that was changed, no
-    old graph is taken.
+
+def take_up_code(kind: Hashable | None) -> None:
+    """Before a run compiles: it takes up the code that the last one in this process left, if that was of its kind.
+
+    To find the same kernels on disk takes seconds, and loads them once more, which no process can undo. torch's guards
+    see to it that code fits. None is for runs whose code fits no other.
     """
-    config, key = torch._functorch.config, "autograd_cache_allow_custom_autograd_functions"
-    return config.patch({key: True}) if hasattr(config, key) else nullcontext()
+    global _kind, _graphs
+    if kind is None or kind != _kind:
+        torch.compiler.reset()
+        _kind, _graphs = kind, None
+
+
+def leave_code() -> None:
+    """After a run that compiled: its code stays for the next, unless it is of no use there."""
+    from torch._dynamo.utils import counters  # which takes a second to load
+
+    global _kind, _graphs
+    graphs = counters["stats"]["unique_graphs"]
+    # If the code of one run did not fit another of its kind, that of all to come would pile up: torch keeps only so
+    # much, and then goes on without.
+    if _kind is None or (_graphs is not None and _graphs != graphs):
+        torch.compiler.reset()
+        _kind = None
+    _graphs = graphs
 
 
 def _parts(network: nn.Module) -> Sequence[nn.Module] | None:

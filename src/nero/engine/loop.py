@@ -5,7 +5,7 @@ import math
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from nero.engine import seeding
 from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep, allow_capture
-from nero.engine.compilation import LargestShapeOnly, compile_networks, steps
+from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, steps, take_up_code
 from nero.engine.distributed import ALONE, Ranks, average_buffers_, is_lost_connection, shard_like, whole
 from nero.engine.energy import EnergyCounter
 from nero.engine.interrupt import NO_LIMITS, stop_reason
@@ -40,12 +40,16 @@ AGREE_EVERY = 10
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is carried out, as far as the loop cares."""
+    """How a run is carried out, as far as the loop cares.
+
+    kind:  equal for runs whose networks are compiled to the same code, in this precision; None where that is unknown
+    """
 
     device: torch.device
     precision: str = "fp32"
     capture: bool = False
     compile: bool = False
+    kind: Hashable | None = None
     checkpoint_seconds: float = 300.0
     limits: Limits = NO_LIMITS
     ranks: Ranks = ALONE
@@ -136,11 +140,13 @@ class Loop:
             for optimizer in self.optimizers.values():
                 allow_capture(optimizer)
         self.by_compiled_kernels: Callable[[Batch], AbstractContextManager[Any]] = lambda batch: nullcontext()
-        if settings.compile:
-            compile_networks(task.networks())
-            self.by_compiled_kernels = LargestShapeOnly(task.networks())
         # Outside of a capture learning rates are numbers, and a compiled step would be compiled anew for each.
         self.steps = steps(self.optimizers, settings.compile and settings.capture)
+        if settings.compile:
+            known = settings.kind is not None and (not settings.capture or all(map(is_fused, self.optimizers.values())))
+            take_up_code((settings.kind, settings.precision, settings.capture, device) if known else None)
+            compile_networks(task.networks())
+            self.by_compiled_kernels = LargestShapeOnly(task.networks())
         self.look_every = AGREE_EVERY if settings.ranks.size > 1 else 1
         self.position = Position(joules=0.0)
         self.energy = EnergyCounter(device)

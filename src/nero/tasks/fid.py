@@ -66,12 +66,13 @@ def plain_inception(weights: Mapping[str, Tensor]) -> nn.Module:
 class FastInception(nn.Module):
     """torch-fidelity's network with each layer one kernel on an NVIDIA GPU, and the same features but for rounding.
 
-    Batch norms become part of the convolutions before them, and images are resized by two products. Where torch allows
-    TF32, rounding all weights to that moved a FID of 95 by 0.05 on an H200 (results/tables/bench_fid.md). The weights
-    of the last three blocks are therefore kept in two parts, whose products are added.
+    Batch norms become part of the convolutions before them, and images are resized by two products. TF32 rounds what it
+    multiplies, and FIDs move with the weights of the first layers and of the last three blocks, and with the images: of
+    those, what TF32 cuts off is multiplied too (results/tables/bench_fid.md).
     """
 
-    EXACT = ("Mixed_7a", "Mixed_7b", "Mixed_7c")
+    WHOLE_WEIGHTS = ("Conv2d", "Mixed_7")
+    WHOLE_INPUTS = "Conv2d_1a"
 
     PARTS = (
         *(
@@ -92,7 +93,8 @@ class FastInception(nn.Module):
         for name, layer in layers:
             parent, _, own = name.rpartition(".")
             fused = fuse_conv_bn_eval(layer.get_submodule("conv"), layer.get_submodule("bn"))
-            setattr(network.get_submodule(parent), own, ConvolutionReLU(fused, split=name.startswith(self.EXACT)))
+            whole = name.startswith(self.WHOLE_WEIGHTS), name.startswith(self.WHOLE_INPUTS)
+            setattr(network.get_submodule(parent), own, ConvolutionReLU(fused, *whole))
         self.parts = nn.ModuleList(network.get_submodule(name) for name in self.PARTS)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which mypy does not know
 
@@ -128,35 +130,44 @@ def _resizing(size: int) -> Tensor:
 class ConvolutionReLU(nn.Module):
     """A convolution with biases and a ReLU as one kernel of cuDNN; on a CPU as two.
 
-    split:  whether the weights are used to their last bit, as a sum of two that TF32 has
+    whole_weights, whole_inputs:  whether these are used to their last bit, each as a sum of two that TF32 has
     """
 
     rest: Tensor | None
 
-    def __init__(self, layer: nn.Conv2d, split: bool = False) -> None:
+    def __init__(self, layer: nn.Conv2d, whole_weights: bool = False, whole_inputs: bool = False) -> None:
         super().__init__()
         self.layer = layer.requires_grad_(False)
         self.padding = [int(side) for side in layer.padding]
+        self.whole_inputs = whole_inputs
         # Tensor cores are fed some channels at a time; the first layer, which has three, is left to torch.
         self.is_fusible = layer.in_channels % 8 == 0
         self.register_buffer("rest", None)
-        if split:
+        if whole_weights:
             layer.weight.data, self.rest = tf32_parts(layer.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         layer = self.layer
-        rest = None if self.rest is None else conv2d(x, self.rest, None, layer.stride, self.padding)
+        small: list[Tensor] = []  # the products with what TF32 cuts off
+        if self.whole_inputs:
+            x, rest = tf32_parts(x)
+            small.append(self._product(rest, layer.weight))
+        if self.rest is not None:
+            small.append(self._product(x, self.rest))
         if not (x.is_cuda and self.is_fusible):
-            return (layer(x) if rest is None else layer(x) + rest).relu_()
+            return sum(small, self._product(x, layer.weight, layer.bias)).relu_()
         settings = layer.bias, layer.stride, self.padding, layer.dilation, layer.groups
-        if rest is None:
+        if not small:
             return torch.cudnn_convolution_relu(x, layer.weight, *settings)
-        return torch.cudnn_convolution_add_relu(x, layer.weight, rest, 1.0, *settings)
+        return torch.cudnn_convolution_add_relu(x, layer.weight, sum(small[1:], small[0]), 1.0, *settings)
+
+    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return conv2d(x, weight, bias, self.layer.stride, self.padding)
 
 
 def tf32_parts(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """Two tensors that add up to a float32 one: its nearest in TF32, which has 13 bits fewer, and the rest."""
-    bits = tensor.detach().contiguous().view(torch.int32)
+    bits = tensor.detach().view(torch.int32)
     near = ((bits + (1 << 12)) & ~((1 << 13) - 1)).view(torch.float32)
     return near, tensor.detach() - near
 

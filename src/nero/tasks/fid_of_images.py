@@ -23,7 +23,7 @@ from nero.tasks.fid import NoInception, Reference, StandIn, Statistics, cached_s
 BATCH = {"cuda": 250, "cpu": 50}
 """Images that Inception sees at once, each enlarged to 299 x 299 pixels; by the kind of device."""
 
-ARITHMETIC = {"cuda": "cuda, TF32 with the last weights whole", "cpu": "cpu"}
+ARITHMETIC = {"cuda": "cuda, TF32 with images, first and last weights whole", "cpu": "cpu"}
 """What kept statistics are told apart by, beside network and images."""
 
 
