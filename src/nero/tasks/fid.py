@@ -67,8 +67,8 @@ class FastInception(nn.Module):
     """torch-fidelity's network with each layer one kernel on an NVIDIA GPU, and the same features but for rounding.
 
     Batch norms become part of the convolutions before them, and images are resized by two products. TF32 rounds what it
-    multiplies, and FIDs move with the weights of the first layers and of the last three blocks, and with the images: of
-    those, what TF32 cuts off is multiplied too (results/tables/bench_fid.md).
+    multiplies; of the images, and of the weights of the first layers and the last three blocks, what it cuts off is
+    multiplied as well. results/tables/bench_fid.md has what FIDs still differ by.
     """
 
     WHOLE_WEIGHTS = ("Conv2d", "Mixed_7")
