@@ -377,6 +377,7 @@ def test_a_layer_with_whole_weights_and_inputs_loses_nothing_to_tf32(
     draws = generator(0)
     layer = nn.Conv2d(channels, 5, 3, stride=2, padding=1)
     layer.weight.data = torch.randn(layer.weight.shape, generator=draws)
+    layer.bias = nn.Parameter(torch.randn(5, generator=draws))
     x = torch.randn(2, channels, 9, 9, generator=draws).to(memory_format=torch.channels_last)
     exact = copy.deepcopy(layer).double()(x.double()).relu().detach()
     monkeypatch.setattr(fid, "conv2d", in_tf32)
