@@ -12,7 +12,14 @@ from torch.optim import SGD, Adam, Optimizer
 
 from fused_steps import DEVICE
 from nero.engine.capture import allow_capture
-from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, leave_code, steps, take_up_code
+from nero.engine.compilation import (
+    LargestShapeOnly,
+    compile_networks,
+    is_fused,
+    keep_compiled_code,
+    reuse_compiled_code,
+    steps,
+)
 from nero.models import mlp
 from nero.optim import LAMB, Nero, constrained
 from nero.plans.config import compose
@@ -227,24 +234,24 @@ def test_on_a_gpu_the_perceptron_is_compiled_unless_its_own_kernels_train_it(pre
 def compiled_by(counter: CompileCounter, kind: object, outputs: int = 2) -> int:
     """What a run of a kind compiles, whose network has so many outputs."""
     before = counter.frame_count
-    take_up_code(kind)
+    reuse_compiled_code(kind)
     network = Own(outputs)
     compile_networks({"a": network})
     network(torch.ones(3, 4))
-    leave_code()
+    keep_compiled_code()
     return counter.frame_count - before
 
 
-def test_a_run_takes_up_the_code_of_the_last_one_of_its_kind(counter: CompileCounter) -> None:
+def test_a_run_reuses_the_code_of_the_last_one_of_its_kind(counter: CompileCounter) -> None:
     assert [compiled_by(counter, kind) for kind in ("a", "a", "a", "b", "b", "a")] == [1, 0, 0, 1, 0, 1]
 
 
-def test_runs_of_no_kind_leave_no_code(counter: CompileCounter) -> None:
+def test_code_of_no_kind_is_not_kept(counter: CompileCounter) -> None:
     assert [compiled_by(counter, kind) for kind in ("a", None, None, "a")] == [1, 1, 1, 1]
 
 
-def test_code_that_does_not_fit_does_not_pile_up(counter: CompileCounter) -> None:
-    """torch compiles a function eight times, and then goes on without: twenty runs must not get there."""
+def test_code_that_does_not_fit_does_not_accumulate(counter: CompileCounter) -> None:
+    """Beyond its recompile limit of eight torch runs eagerly; twenty runs must not reach it."""
     assert [compiled_by(counter, "a", outputs=3 + number) for number in range(20)] == [1] * 20
     assert compiled_by(counter, "a", outputs=3) == 1, "the third run of a kind starts anew"
 

@@ -363,12 +363,12 @@ def test_a_number_is_the_sum_of_two_of_fewer_bits(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("channels", [3, 8])
-@pytest.mark.parametrize("whole_weights", [False, True])
-@pytest.mark.parametrize("whole_inputs", [False, True])
-def test_a_layer_with_whole_weights_and_inputs_loses_nothing_to_tf32(
-    whole_inputs: bool, whole_weights: bool, channels: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("split_weights", [False, True])
+@pytest.mark.parametrize("split_inputs", [False, True])
+def test_a_layer_with_split_weights_and_inputs_loses_nothing_to_tf32(
+    split_inputs: bool, split_weights: bool, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TF32 is acted out: every product is of rounded numbers, with sums in float64."""
+    """TF32 is emulated: operands are rounded, sums are in float64."""
 
     def in_tf32(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any) -> Tensor:
         near, weight = tf32_parts(x)[0].double(), tf32_parts(weight)[0].double()
@@ -381,9 +381,9 @@ def test_a_layer_with_whole_weights_and_inputs_loses_nothing_to_tf32(
     x = torch.randn(2, channels, 9, 9, generator=draws).to(memory_format=torch.channels_last)
     exact = copy.deepcopy(layer).double()(x.double()).relu().detach()
     monkeypatch.setattr(fid, "conv2d", in_tf32)
-    found = ConvolutionReLU(layer, whole_weights, whole_inputs)(x)
+    found = ConvolutionReLU(layer, split_weights, split_inputs)(x)
     error = float((found - exact).norm() / exact.norm())
-    assert error < 2e-7 if whole_inputs and whole_weights else 5e-5 < error < 1e-3
+    assert error < 2e-7 if split_inputs and split_weights else 5e-5 < error < 1e-3
 
 
 @pytest.mark.gpu

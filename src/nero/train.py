@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from nero.data.sources import MissingData
 from nero.engine import interrupt
 from nero.engine.clipping import CLIP_NORM, clip_before_step
-from nero.engine.compilation import leave_code
+from nero.engine.compilation import keep_compiled_code
 from nero.engine.distributed import (
     ALONE,
     WAYS,
@@ -213,7 +213,7 @@ def _carry_out(
     # exception holds all that was there where it was raised.
     del loop, task, problem, unwritten, busy
     if config.cfg.machine.compile:
-        leave_code()
+        keep_compiled_code()
     gc.collect()
     if device.type == "cuda":
         if outcome["status"] == "failed":

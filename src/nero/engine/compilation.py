@@ -26,11 +26,11 @@ _kind: Hashable | None = None
 _graphs: int | None = None
 
 
-def take_up_code(kind: Hashable | None) -> None:
-    """Before a run compiles: it takes up the code that the last one in this process left, if that was of its kind.
+def reuse_compiled_code(kind: Hashable | None) -> None:
+    """Call before a run compiles: code of the last run in this process is reused if that was of the same kind.
 
-    To find the same kernels on disk takes seconds, and loads them once more, which no process can undo. torch's guards
-    see to it that code fits. None is for runs whose code fits no other.
+    To load the same kernels from disk again takes seconds, and memory on the GPU that is not freed. torch's guards
+    check that code fits. None is for runs whose code fits no other run.
     """
     global _kind, _graphs
     if kind is None or kind != _kind:
@@ -38,14 +38,14 @@ def take_up_code(kind: Hashable | None) -> None:
         _kind, _graphs = kind, None
 
 
-def leave_code() -> None:
-    """After a run that compiled: its code stays for the next, unless it is of no use there."""
+def keep_compiled_code() -> None:
+    """Call after a run that compiled: its code is kept for the next run, unless it cannot be reused."""
     from torch._dynamo.utils import counters  # which takes a second to load
 
     global _kind, _graphs
     graphs = counters["stats"]["unique_graphs"]
-    # If the code of one run did not fit another of its kind, that of all to come would pile up: torch keeps only so
-    # much, and then goes on without.
+    # A run that compiled again although code of its kind was there: entries would accumulate up to torch's recompile
+    # limit, beyond which it runs eagerly.
     if _kind is None or (_graphs is not None and _graphs != graphs):
         torch.compiler.reset()
         _kind = None

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from nero.engine import seeding
 from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep, allow_capture
-from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, steps, take_up_code
+from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, reuse_compiled_code, steps
 from nero.engine.distributed import ALONE, Ranks, average_buffers_, is_lost_connection, shard_like, whole
 from nero.engine.energy import EnergyCounter
 from nero.engine.interrupt import NO_LIMITS, stop_reason
@@ -144,7 +144,7 @@ class Loop:
         self.steps = steps(self.optimizers, settings.compile and settings.capture)
         if settings.compile:
             known = settings.kind is not None and (not settings.capture or all(map(is_fused, self.optimizers.values())))
-            take_up_code((settings.kind, settings.precision, settings.capture, device) if known else None)
+            reuse_compiled_code((settings.kind, settings.precision, settings.capture, device) if known else None)
             compile_networks(task.networks())
             self.by_compiled_kernels = LargestShapeOnly(task.networks())
         self.look_every = AGREE_EVERY if settings.ranks.size > 1 else 1

@@ -66,13 +66,13 @@ def plain_inception(weights: Mapping[str, Tensor]) -> nn.Module:
 class FastInception(nn.Module):
     """torch-fidelity's network with each layer one kernel on an NVIDIA GPU, and the same features but for rounding.
 
-    Batch norms become part of the convolutions before them, and images are resized by two products. TF32 rounds what it
-    multiplies; of the images, and of the weights of the first layers and the last three blocks, what it cuts off is
-    multiplied as well. results/tables/bench_fid.md has what FIDs still differ by.
+    Batch norms become part of the convolutions before them, and images are resized by two products. The images, and the
+    weights of the first layers and of the last three blocks, are split into two TF32 numbers each, so that rounding
+    costs them next to nothing; results/tables/bench_fid.md has what FIDs still differ by.
     """
 
-    WHOLE_WEIGHTS = ("Conv2d", "Mixed_7")
-    WHOLE_INPUTS = "Conv2d_1a"
+    SPLIT_WEIGHTS = ("Conv2d", "Mixed_7")
+    SPLIT_INPUTS = "Conv2d_1a"
 
     PARTS = (
         *(
@@ -93,8 +93,8 @@ class FastInception(nn.Module):
         for name, layer in layers:
             parent, _, own = name.rpartition(".")
             fused = fuse_conv_bn_eval(layer.get_submodule("conv"), layer.get_submodule("bn"))
-            whole = name.startswith(self.WHOLE_WEIGHTS), name.startswith(self.WHOLE_INPUTS)
-            setattr(network.get_submodule(parent), own, ConvolutionReLU(fused, *whole))
+            split = name.startswith(self.SPLIT_WEIGHTS), name.startswith(self.SPLIT_INPUTS)
+            setattr(network.get_submodule(parent), own, ConvolutionReLU(fused, *split))
         self.parts = nn.ModuleList(network.get_submodule(name) for name in self.PARTS)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which mypy does not know
 
@@ -130,36 +130,36 @@ def _resizing(size: int) -> Tensor:
 class ConvolutionReLU(nn.Module):
     """A convolution with biases and a ReLU as one kernel of cuDNN; on a CPU as two.
 
-    whole_weights, whole_inputs:  whether these are used to their last bit, each as a sum of two that TF32 has
+    split_weights, split_inputs:  whether these keep full precision in TF32, as the sum of a high and a low part
     """
 
     rest: Tensor | None
 
-    def __init__(self, layer: nn.Conv2d, whole_weights: bool = False, whole_inputs: bool = False) -> None:
+    def __init__(self, layer: nn.Conv2d, split_weights: bool = False, split_inputs: bool = False) -> None:
         super().__init__()
         self.layer = layer.requires_grad_(False)
         self.padding = [int(side) for side in layer.padding]
-        self.whole_inputs = whole_inputs
+        self.split_inputs = split_inputs
         # Tensor cores are fed some channels at a time; the first layer, which has three, is left to torch.
         self.is_fusible = layer.in_channels % 8 == 0
         self.register_buffer("rest", None)
-        if whole_weights:
+        if split_weights:
             layer.weight.data, self.rest = tf32_parts(layer.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         layer = self.layer
-        small: list[Tensor] = []  # the products with what TF32 cuts off
-        if self.whole_inputs:
+        corrections: list[Tensor] = []  # products with low parts
+        if self.split_inputs:
             x, rest = tf32_parts(x)
-            small.append(self._product(rest, layer.weight))
+            corrections.append(self._product(rest, layer.weight))
         if self.rest is not None:
-            small.append(self._product(x, self.rest))
+            corrections.append(self._product(x, self.rest))
         if not (x.is_cuda and self.is_fusible):
-            return sum(small, self._product(x, layer.weight, layer.bias)).relu_()
+            return sum(corrections, self._product(x, layer.weight, layer.bias)).relu_()
         settings = layer.bias, layer.stride, self.padding, layer.dilation, layer.groups
-        if not small:
+        if not corrections:
             return torch.cudnn_convolution_relu(x, layer.weight, *settings)
-        return torch.cudnn_convolution_add_relu(x, layer.weight, sum(small[1:], small[0]), 1.0, *settings)
+        return torch.cudnn_convolution_add_relu(x, layer.weight, sum(corrections[1:], corrections[0]), 1.0, *settings)
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return conv2d(x, weight, bias, self.layer.stride, self.padding)
