@@ -143,8 +143,10 @@ class Loop:
         # Outside of a capture learning rates are numbers, and a compiled step would be compiled anew for each.
         self.steps = steps(self.optimizers, settings.compile and settings.capture)
         if settings.compile:
-            known = settings.kind is not None and (not settings.capture or all(map(is_fused, self.optimizers.values())))
-            reuse_compiled_code((settings.kind, settings.precision, settings.capture, device) if known else None)
+            # A compiled step is for its own optimiser's parameters: no other run can reuse it.
+            reusable = not settings.capture or all(map(is_fused, self.optimizers.values()))
+            kind = (settings.kind, settings.precision, settings.capture, device)
+            reuse_compiled_code(kind if reusable and settings.kind is not None else None)
             compile_networks(task.networks())
             self.by_compiled_kernels = LargestShapeOnly(task.networks())
         self.look_every = AGREE_EVERY if settings.ranks.size > 1 else 1
