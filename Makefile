@@ -126,25 +126,25 @@ notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/n
 	$(PY) scripts/run_notebooks.py
 
 bench: $(READY)  ## milliseconds per optimiser step on this machine, as tables (ARGS="--sets resnet50" for less)
-	$(PY) scripts/bench_optim.py $(ARGS)
+	$(PY) -m benchmarks.optim $(ARGS)
 
 bench-tasks: $(READY)  ## seconds per epoch of a task with each optimiser, and to start a run; needs its data (make data DATA=mnist)
-	$(PY) scripts/bench_tasks.py $(ARGS)
+	$(PY) -m benchmarks.tasks $(ARGS)
 
 bench-imagenet: $(READY)  ## images per second of ResNet-50: of the step alone, and with images from JPEG files
-	$(PY) scripts/bench_imagenet.py $(ARGS)
+	$(PY) -m benchmarks.imagenet $(ARGS)
 
 bench-report: $(READY)  ## seconds and memory from a store of 5,000 made-up runs to a finished page
-	$(PY) scripts/bench_report.py $(ARGS)
+	$(PY) -m benchmarks.report $(ARGS)
 
 bench-store: $(READY)  ## seconds to load a store of 5,000 made-up runs, and what plan and store add to one run of VGG-11
-	$(PY) scripts/bench_store.py $(ARGS)
+	$(PY) -m benchmarks.store $(ARGS)
 
 bench-packing: $(READY)  ## when it pays to have several runs share a GPU (ARGS='--task cifar10_cgan --jobs 1 --beside "4 pong_ppo" machine=gpu')
-	$(PY) scripts/bench_packing.py $(ARGS)
+	$(PY) -m benchmarks.packing $(ARGS)
 
 faults: $(READY)  ## kills, full disks, damaged files and the like, many times over, as a table (docs/promises.md)
-	$(PY) scripts/fault_table.py $(ARGS)
+	$(PY) -m benchmarks.faults $(ARGS)
 
 bundle: $(READY)  ## code, wheels and data in parcels, for machines without a network (PLATFORM=manylinux_2_28_x86_64 PYTHON_VERSION=3.12 PARCEL=64M DATA_IN_BUNDLE="mnist cifar10")
 	$(PY) scripts/bundle.py --out $(BUNDLE) $(if $(PARCEL),--parcel-size $(PARCEL)) $(if $(PYTHON_VERSION),--python $(PYTHON_VERSION)) \

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from nero.data.corpus import END_OF_LINE
-from nero.decoding.evaluation import perplexities
-from nero.decoding.prompts import UNKNOWN, as_lines, known_words
-from nero.decoding.sampling import continuation
-from nero.plans.command_words import not_negative, whole
+from nero.checkpoints.evaluation import perplexities
+from nero.checkpoints.loading import Trained, load_trained
+from nero.checkpoints.options import run_parser
+from nero.checkpoints.prompts import UNKNOWN, as_lines, known_words
+from nero.checkpoints.sampling import continuation
+from nero.data.text.corpus import END_OF_LINE
+from nero.plans.argparse_types import not_negative, whole
 from nero.tasks.language_model import LanguageModelling
-from nero.trained.loading import Trained, load_trained
-from nero.trained.options import run_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from nero.plans.command_words import whole
-from nero.playing.animation import check_place, write_animation
-from nero.playing.moves import Move, moves
-from nero.playing.pictures import Frame
+from nero.checkpoints.animation import check_place, write_animation
+from nero.checkpoints.loading import Trained, load_trained
+from nero.checkpoints.moves import Move, moves
+from nero.checkpoints.options import run_parser
+from nero.checkpoints.pictures import Frame
+from nero.plans.argparse_types import whole
 from nero.tasks.ppo import PPO
-from nero.trained.loading import Trained, load_trained
-from nero.trained.options import run_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

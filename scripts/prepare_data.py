@@ -20,10 +20,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nero.data import imagenet
-from nero.data.prepare import Unobtainable, prepare
+from nero.data.download.prepare import Unobtainable, prepare
+from nero.data.images import imagenet
 from nero.data.sources import DATASETS, MissingData, dataset, default_root, problems
-from nero.data.tokenised import tokenised_multi30k
+from nero.data.text.tokenised import tokenised_multi30k
 
 AFTERWARDS = {"multi30k": ("tokenised", tokenised_multi30k)}
 """What is made of a data set once it is there, and kept beside it: runs on a machine without spaCy need it."""

@@ -3,7 +3,7 @@
 
 import sys
 
-from nero import runs_command
+from nero.cli import runs as runs_command
 
 if __name__ == "__main__":
     sys.exit(runs_command.main(sys.argv[1:]))

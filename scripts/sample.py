@@ -20,13 +20,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from nero.checkpoints.loading import Trained, Unusable, load_trained
+from nero.checkpoints.options import run_parser
 from nero.models.biggan import Z
-from nero.plans.command_words import check_out, whole
+from nero.plans.argparse_types import check_out, whole
 from nero.tasks.cgan import ConditionalGAN
 from nero.tasks.fid_of_images import NoJudge
 from nero.tasks.sample_grid import grid, to_image
-from nero.trained.loading import Trained, Unusable, load_trained
-from nero.trained.options import run_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

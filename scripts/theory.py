@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from nero.data.sources import MissingData, default_root
-from nero.plans.command_words import whole
+from nero.plans.argparse_types import whole
 from nero.plans.config import ROOT, ConfigError, compose
 from nero.plans.plan import PlannedRun, load_experiment
 from nero.report.cells import EmbeddedDataError
@@ -91,10 +91,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _measure(options: argparse.Namespace, words: list[str]) -> int:
-    from nero.measuring.of_runs import PARTS, measure_run
-    from nero.measuring.selection import leading_runs
-    from nero.train import train
-    from nero.trained.loading import Unusable, find_run
+    from nero.checkpoints.loading import Unusable, find_run
+    from nero.checkpoints.of_runs import PARTS, measure_run
+    from nero.checkpoints.selection import leading_runs
+    from nero.train.run import train
 
     parts = [part for part in PARTS if part not in options.without]
 
@@ -113,8 +113,8 @@ def _measure(options: argparse.Namespace, words: list[str]) -> int:
 
 
 def _along(options: argparse.Namespace, words: list[str]) -> int:
-    from nero.measuring.along_training import measure_along
-    from nero.measuring.selection import trainings
+    from nero.checkpoints.along_training import measure_along
+    from nero.checkpoints.selection import trainings
 
     if options.experiment:
         configs = trainings(load_experiment(options.experiment), Store(options.store), options.task, words)
@@ -154,7 +154,7 @@ def _each(
 
 def _report(options: argparse.Namespace, words: list[str]) -> int:
     from nero.report import files
-    from nero.report.theory_report import theory_files, theory_texts
+    from nero.report.theory.report import theory_files, theory_texts
 
     if options.check:
         # Not the figures: what is drawn differs with matplotlib's version.

@@ -17,6 +17,9 @@ from omegaconf import DictConfig
 
 from nero.plans.config import CONFIG_DIR, LANES, ConfigError, from_hydra, in_words
 from nero.plans.selection import NOTHING_TO_CHOOSE_FROM
+from nero.sweep.sweeper import register
+
+register()
 
 
 @hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")
@@ -24,7 +27,7 @@ def main(cfg: DictConfig) -> dict[str, Any]:
     from nero.data.sources import MissingData
     from nero.engine.distributed import BrokenGroup, is_first
     from nero.runs.tracking import Progress
-    from nero.train import train
+    from nero.train.run import train
 
     context = HydraConfig.get()
     alone = context.mode == RunMode.RUN

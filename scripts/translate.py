@@ -23,16 +23,16 @@ from pathlib import Path
 from tqdm import tqdm
 
 from nero.atomic import write_atomic
-from nero.data.parallel_text import BEGIN, END
-from nero.decoding.bleu import bleu_metric
-from nero.decoding.joining import join_words
-from nero.decoding.sentences import PARTS, load_part, split_words
-from nero.decoding.translations import translations
+from nero.checkpoints.bleu import bleu_metric
+from nero.checkpoints.joining import join_words
+from nero.checkpoints.loading import Trained, Unusable, load_trained
+from nero.checkpoints.options import run_parser
+from nero.checkpoints.sentences import PARTS, load_part, split_words
+from nero.checkpoints.translations import translations
+from nero.data.text.parallel_text import BEGIN, END
 from nero.models.translator import Translator
-from nero.plans.command_words import not_negative, whole
+from nero.plans.argparse_types import not_negative, whole
 from nero.tasks.translation import Translation
-from nero.trained.loading import Trained, Unusable, load_trained
-from nero.trained.options import run_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -84,9 +84,18 @@ def script_environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **own}
 
 
+def bench_module(name: str) -> ModuleType:
+    """One of benchmarks/ as a module of its own, so that a test may change it: bench_module("optim")."""
+    return _module(f"bench_{name}", ROOT / "benchmarks" / f"{name}.py")
+
+
 def script_module(name: str) -> ModuleType:
-    """One of scripts/ as a module: script_module("bench_optim")."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    """One of scripts/ as a module: script_module("report")."""
+    return _module(name, ROOT / "scripts" / f"{name}.py")
+
+
+def _module(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -95,8 +104,11 @@ def script_module(name: str) -> ModuleType:
 
 
 def exit_status(name: str, words: list[str]) -> object:
-    """With which one of scripts/ ends for these words: argparse's own errors raise, ours are returned."""
+    """With which one of scripts/ or benchmarks/ ends: argparse's own errors raise, ours are returned."""
     try:
-        return script_module(name).main(words)
+        module = (
+            bench_module(name.removeprefix("benchmarks.")) if name.startswith("benchmarks.") else script_module(name)
+        )
+        return module.main(words)
     except SystemExit as stop:
         return stop.code

@@ -14,9 +14,9 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import SWALR
 
-import references
 from nero.optim import LAMB, Madam, Nero, neuron_mean, neuron_norm
-from test_every_optimiser import BOTH_PATHS, EVERY_KIND, EVERY_OPTIMISER, Kind, Make
+from optim.test_every_optimiser import BOTH_PATHS, EVERY_KIND, EVERY_OPTIMISER, Kind, Make
+from support import references
 
 # A value for every setting that is not its default.
 OTHERWISE: dict[Kind, dict[str, Any]] = {

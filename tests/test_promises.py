@@ -7,7 +7,7 @@ from pathlib import Path
 from conftest import ROOT
 
 PROMISES = (ROOT / "docs" / "promises.md").read_text()
-NAMED = re.findall(r"`(tests/test_\w+\.py)::(\w+)`", PROMISES)
+NAMED = re.findall(r"`(tests/(?:\w+/)?test_\w+\.py)::(\w+)`", PROMISES)
 
 
 def faults_in(path: Path) -> set[str]:
@@ -22,10 +22,10 @@ def test_every_test_that_a_promise_names_exists() -> None:
 
 
 def test_every_test_of_a_fault_is_named_once() -> None:
-    files = sorted((ROOT / "tests").glob("test_faults_*.py"))
+    files = sorted((ROOT / "tests" / "faults").glob("test_faults_*.py"))
     assert len(files) >= 5
-    tests = sorted((f"tests/{path.name}", name) for path in files for name in faults_in(path))
-    assert sorted(pair for pair in NAMED if pair[0].startswith("tests/test_faults_")) == tests
+    tests = sorted((f"tests/faults/{path.name}", name) for path in files for name in faults_in(path))
+    assert sorted(pair for pair in NAMED if pair[0].startswith("tests/faults/test_faults_")) == tests
 
 
 def test_every_line_of_a_table_says_when_what_and_by_which_test() -> None:
@@ -35,4 +35,4 @@ def test_every_line_of_a_table_says_when_what_and_by_which_test() -> None:
     for line in lines:
         when, _, tests = (word.strip() for word in line.strip("|").split("|"))
         assert when
-        assert re.search(r"`tests/test_\w+\.py::\w+`", tests), line
+        assert re.search(r"`tests/(?:\w+/)?test_\w+\.py::\w+`", tests), line

@@ -6,7 +6,7 @@ from pathlib import Path
 from nero.bundle.parcels import Entry
 from nero.bundle.refusal import Refusal
 from nero.data.sources import MissingData, command, dataset, problems
-from nero.data.tokenised import tokenised_multi30k
+from nero.data.text.tokenised import tokenised_multi30k
 
 KEPT = {
     "multi30k": ("multi30k/tokens.json",),

@@ -303,7 +303,7 @@ def install(contents: dict[str, Any], folder: Path) -> None:
     if contents["left_out"]:
         make_venv(venv, share=True)
     refuse_missing(python, contents["left_out"])
-    run([str(python), "-c", "import nero.train; from nero import Nero"], "the project does not start")
+    run([str(python), "-c", "import nero.train.run; from nero import Nero"], "the project does not start")
     mark.write_text(identity)
     ready.touch()
 

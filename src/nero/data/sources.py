@@ -16,9 +16,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from nero.data.checked_file import CheckedFile, DataFile
-from nero.data.inception import InceptionFile
-from nero.data.origins import Archive, GzipFiles, NpmCifarSheets, NpmFiles, Origin, PipInception, PlainFile
+from nero.data.download.checked_file import CheckedFile, DataFile
+from nero.data.download.inception import InceptionFile
+from nero.data.download.origins import Archive, GzipFiles, NpmCifarSheets, NpmFiles, Origin, PipInception, PlainFile
 
 
 class MissingData(FileNotFoundError):

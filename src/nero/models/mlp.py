@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nero.models.arithmetic import product_dtype
-from nero.models.compiled_kernels import are_compiled
+from nero.models.kernels.compiled import are_compiled
 
 # alpha and scale by which ELU is the scaled ReLU. F.elu does not offer the scale: one kernel each way instead of two,
 # of which a network of 100 small layers feels every one.
@@ -78,7 +78,7 @@ class _SquareLayers(torch.autograd.Function):
 def _forward_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, kernels: bool) -> None:
     """out = scaled_relu(x @ weight.T + bias)"""
     if kernels:
-        from nero.models import linear_kernels
+        from nero.models.kernels import linear as linear_kernels
 
         linear_kernels.forward_layer(x, weight, bias, out)
         return
@@ -92,7 +92,7 @@ def _forward_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, kernels
 def _backward_layer(delta: Tensor, weight: Tensor, below: Tensor, out: Tensor, kernels: bool) -> None:
     """From the gradient in front of a layer's activation to that in front of the one that gave `below`."""
     if kernels:
-        from nero.models import linear_kernels
+        from nero.models.kernels import linear as linear_kernels
 
         linear_kernels.backward_layer(delta, weight, below, out)
         return
@@ -120,7 +120,7 @@ def _use_kernels(x: Tensor, dtype: torch.dtype) -> bool:
 @cache
 def _has_kernels(device: torch.device) -> bool:
     """Whether this GPU is of the kind that `linear_kernels` was written and measured for, and Triton is there."""
-    return are_compiled("nero.models.linear_kernels") and torch.cuda.get_device_capability(device) == (9, 0)
+    return are_compiled("nero.models.kernels.linear") and torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nero.models.arithmetic import product_dtype
 from nero.models.attention import attend, padding_mask, split_heads
-from nero.models.compiled_kernels import are_compiled
+from nero.models.kernels.compiled import are_compiled
 from nero.models.packing import NONE, Packing
 
 # Words of a row that the kernels take: what fits the shared memory of small GPUs too.
@@ -54,7 +54,7 @@ SETTINGS = "Tensor ends, Tensor memory_ends, Tensor? seed, SymInt heads, SymInt 
 )
 def by_kernels(query: Tensor, memory: Tensor | None, *settings: Any) -> Tensor:
     """As `attend_packed`."""
-    from nero.models import attention_kernels
+    from nero.models.kernels import attention as attention_kernels
 
     found = _found(query, memory)
     attention_kernels.attend_(_parts(query, memory), found, None, *settings)
@@ -73,7 +73,7 @@ def _found(query: Tensor, memory: Tensor | None, *_: Any) -> Tensor:
 )
 def _back_by_kernels(grad: Tensor, query: Tensor, memory: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor]:
     """The gradients of query and memory; in place of the latter something empty if there is none."""
-    from nero.models import attention_kernels
+    from nero.models.kernels import attention as attention_kernels
 
     of_query, of_memory = _like(query, memory)
     gradients = _parts(of_query, None if memory is None else of_memory)
@@ -125,4 +125,4 @@ def _kernels_take(dtype: torch.dtype, size: int, longest: int) -> bool:
 
 @torch.compiler.assume_constant_result
 def _has_kernels(device: str) -> bool:
-    return device == "cuda" and are_compiled("nero.models.attention_kernels")
+    return device == "cuda" and are_compiled("nero.models.kernels.attention")

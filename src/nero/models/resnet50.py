@@ -5,7 +5,7 @@ from functools import partial
 
 from torchvision.models.resnet import Bottleneck, ResNet
 
-from nero.models.parted_norm import PartedBatchNorm2d
+from nero.models.ghost_batch_norm import PartedBatchNorm2d
 
 LAYERS = (3, 4, 6, 3)
 """Bottleneck blocks of each stage."""

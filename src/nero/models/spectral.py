@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.compiled_kernels import are_compiled
 from nero.models.initialisation import orthogonal_
+from nero.models.kernels.compiled import are_compiled
 from nero.models.resampling import convolve_and_average, enlarge_and_convolve
 
 FIRST_ITERATIONS = 15
@@ -124,7 +124,7 @@ class SpectralLayers:
         self.layers = [module for module in network.modules() if isinstance(module, SpectralLayer)]
         for place, layer in enumerate(self.layers):
             layer.place = place
-        self.has_kernels = are_compiled("nero.models.spectral_kernels")
+        self.has_kernels = are_compiled("nero.models.kernels.spectral")
 
     def divided(self, passes: int = 1) -> list[Weights]:
         """The divided weights for each of so many forward passes, each with a power iteration in training."""
@@ -158,7 +158,7 @@ def iterate_all(weights: list[Tensor], v: Tensor) -> tuple[Tensor, Tensor, Tenso
 
     An operation of its own, of which a compiler sees no more than that.
     """
-    from nero.models.spectral_kernels import iterate
+    from nero.models.kernels.spectral import iterate
 
     return iterate(weights, v, EPS)
 

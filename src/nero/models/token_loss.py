@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nero.models.arithmetic import product_dtype
-from nero.models.compiled_kernels import are_compiled
+from nero.models.kernels.compiled import are_compiled
 
 NO_TARGET = -1
 """The target of a token that does not count."""
@@ -145,7 +145,7 @@ def _to_gradient_(
     Columns beyond the vocabulary have no part in the loss; their gradient is zero.
     """
     if _use_kernels(logits, logits.dtype):
-        from nero.models import token_loss_kernels
+        from nero.models.kernels import token_loss as token_loss_kernels
 
         return token_loss_kernels.to_gradient_(logits, vocabulary, targets, smoothing, ignored, gradient)
     counts = targets != ignored
@@ -171,4 +171,4 @@ def _to_gradient_(
 
 def _use_kernels(tensor: Tensor, dtype: torch.dtype) -> bool:
     """Whether `token_loss_kernels` takes logits of this dtype where the tensor is."""
-    return tensor.is_cuda and dtype != torch.float64 and are_compiled("nero.models.token_loss_kernels")
+    return tensor.is_cuda and dtype != torch.float64 and are_compiled("nero.models.kernels.token_loss")

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from nero.optim.batches import batches, concatenate, fan_in, split_, stored_view
-from nero.optim.shards import check_whole_neurons, local
+from nero.optim.param_groups import batches, concatenate, fan_in, split_, stored_view
+from nero.optim.sharding import check_whole_neurons, local
 
 
 def neuron_mean(weight: Tensor) -> Tensor:

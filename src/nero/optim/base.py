@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
-from nero.optim.shards import check_sharded_alike, is_sharded, local, local_gradient
+from nero.optim.sharding import check_sharded_alike, is_sharded, local, local_gradient
 
 __all__ = [
     "CapturableOptimizer",

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nero.optim.addresses import unavailable, use_kernels
 from nero.optim.balance import compute_dtype
 from nero.optim.base import (
     CapturableOptimizer,
@@ -19,9 +18,10 @@ from nero.optim.base import (
     check_positive,
     scalar,
 )
-from nero.optim.batches import batches, use_batches
-from nero.optim.fused_lamb import FusedTensors
-from nero.optim.shards import check_unsharded
+from nero.optim.param_groups import batches, use_batches
+from nero.optim.sharding import check_unsharded
+from nero.optim.triton.lamb_launch import FusedTensors
+from nero.optim.triton.pointer_tables import unavailable, use_kernels
 
 
 def lamb_update(

@@ -18,8 +18,8 @@ from nero.optim.base import (
     running_average,
     scalar,
 )
-from nero.optim.batches import batches, concatenate, split_, stored_view
-from nero.optim.shards import check_not_partial, local, mean_over_all
+from nero.optim.param_groups import batches, concatenate, split_, stored_view
+from nero.optim.sharding import check_not_partial, local, mean_over_all
 
 
 def madam_update(

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nero.optim.addresses import unavailable, use_kernels
 from nero.optim.balance import compute_dtype, neuron_norm, project, project_, squared_norm
 from nero.optim.base import (
     CapturableOptimizer,
@@ -20,9 +19,10 @@ from nero.optim.base import (
     running_average,
     scalar,
 )
-from nero.optim.batches import batches, concatenate, fan_in, split_, stored_view
-from nero.optim.fused import FusedGroup
-from nero.optim.shards import check_whole_neurons, like_rows, local, mean_over_all
+from nero.optim.param_groups import batches, concatenate, fan_in, split_, stored_view
+from nero.optim.sharding import check_whole_neurons, like_rows, local, mean_over_all
+from nero.optim.triton.nero_launch import FusedGroup
+from nero.optim.triton.pointer_tables import unavailable, use_kernels
 
 
 def nero_update(

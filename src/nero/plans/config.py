@@ -5,13 +5,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -44,6 +45,16 @@ VALUES_BEFORE: Mapping[str, Any] = {
 A run with that value is the run as it was before: its identity leaves the key out, so that logged runs keep their ids.
 It is also the default of the class that takes the setting, since a logged config.yaml does not have the key.
 """
+
+
+@dataclass
+class PlanSweeperConf:
+    _target_: str = "nero.sweep.sweeper.PlanSweeper"
+    max_batch_size: int | None = None  # the most jobs that a launcher is given at a time
+    params: dict[str, str] | None = field(default_factory=dict)
+
+
+ConfigStore.instance().store(group="hydra/sweeper", name="plan", node=PlanSweeperConf, provider="nero")
 
 
 class ConfigError(ValueError):

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from nero.report import catalogue, files, page, readme
+from nero.report import catalogue, files, readme
 from nero.report.catalogue import Evidence
-from nero.report.sheets import Printed
-from nero.report.table_formats import print_table
-from nero.report.tables import Table
-from nero.report.theory_report import make_tables
+from nero.report.page import page
+from nero.report.tables.formats import print_table
+from nero.report.tables.sheets import Printed
+from nero.report.tables.table import Table
+from nero.report.theory.report import make_tables
 from nero.runs.store import Store
 
 PAGE = Path("report.html")

@@ -11,31 +11,27 @@ from matplotlib.figure import Figure
 
 from nero.plans.config import ROOT
 from nero.plans.plan import CellState, Experiment, Summary, load_experiment, survey
-from nero.report import (
-    cells,
-    cgan_figure,
-    cifar_figures,
-    constraints,
-    disagreements,
+from nero.report import cells, disagreements, frame, paper
+from nero.report.figures import figure3 as figures
+from nero.report.figures import (
     figure3_numbers,
     figure4_numbers,
     figure6_numbers,
     figure7_numbers,
     figure8_numbers,
     figure9_numbers,
-    figures,
-    frame,
-    imagenet_figure,
-    imagenet_settings,
-    language_figures,
-    paper,
-    pong_figure,
     sample_strips,
 )
-from nero.report.costs import RUNS_NAME, cost_of_experiment, costs, costs_of_runs
-from nero.report.sensitivity import sensitivity
-from nero.report.sheets import Printed
-from nero.report.tables import Listing, Table, build_table
+from nero.report.figures import figure4 as cgan_figure
+from nero.report.figures import figure5 as cifar_figures
+from nero.report.figures import figure6 as language_figures
+from nero.report.figures import figure8 as pong_figure
+from nero.report.figures import figure9 as imagenet_figure
+from nero.report.tables import constraints, imagenet_settings
+from nero.report.tables.costs import RUNS_NAME, cost_of_experiment, costs, costs_of_runs
+from nero.report.tables.sensitivity import sensitivity
+from nero.report.tables.sheets import Printed
+from nero.report.tables.table import Listing, Table, build_table
 from nero.runs.store import Status, Store
 
 Made = TypeVar("Made")

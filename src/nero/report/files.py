@@ -6,9 +6,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from nero.atomic import write_atomic
-from nero.report import sheet_csv, style
-from nero.report.sheets import Printed
-from nero.report.table_formats import FORMATS
+from nero.report.figures import style
+from nero.report.tables import csv_format as sheet_csv
+from nero.report.tables.formats import FORMATS
+from nero.report.tables.sheets import Printed
 
 
 def table_files(printed: Printed, runs: str) -> dict[Path, bytes]:

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nero.report import cells, style
+from nero.report import cells
 from nero.report.cells import RowKey
-from nero.report.sheets import Text
-from nero.report.tables import Entry, Table, ranks
+from nero.report.figures import style
+from nero.report.tables.sheets import Text
+from nero.report.tables.table import Entry, Table, ranks
 from nero.report.units import ShownMetric, rate
 from nero.report.verdicts import Verdict
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from nero.plans.plan import pending
 from nero.report.catalogue import Evidence, highlights
 from nero.report.findings import findings
-from nero.report.sheet_markdown import list_lines, sheet_lines
-from nero.report.sheets import Sheet, Text
-from nero.report.table_formats import grid, precision_text, published_text, value
-from nero.report.tables import Entry, Table
+from nero.report.tables.formats import grid, precision_text, published_text, value
+from nero.report.tables.markdown_format import list_lines, sheet_lines
+from nero.report.tables.sheets import Sheet, Text
+from nero.report.tables.table import Entry, Table
 from nero.report.verdicts import CONFIDENCE
 
 TABLE = "table1"

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from nero.data.augmentation import Augmentation
-from nero.data.images import load_cifar10
-from nero.data.synthetic import shapes
+from nero.data.images.arrays import load_cifar10
+from nero.data.synthetic.seeds import shapes
 from nero.models.biggan import Z
 from nero.tasks.base import BadSetting, Batch, Context, Meters, Metric, Task, check_whole
 from nero.tasks.fid_of_images import judge

@@ -3,8 +3,8 @@
 from torch import nn
 
 from nero.data.augmentation import Augmentation
-from nero.data.images import load_cifar10
-from nero.data.synthetic import shapes
+from nero.data.images.arrays import load_cifar10
+from nero.data.synthetic.seeds import shapes
 from nero.tasks.base import Context, Metric
 from nero.tasks.classification import Classification
 from nero.tasks.loaded_images import load_images

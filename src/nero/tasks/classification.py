@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from nero.data.augmentation import Augmentation
-from nero.data.images import ImageSet
+from nero.data.images.arrays import ImageSet
 from nero.tasks.base import NETWORK, Batch, Context, Meters, Task
 from nero.tasks.shuffled_images import ShuffledImages, to_device
 

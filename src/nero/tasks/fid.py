@@ -35,7 +35,7 @@ class NoInception(ImportError):
 
 
 def inception(weights: Mapping[str, Tensor]) -> nn.Module:
-    """Inception for FID, from the weights of `nero.data.inception`: uint8 [N, 3, H, W] -> float32 [N, 2048].
+    """Inception for FID, from the weights of `nero.data.download.inception`: uint8 [N, 3, H, W] -> float32 [N, 2048].
 
     Raises NoInception without torchmetrics or torch-fidelity.
     """

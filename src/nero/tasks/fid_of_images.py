@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nero.data import inception as inception_data
-from nero.data.checked_file import DamagedData
-from nero.data.images import ImageSet
+from nero.data.download import inception as inception_data
+from nero.data.download.checked_file import DamagedData
+from nero.data.images.arrays import ImageSet
 from nero.data.sources import command
 from nero.tasks.base import Context
 from nero.tasks.fid import NoInception, Reference, StandIn, Statistics, cached_statistics, inception

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
-from nero.data import imagenet
-from nero.data.image_decoding import MEAN, STD
-from nero.data.image_folders import ListedImages, list_images
-from nero.data.image_loading import Decode, DeviceBatch, Faults, ImageStream, centred_batches
-from nero.data.image_reading import IGNORED
-from nero.data.jpeg_folders import jpeg_folders
-from nero.models.parted_norm import PartedBatchNorm2d
+from nero.data.images import imagenet
+from nero.data.images.decoding import MEAN, STD
+from nero.data.images.folders import ListedImages, list_images
+from nero.data.images.jpeg_folders import jpeg_folders
+from nero.data.images.loading import Decode, DeviceBatch, Faults, ImageStream, centred_batches
+from nero.data.images.reading import IGNORED
+from nero.models.ghost_batch_norm import PartedBatchNorm2d
 from nero.runs.slots import cores
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Streams, Task, check_whole
 
@@ -263,14 +263,14 @@ def _decoder(context: Context, size: int, batch: int, workers: int) -> Decode | 
     if where == "auto":
         where = "gpu" if device.type == "cuda" and workers < MOST_WORKERS else "cpu"
     if where == "dali":
-        from nero.data.dali_decoding import DaliDecoder
+        from nero.data.images.dali_decoding import DaliDecoder
 
         try:
             return DaliDecoder(size, device, batch)
         except ImportError as error:
             raise BadSetting(f"machine.decode=dali: {error}") from error
     if where == "gpu":
-        from nero.data.gpu_decoding import decode_and_crop
+        from nero.data.images.gpu_decoding import decode_and_crop
 
         return partial(decode_and_crop, size=size, device=device)
     return None

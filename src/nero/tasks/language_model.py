@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nero.data.corpus import Block, Corpus, blocks, grammar_corpus, load_wikitext2, streams
+from nero.data.text.corpus import Block, Corpus, blocks, grammar_corpus, load_wikitext2, streams
 from nero.models.token_loss import TokenLoss, token_loss
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
 from nero.tasks.language import PERPLEXITY, build_network, embedded_sizes, language_metrics

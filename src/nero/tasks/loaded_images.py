@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from nero.data.images import ImageSet
+from nero.data.images.arrays import ImageSet
 from nero.tasks.base import BadSetting, Context, check_whole
 
 EMBEDDED_TRAIN = 10_000

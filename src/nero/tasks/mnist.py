@@ -1,7 +1,7 @@
 """The two MNIST experiments of Figure 3."""
 
-from nero.data.images import load_mnist
-from nero.data.synthetic import digits
+from nero.data.images.arrays import load_mnist
+from nero.data.synthetic.seeds import digits
 from nero.models import mlp
 from nero.tasks.base import Context, Metric
 from nero.tasks.classification import Classification

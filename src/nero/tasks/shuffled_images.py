@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from nero.data.augmentation import Augmentation
-from nero.tasks.ahead import MadeAhead
 from nero.tasks.base import Context, check_whole
+from nero.tasks.prefetch import MadeAhead
 
 
 class ShuffledImages:

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nero.data.buckets import bucketed, length_key, padded, padded_length, shuffled_buckets
-from nero.data.parallel_text import PAD, Pairs, ParallelText, load_multi30k, toy_pairs
+from nero.data.text.buckets import bucketed, length_key, padded, padded_length, shuffled_buckets
+from nero.data.text.parallel_text import PAD, Pairs, ParallelText, load_multi30k, toy_pairs
 from nero.models.packing import NONE, places_of, take
 from nero.models.token_loss import TokenLoss, token_loss
-from nero.tasks.ahead import MadeAhead
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
 from nero.tasks.language import PERPLEXITY, build_network, embedded_sizes, language_metrics
+from nero.tasks.prefetch import MadeAhead
 
 EVALUATION_BATCH = 512  # sentences
 WORDS_A_ROW = 4  # a batch's slots are a multiple of so many words for each of its rows

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nero.optim.balance import neuron_norm, slack
-from nero.optim.batches import fan_in
+from nero.optim.param_groups import fan_in
 from nero.theory.quantiles import quantiles
 
 # `slack` is how well a projection meets the constraints. A step reckoned elsewhere, in another order, may differ by

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from nero.optim.balance import neuron_norm
-from nero.optim.batches import stored_view
+from nero.optim.param_groups import stored_view
 from nero.theory.quantiles import quantiles
 
 

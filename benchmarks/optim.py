@@ -1,0 +1,335 @@
+#!/usr/bin/env python3
+"""Milliseconds per optimiser step on this machine, beside the time to copy as many bytes as a step must move.
+
+    python -m benchmarks.optim [--sets resnet50 mlp100] [--device cuda] [--dtype bfloat16] [--out FILE]
+    python -m benchmarks.optim --small                  a trial of the script itself, in seconds on a CPU
+
+By default the sets are resnet50, mlp100, translation and billion, the last one only on a GPU.
+"""
+
+import argparse
+import contextlib
+import gc
+import math
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, Optimizer
+
+from benchmarks.parameter_sets import PARAMETER_SETS, Shape, small
+from nero.atomic import write_atomic
+from nero.optim import LAMB, Madam, Nero
+from nero.runs.provenance import code_in_words, versions
+
+SETS = ("resnet50", "mlp100", "translation", "billion")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+MODES = ("eager", "replayed")
+REPETITIONS = 5
+"""Times that a measurement is repeated; the median counts."""
+WARM_UP = 3
+"""Steps before a capture: Triton compiles, optimisers make what they make lazily."""
+LR = 1e-3
+"""Small, so that thousands of steps along one gradient leave numbers of ordinary size."""
+
+Key = tuple[str, str]
+"""Optimiser and path: a row of the table."""
+Cell = float | str
+"""Milliseconds per step, or why there are none."""
+Cells = Mapping[tuple[str, Key, str], Cell]
+"""By parameter set, row and mode."""
+
+
+class Unavailable(Exception):
+    """An optimiser that is not part of this installation."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An optimiser by one of its paths. `captured`: further options for a CUDA graph, None if it does not fit one."""
+
+    key: Key
+    make: Callable[..., Optimizer]
+    options: dict[str, Any] = field(default_factory=dict)
+    captured: dict[str, Any] | None = field(default_factory=dict)
+
+
+def nero_of_pytorch_optimizer(params: list[Tensor], lr: float) -> Optimizer:
+    try:
+        from pytorch_optimizer import Nero as TheirNero
+    except ImportError as error:
+        raise Unavailable("not installed") from error
+    return TheirNero(params, lr=lr)
+
+
+COPY = ("copy", "floor")
+FUSED_NERO = ("Nero", "fused")
+FUSED_ADAM = ("torch Adam", "fused")
+# A failed capture can spoil the process, so only what is known to fit a graph is captured. torch's foreach SGD reads a
+# learning rate from its tensor to the host; pytorch_optimizer's Nero counts its steps there.
+ROWS = (
+    Row(FUSED_NERO, Nero, {"fused": True}),
+    Row(("Nero", "foreach"), Nero, {"foreach": True, "fused": False}),
+    Row(("Nero", "per tensor"), Nero, {"foreach": False, "fused": False}),
+    Row(("LAMB", "fused"), LAMB, {"fused": True}),
+    Row(("LAMB", "foreach"), LAMB, {"foreach": True}),
+    Row(("LAMB", "per tensor"), LAMB, {"foreach": False}),
+    Row(("Madam", "foreach"), Madam, {"foreach": True}),
+    Row(("Madam", "per tensor"), Madam, {"foreach": False}),
+    Row(("torch SGD", "foreach"), SGD, {"foreach": True}, None),
+    Row(("torch SGD", "fused"), SGD, {"fused": True}),
+    Row(("torch Adam", "foreach"), Adam, {"foreach": True}, {"capturable": True}),
+    Row(FUSED_ADAM, Adam, {"fused": True}, {"capturable": True}),
+    Row(("pytorch_optimizer's Nero", "its default"), nero_of_pytorch_optimizer, {}, None),
+)
+GOALS: tuple[tuple[str, Key, float, tuple[str, ...]], ...] = (
+    ("torch's fused Adam", FUSED_ADAM, 0.5, SETS),
+    ("the copy, 48 million parameters and more", COPY, 1.3, ("mlp100", "translation", "billion")),
+    ("the copy, ResNet-50", COPY, 2.0, ("resnet50",)),
+)
+"""Fused Nero against what, the row of that, the largest ratio, and on which sets."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where a step is timed, in what dtype and for how long."""
+
+    device: torch.device
+    dtype: torch.dtype
+    seconds: float
+
+    def optimiser(self, row: Row, shapes: Sequence[Shape], mode: str) -> Cell:
+        """Milliseconds per step of one row."""
+        if mode == "replayed" and row.captured is None:
+            return "-"
+        return self._guarded(lambda: self._optimiser_step(row, shapes, mode))
+
+    def copy(self, shapes: Sequence[Shape], mode: str) -> Cell:
+        """Milliseconds to move as many bytes as a step must, which reads weight and gradient and writes the weight.
+
+        Half of them are read and half written, by the driver's own copy or by a kernel, whichever is faster.
+        """
+        moved = 3 * self.dtype.itemsize * sum(math.prod(shape) for shape in shapes)
+        cells = [self._guarded(partial(self._copy_step, moved // 8, mode, by_driver)) for by_driver in (True, False)]
+        return min(cells, key=lambda cell: cell if isinstance(cell, float) else math.inf)
+
+    def _optimiser_step(self, row: Row, shapes: Sequence[Shape], mode: str) -> Callable[[], object]:
+        torch.manual_seed(0)
+        params = [torch.randn(shape, device=self.device, dtype=self.dtype) for shape in shapes]
+        for param in params:
+            param.grad = torch.randn_like(param)
+        if mode == "eager":
+            return row.make(params, lr=LR, **row.options).step
+        # A tensor, as in training: a graph would keep a plain number for ever.
+        lr = torch.tensor(LR, device=self.device)
+        return captured(row.make(params, lr=lr, **row.options, **(row.captured or {})).step)
+
+    def _copy_step(self, numbers: int, mode: str, by_driver: bool) -> Callable[[], object]:
+        source, target = (torch.zeros(numbers, dtype=torch.int32, device=self.device) for _ in range(2))
+
+        def step() -> object:
+            return target.copy_(source) if by_driver else torch.add(source, 0, out=target)
+
+        return step if mode == "eager" else captured(step)
+
+    def _guarded(self, make_step: Callable[[], Callable[[], object]]) -> Cell:
+        """Time a step; whatever goes wrong with one row must not cost the others."""
+        try:
+            cell: Cell = self._milliseconds(make_step())
+        except Unavailable as error:
+            cell = str(error)
+        except Exception as error:
+            first_line = (str(error).splitlines() or [""])[0]
+            cell = f"{type(error).__name__}: {first_line}"[:120].replace("|", "/")
+        # Parameters, gradients and state of the largest set take tens of gigabytes: the next row needs their room.
+        gc.collect()
+        with contextlib.suppress(RuntimeError):  # what a spoilt device answers to everything
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+        return cell
+
+    def _milliseconds(self, step: Callable[[], object]) -> float:
+        step()  # compiles, and makes state
+        steps, elapsed = 1, self._elapsed(step, 1)
+        while elapsed < self.seconds / 10:
+            steps *= 2
+            elapsed = self._elapsed(step, steps)
+        steps = max(1, round(self.seconds / REPETITIONS / (elapsed / steps)))
+        return 1000 * statistics.median(self._elapsed(step, steps) / steps for _ in range(REPETITIONS))
+
+    def _elapsed(self, step: Callable[[], object], steps: int) -> float:
+        self._synchronize()
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        self._synchronize()
+        return time.perf_counter() - start
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def captured(step: Callable[[], object]) -> Callable[[], None]:
+    """The step as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            step()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # the graph has a memory pool of its own, beside that of the warm-up
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+
+    def replay(held: object = step) -> None:
+        # `held`, because a graph knows its tensors by address and keeps none of them alive.
+        graph.replay()
+
+    return replay
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--sets", nargs="+", choices=list(PARAMETER_SETS), metavar="SET", help=", ".join(PARAMETER_SETS)
+    )
+    parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
+    parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
+    parser.add_argument("--seconds", type=float, default=0.3, help="for one measurement (default: 0.3)")
+    parser.add_argument("--small", action="store_true", help="no dim longer than 16: a trial, not a measurement")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the tables there too, as Markdown")
+    options = parser.parse_args(arguments)
+    if not 0 < options.seconds < math.inf:
+        parser.error(f"--seconds must be positive and finite, not {options.seconds}")
+    if options.out and options.out.is_dir():
+        parser.error(f"--out {options.out} is a folder")
+    cuda = torch.cuda.is_available()
+    if options.device == "cuda" and not cuda:
+        parser.error("--device cuda: torch finds no CUDA device")
+    device = torch.device("cpu" if options.device == "cpu" or not cuda else "cuda")
+    default = SETS if device.type == "cuda" or options.small else [name for name in SETS if name != "billion"]
+    names = list(dict.fromkeys(options.sets or default))
+
+    bench = Bench(device, DTYPES[options.dtype], options.seconds)
+    sets = {name: PARAMETER_SETS[name].shapes() for name in names}
+    if options.small:
+        sets = {name: small(shapes) for name, shapes in sets.items()}
+    head = header(bench, shrunk=options.small)
+    gc.freeze()  # torch's own objects, which would make every collection between rows slow
+    cells: dict[tuple[str, Key, str], Cell] = {}
+    # Captures last, lest one that fails cost the other measurements.
+    for mode in MODES if device.type == "cuda" else MODES[:1]:
+        for name, shapes in sets.items():
+            for key, cell in measurements(bench, shapes, mode):
+                cells[name, key, mode] = cell
+                print(f"{name}, {mode}: {' '.join(key)}: {shown(cells, name, key, mode)}", file=sys.stderr, flush=True)
+            text = report(head, sets, cells)
+            if options.out:  # after each set, so that a run cut short leaves what it has
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(options.out, text.encode())
+    print(text, end="")
+
+
+def measurements(bench: Bench, shapes: Sequence[Shape], mode: str) -> Iterator[tuple[Key, Cell]]:
+    """Each row of a set's table as soon as it is known."""
+    yield COPY, bench.copy(shapes, mode)
+    for row in ROWS:
+        yield row.key, bench.optimiser(row, shapes, mode)
+
+
+def report(head: Sequence[str], sets: Mapping[str, Sequence[Shape]], cells: Cells) -> str:
+    """Markdown: on what, a table for each set, and the goals."""
+    lines = ["# Milliseconds per optimiser step", "", *head]
+    for name, shapes in sets.items():
+        lines += ["", *table(name, shapes, cells)]
+    return "\n".join([*lines, "", *goals(cells), ""])
+
+
+def header(bench: Bench, shrunk: bool) -> list[str]:
+    """What the numbers were measured on, and what they mean."""
+    cuda = bench.device.type == "cuda"
+    cpu = f"CPU ({platform.machine()}, threads: {torch.get_num_threads()})"
+    facts = [
+        torch.cuda.get_device_name(bench.device) if cuda else cpu,
+        code_in_words(),
+        f"torch {torch.__version__}",  # which names its build too
+        *(f"{package} {version}" for package, version in versions(("triton", "pytorch_optimizer")).items()),
+        str(bench.dtype).removeprefix("torch."),
+        f"median of {REPETITIONS} repetitions",
+    ]
+    lines = [
+        f"{', '.join(facts)}.",
+        "",
+        "Eager: wall clock per step, the host's time or the device's, whichever is longer; the learning rate is a "
+        "number. Replayed: from a CUDA graph, the device's time alone; the learning rate is a tensor. Copy: "
+        f"{3 * bench.dtype.itemsize} bytes moved per parameter, half read and half written, as many as a step moves "
+        "that reads weight and gradient once and writes the weight once; the faster of the driver's copy and a "
+        "kernel's. LAMB and Adam have betas (0.9, 0.999), SGD no momentum.",
+    ]
+    if not cuda:
+        lines += ["", "On a CPU only the ratios within one run mean anything."]
+    if shrunk:
+        lines += ["", "Shrunk sets: a trial of the script. These numbers measure nothing."]
+    return lines
+
+
+def table(name: str, shapes: Sequence[Shape], cells: Cells) -> list[str]:
+    head = ["optimiser", "path", *(f"ms {mode}" for mode in MODES)]
+    head += [f"x {what}, {mode}" for what in ("copy", "fused Adam") for mode in MODES]
+    count = sum(math.prod(shape) for shape in shapes)
+    lines = [
+        f"## {name}: {PARAMETER_SETS[name].description}",
+        "",
+        f"{len(shapes)} tensors, {count:,} parameters.",
+        "",
+        f"| {' | '.join(head)} |",
+        "| --- | --- " + "| ---: " * (len(head) - 2) + "|",
+    ]
+    for key in [COPY, *(row.key for row in ROWS)]:
+        values = [shown(cells, name, key, mode) for mode in MODES]
+        for other in (COPY, FUSED_ADAM):
+            ratios = [ratio(cells, name, key, other, mode) for mode in MODES]
+            values += ["-" if value is None else f"{value:.2f}" for value in ratios]
+        lines.append(f"| {' | '.join([*key, *values])} |")
+    return lines
+
+
+def goals(cells: Cells) -> list[str]:
+    """What fused Nero is meant to reach, and whether it does here."""
+    lines = ["## Goals: fused Nero's time over another's", "", "| over | at most | set | eager | replayed |"]
+    lines.append("| --- | ---: | --- | --- | --- |")
+    for words, other, bound, names in GOALS:
+        for name in names:
+            ratios = [ratio(cells, name, FUSED_NERO, other, mode) for mode in MODES]
+            lines.append(f"| {words} | {bound} | {name} | {' | '.join(verdict(value, bound) for value in ratios)} |")
+    return lines
+
+
+def verdict(value: float | None, bound: float) -> str:
+    if value is None:
+        return "not measured"
+    return f"{value:.3f} {'met' if value <= bound else 'not met'}"
+
+
+def shown(cells: Cells, name: str, key: Key, mode: str) -> str:
+    cell = cells.get((name, key, mode), "-")
+    return cell if isinstance(cell, str) else f"{cell:.4f}"
+
+
+def ratio(cells: Cells, name: str, key: Key, other: Key, mode: str) -> float | None:
+    ours, theirs = cells.get((name, key, mode)), cells.get((name, other, mode))
+    return ours / theirs if isinstance(ours, float) and isinstance(theirs, float) else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""What plans and the store take: seconds to load a large store, and what they add to one run of VGG-11, as a table.
+
+    python -m benchmarks.store                            5,000 made-up runs, in a folder of its own
+    python -m benchmarks.store --runs 100 --repeats 1     a quick look
+    python -m benchmarks.store --out results/tables/bench_store.md
+
+A run's share is what is done for it beside its training: planning `table1` on the logged runs, composing its config,
+and every write into its directory as `nero.train.run` makes them, each line flushed to disk. Needs no GPU. Of repeated
+measurements the median counts.
+"""
+
+import argparse
+import io
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.synthetic_store import write_store
+from nero.models.vgg import VGG11
+from nero.optim import Nero
+from nero.plans.argparse_types import check_out, whole
+from nero.plans.config import ROOT, RunConfig, compose
+from nero.plans.plan import load_experiment, pending, survey
+from nero.report.frame import load_runs
+from nero.report.tables.markdown_format import markdown_line
+from nero.runs.provenance import code_in_words, provenance
+from nero.runs.store import RunDirectory, Status, Store
+
+EXPERIMENT, TASK, EPOCHS = "table1", "cifar10_vgg11", 200
+WORDS = (f"task={TASK}", "optim=nero", "optim.lr=0.01")
+LINE = {
+    "seconds": 1.4338,
+    "lr": 0.01,
+    "train/loss": 0.008265134632773697,
+    "train/error": 0.00292,
+    "val/loss": 1.11681650390625,
+    "val/error": 0.1619,
+}
+
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds by the clock, and those of this process's work among them."""
+
+    seconds: float
+    cpu: float
+
+    def __add__(self, other: "Took") -> "Took":
+        return Took(self.seconds + other.seconds, self.cpu + other.cpu)
+
+    def over(self, count: int) -> "Took":
+        return Took(self.seconds / count, self.cpu / count)
+
+
+NOTHING = Took(0.0, 0.0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=whole(1), default=5000)
+    parser.add_argument("--repeats", type=whole(1), default=5, help="measurements of each (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to write; default: where temporary files go")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table there")
+    options = parser.parse_args(arguments)
+    check_out(parser, options.out)
+    if options.folder and not options.folder.is_dir():
+        parser.error(f"--folder: there is no folder {options.folder}")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        text = "\n".join(_lines(Path(folder), options.runs, options.repeats))
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+    return 0
+
+
+def _lines(folder: Path, count: int, repeats: int) -> Iterator[str]:
+    logged = Store(ROOT / "results" / "runs")
+    yield "# What plans and the store take"
+    yield ""
+    yield f"{os.cpu_count()} CPU cores, no GPU; {code_in_words()}. The median of {repeats}."
+    yield ""
+    yield markdown_line(["what", "seconds", "of those on the CPU"])
+    yield markdown_line(["---"] * 3)
+    store = Store(folder / "many")
+    written, _ = write_store(store, count, epochs=1)
+    yield _row(f"loading a store of {written:,} runs into the frame", measure(lambda: load_runs(store), repeats))
+    planned, words = _planning(logged, repeats)
+    parts = {words: planned, "composing its config": _composing(repeats), **_writing(folder, repeats)}
+    for words, took in parts.items():
+        yield _row(words, took)
+    total = sum(parts.values(), NOTHING)
+    yield _row("**plan and store, for one run of VGG-11**", total)
+    yield ""
+    yield _share(logged, total.seconds)
+
+
+def _row(words: str, took: Took) -> str:
+    return markdown_line(
+        [words, *(f"{value:.3f}" if value >= 0.1 else f"{value:.4f}" for value in (took.seconds, took.cpu))]
+    )
+
+
+def measure(work: Callable[[], object], repeats: int) -> Took:
+    found = []
+    for _ in range(repeats):
+        begun, worked = time.perf_counter(), time.process_time()
+        work()
+        found.append(Took(time.perf_counter() - begun, time.process_time() - worked))
+    return median(found)
+
+
+def median(measured: Sequence[Took]) -> Took:
+    """Of each kind of time its own."""
+    return Took(statistics.median(took.seconds for took in measured), statistics.median(took.cpu for took in measured))
+
+
+def _planning(logged: Store, repeats: int) -> tuple[Took, str]:
+    """Seconds per run that is then pending, and what was planned in words."""
+    counts = []
+
+    def plan() -> None:
+        summaries = logged.summaries()
+        states = [survey(cell, summaries) for cell in load_experiment(EXPERIMENT).cells]
+        counts.append((len(states), len(pending(states))))
+
+    took = measure(plan, repeats)
+    cells, runs = counts[-1]
+    words = f"planning `{EXPERIMENT}` on the {len(logged.runs())} committed runs ({took.seconds:.2f} s, {cells} cells)"
+    return took.over(max(1, runs)), f"{words}, per run of the {runs} pending"
+
+
+def _composing(repeats: int) -> Took:
+    seeds = iter(range(repeats))
+    return measure(lambda: compose([*WORDS, f"seed={next(seeds)}"]).run_id, repeats)
+
+
+def _writing(folder: Path, repeats: int) -> dict[str, Took]:
+    """What a run of VGG-11 with Nero writes, by what it is."""
+    config, network = compose(WORDS), VGG11()
+    optimizer = Nero(network.parameters())
+    measured = []
+    for number in range(repeats):
+        run = Store(folder / "runs").run(TASK, f"{config.run_id}-{number}")
+        measured.append(_write_run(run, config, lambda: _state(network, optimizer)))
+        run.drop_checkpoints()  # so that all of them need no more disk than one
+    named = {"checkpoint": f"its last checkpoint ({len(_state(network, optimizer)) / 1e6:.0f} MB)"}
+    return {named.get(part, part): median([took[part] for took in measured]) for part in measured[0]}
+
+
+def _write_run(run: RunDirectory, config: RunConfig, state: Callable[[], bytes]) -> dict[str, Took]:
+    """One run, in the order of `nero.train.run`; its epochs are too short for a checkpoint before the last."""
+    own, log = "its lock, config, provenance and summaries", f"{EPOCHS} lines of its log, each flushed to disk"
+    took: dict[str, Took] = {}
+
+    def part(words: str, work: Callable[[], object]) -> None:
+        took[words] = took.get(words, NOTHING) + measure(work, 1)
+
+    def write_lines() -> None:
+        for epoch in range(1, EPOCHS + 1):
+            run.append_metrics({"epoch": epoch, "step": 391 * epoch, **LINE})
+
+    with ExitStack() as held:
+        summary = {"run_id": run.run_id, "status": Status.RUNNING, "final_metrics": {}}
+        part(own, lambda: held.enter_context(run.exclusive()))
+        part(own, lambda: run.write_config(config.identity))
+        part(own, lambda: run.add_provenance(provenance("CPU")))
+        part(own, lambda: run.write_summary(summary))
+        part(log, write_lines)
+        part("checkpoint", lambda: run.save_checkpoint(state(), {"epoch": EPOCHS, "step": 0}))
+        part(own, lambda: run.write_summary({**summary, "final_metrics": run.read_metrics()[-1]}))
+        part(own, held.close)
+    return took
+
+
+def _state(network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({"networks": network.state_dict(), "optimizers": optimizer.state_dict()}, buffer)
+    return buffer.getvalue()
+
+
+def _share(logged: Store, seconds: float) -> str:
+    done = [run for run in logged.summaries().values() if run["task"] == TASK and run["status"] == Status.DONE]
+    if not done:
+        return f"There is no run of `{TASK}` to hold this against."
+    middle, shortest = statistics.median(run["seconds"] for run in done), min(done, key=lambda run: run["seconds"])
+    device = f"{shortest['device']}{' for itself' if shortest.get('gpu_processes') == 1 else ''}"
+    return (
+        f"That is {seconds / middle:.2%} of a run of `{TASK}`, of {EPOCHS} epochs, by the median of the {len(done)} "
+        f"that came to their end in `results/runs` ({middle:.0f} s); and {seconds / shortest['seconds']:.2%} of the "
+        f"shortest of them, `{shortest['run_id']}`, which had one {device} and took {shortest['seconds']:.0f} s."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

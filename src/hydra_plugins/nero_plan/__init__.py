@@ -1,1 +1,0 @@
-"""Hydra finds its plugins here."""

@@ -1,0 +1,277 @@
+"""Pairs of a German-like and an English-like sentence from one grammar, for translation models that need no download.
+
+What there is to learn: words; that German articles, adjectives and relative pronouns show gender, case and number,
+which English drops; and order: the German verb comes second in a main clause and last in a subordinate one, participles
+and infinitives go to the end, and the time stands before the object. The English is a function of the German.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from nero.data.text.streams import word_stream
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Noun:
+    """gender: m, f or n; person: whether English says "who" and not "that"."""
+
+    german: str
+    german_plural: str
+    gender: str
+    english: str
+    english_plural: str
+    person: bool
+
+
+@dataclass(frozen=True)
+class Verb:
+    """German with er, with sie (they) and as a participle; English with he, with they and in the past."""
+
+    german: str
+    german_plural: str
+    participle: str
+    english: str
+    english_plural: str
+    past: str
+
+
+def _noun(line: str) -> Noun:
+    german, german_plural, gender, english, english_plural, *person = line.split()
+    return Noun(german, german_plural, gender, english, english_plural, bool(person))
+
+
+NOUNS = tuple(
+    _noun(line)
+    for line in (
+        "Mann Männer m man men who",
+        "Frau Frauen f woman women who",
+        "Kind Kinder n child children who",
+        "Hund Hunde m dog dogs",
+        "Katze Katzen f cat cats",
+        "Sohn Söhne m son sons who",
+        "Lehrerin Lehrerinnen f teacher teachers who",
+        "Koch Köche m cook cooks who",
+        "Pferd Pferde n horse horses",
+        "Arzt Ärzte m doctor doctors who",
+        "Nachbarin Nachbarinnen f neighbour neighbours who",
+        "Vogel Vögel m bird birds",
+        "Schaf Schafe n sheep sheep",
+        "Ziege Ziegen f goat goats",
+        "König Könige m king kings who",
+        "Esel Esel m donkey donkeys",
+    )
+)
+THINGS = tuple(
+    _noun(line)
+    for line in (
+        "Ball Bälle m ball balls",
+        "Buch Bücher n book books",
+        "Blume Blumen f flower flowers",
+        "Hut Hüte m hat hats",
+        "Bild Bilder n picture pictures",
+        "Tasche Taschen f bag bags",
+        "Apfel Äpfel m apple apples",
+        "Boot Boote n boat boats",
+        "Uhr Uhren f clock clocks",
+        "Stuhl Stühle m chair chairs",
+        "Ei Eier n egg eggs",
+    )
+)
+TRANSITIVE = (
+    Verb("sieht", "sehen", "gesehen", "sees", "see", "saw"),
+    Verb("sucht", "suchen", "gesucht", "seeks", "seek", "sought"),
+    Verb("findet", "finden", "gefunden", "finds", "find", "found"),
+    Verb("kauft", "kaufen", "gekauft", "buys", "buy", "bought"),
+    Verb("trägt", "tragen", "getragen", "carries", "carry", "carried"),
+    Verb("malt", "malen", "gemalt", "paints", "paint", "painted"),
+    Verb("zieht", "ziehen", "gezogen", "pulls", "pull", "pulled"),
+    Verb("hört", "hören", "gehört", "hears", "hear", "heard"),
+)
+INTRANSITIVE = (
+    Verb("schläft", "schlafen", "geschlafen", "sleeps", "sleep", "slept"),
+    Verb("lacht", "lachen", "gelacht", "laughs", "laugh", "laughed"),
+    Verb("arbeitet", "arbeiten", "gearbeitet", "works", "work", "worked"),
+    Verb("wartet", "warten", "gewartet", "waits", "wait", "waited"),
+    Verb("singt", "singen", "gesungen", "sings", "sing", "sang"),
+)
+REPORTS = (
+    Verb("glaubt", "glauben", "geglaubt", "believes", "believe", "believed"),
+    Verb("weiß", "wissen", "gewusst", "knows", "know", "knew"),
+    Verb("sagt", "sagen", "gesagt", "says", "say", "said"),
+)
+# German with er and with sie (they); English with he and with they. The infinitive follows.
+MODALS = (
+    ("kann", "können", "can", "can"),
+    ("will", "wollen", "wants to", "want to"),
+    ("muss", "müssen", "must", "must"),
+)
+ADJECTIVES = (
+    ("klein", "small"),
+    ("alt", "old"),
+    ("rot", "red"),
+    ("schön", "beautiful"),
+    ("müde", "tired"),
+    ("groß", "big"),
+    ("ruhig", "quiet"),
+    ("arm", "poor"),
+    ("seltsam", "odd"),
+)
+TIMES = (("heute", "today"), ("gestern", "yesterday"), ("jeden Tag", "every day"), ("am Abend", "in the evening"))
+PLACES = (
+    ("in dem Garten", "in the garden"),
+    ("auf der Straße", "in the street"),
+    ("an dem See", "at the lake"),
+    ("vor der Schule", "in front of the school"),
+    ("unter der Brücke", "under the bridge"),
+)
+PRONOUNS = (("er", "he", False), ("sie", "she", False), ("sie", "they", True), ("wir", "we", True))
+NUMBERS = (("zwei", "two"), ("drei", "three"), ("viele", "many"))
+# By case (nominative, accusative) and gender, or plural: the article, and the ending of an adjective after it.
+DEFINITE = {
+    "nom": {"m": ("der", "e"), "f": ("die", "e"), "n": ("das", "e"), "pl": ("die", "en")},
+    "acc": {"m": ("den", "en"), "f": ("die", "e"), "n": ("das", "e"), "pl": ("die", "en")},
+}
+INDEFINITE = {
+    "nom": {"m": ("ein", "er"), "f": ("eine", "e"), "n": ("ein", "es")},
+    "acc": {"m": ("einen", "en"), "f": ("eine", "e"), "n": ("ein", "es")},
+}
+
+Words = list[str]
+
+
+def translation_pairs(seed: int, pairs: int) -> list[tuple[str, str]]:
+    """(German-like, English-like) sentences, no German one twice, so that any split of the list is clean.
+
+    Words and punctuation marks are separated by spaces; the first pairs of a longer list are the shorter list.
+    """
+    if pairs < 0:
+        raise ValueError(f"a number of pairs is not negative: {pairs}")
+    writer = _Writer(word_stream(seed, "translation"))
+    found: dict[str, str] = {}
+    while len(found) < pairs:
+        german, english = writer.sentence()
+        found[" ".join(german)] = " ".join(english)
+    return list(found.items())
+
+
+@dataclass(frozen=True)
+class _Phrase:
+    """A noun phrase in both languages."""
+
+    german: Words
+    english: Words
+    plural: bool
+
+
+class _Writer:
+    """Draws sentences from the grammar, both languages at once."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+
+    def pick(self, choices: Sequence[T]) -> T:
+        return choices[int(self.rng.random() * len(choices))]
+
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+    def sentence(self) -> tuple[Words, Words]:
+        if self.chance(0.25):
+            speaker, report = self.subject(depth=1), self.pick(REPORTS)
+            german, english = self.clause(self.subject(depth=1), verb_last=True, depth=1)
+            return (
+                [*speaker.german, _finite(report, speaker.plural), ",", "dass", *german, "."],
+                [*speaker.english, _english_finite(report, speaker.plural), "that", *english, "."],
+            )
+        german, english = self.clause(self.subject())
+        return [*german, "."], [*english, "."]
+
+    def subject(self, depth: int = 0) -> _Phrase:
+        if self.chance(0.15):
+            german, english, plural = self.pick(PRONOUNS)
+            return _Phrase([german], [english], plural)
+        return self.phrase("nom", NOUNS, depth)
+
+    def clause(self, subject: _Phrase, verb_last: bool = False, depth: int = 0) -> tuple[Words, Words]:
+        """A subject and what it does; without a subject's words, what follows a relative pronoun."""
+        verb, objects = self.pick(INTRANSITIVE), _Phrase([], [], False)
+        if self.chance(0.7):
+            verb, objects = self.pick(TRANSITIVE), self.phrase("acc", (*THINGS, *NOUNS), depth + 1)
+        return self.assemble(subject, verb, objects, verb_last)
+
+    def assemble(self, subject: _Phrase, verb: Verb, objects: _Phrase, verb_last: bool) -> tuple[Words, Words]:
+        finite, final, english = self.tense(verb, subject.plural)
+        time, english_time = _split(self.pick(TIMES)) if self.chance(0.35) else ([], [])
+        place, english_place = _split(self.pick(PLACES)) if self.chance(0.25) else ([], [])
+        rest = [*objects.german, *place, *final]
+        doing = [*subject.english, *english, *objects.english, *english_place]
+        if verb_last:
+            return [*subject.german, *time, *rest, finite], [*doing, *english_time]
+        if time and self.chance(0.5):
+            return [*time, finite, *subject.german, *rest], [*english_time, *doing]
+        return [*subject.german, finite, *time, *rest], [*doing, *english_time]
+
+    def tense(self, verb: Verb, plural: bool) -> tuple[str, Words, Words]:
+        """The German finite verb, what of it goes to the end, and the English verb."""
+        kind = self.rng.random()
+        if kind < 0.45:
+            return _finite(verb, plural), [], [_english_finite(verb, plural)]
+        if kind < 0.75:
+            return ("haben" if plural else "hat"), [verb.participle], [verb.past]
+        german, german_plural, english, english_plural = self.pick(MODALS)
+        # A regular German infinitive is the same word as the plural.
+        words = [*(english_plural if plural else english).split(), verb.english_plural]
+        return (german_plural if plural else german), [verb.german_plural], words
+
+    def phrase(self, case: str, nouns: Sequence[Noun], depth: int = 0) -> _Phrase:
+        noun = self.pick(nouns)
+        plural = self.chance(0.35)
+        form = "pl" if plural else noun.gender
+        english_article: str
+        if self.chance(0.6):
+            (article, ending), english_article = DEFINITE[case][form], "the"
+        elif plural:
+            (article, english_article), ending = self.pick(NUMBERS), "e"
+        else:
+            (article, ending), english_article = INDEFINITE[case][form], "a"
+        german, english = [article], []
+        if self.chance(0.35):
+            stem, adjective = self.pick(ADJECTIVES)
+            german.append(stem.removesuffix("e") + ending)
+            english.append(adjective)
+        german.append(noun.german_plural if plural else noun.german)
+        english.append(noun.english_plural if plural else noun.english)
+        if english_article == "a" and english[0][0] in "aeiou":
+            english_article = "an"
+        english.insert(0, english_article)
+        if depth < 2 and self.chance(0.18):
+            more, english_more = self.relative(noun, plural, depth)
+            german += [",", *more, ","]
+            english += english_more
+        return _Phrase(german, english, plural)
+
+    def relative(self, noun: Noun, plural: bool, depth: int) -> tuple[Words, Words]:
+        pronoun = ["who" if noun.person else "that"]
+        if noun.gender == "m" and not plural and self.chance(0.4):
+            # Only the masculine singular shows that it is the object; elsewhere German would be ambiguous.
+            doer = self.phrase("nom", NOUNS, depth=2)
+            german, english = self.assemble(doer, self.pick(TRANSITIVE), _Phrase([], [], False), verb_last=True)
+            return ["den", *german], [*pronoun, *english]
+        german, english = self.clause(_Phrase([], [], plural), verb_last=True, depth=depth + 1)
+        return [DEFINITE["nom"]["pl" if plural else noun.gender][0], *german], [*pronoun, *english]
+
+
+def _finite(verb: Verb, plural: bool) -> str:
+    return verb.german_plural if plural else verb.german
+
+
+def _english_finite(verb: Verb, plural: bool) -> str:
+    return verb.english_plural if plural else verb.english
+
+
+def _split(phrase: tuple[str, str]) -> tuple[Words, Words]:
+    return phrase[0].split(), phrase[1].split()

@@ -1,0 +1,77 @@
+"""Batches of sentences of like length, padded to few shapes: less padding to compute on, and few steps to capture.
+
+The order is made as in torchtext's BucketIterator with `sort_within_batch`: shuffled, then sorted by length within
+pools of a hundred batches, then the batches of each pool shuffled. Without it, as the authors' curves show theirs was,
+that iterator draws batches at random: a pool is then one batch.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nero.data.text.parallel_text import PAD
+
+
+def length_key(source: int, target: int) -> int:
+    """The bits of two lengths interleaved, the source's first: pairs alike in both lengths have keys that are near."""
+    if source < 0 or target < 0:
+        raise ValueError(f"a length is not negative: {min(source, target)}")
+    return sum(
+        (source >> bit & 1) << 2 * bit + 1 | (target >> bit & 1) << 2 * bit
+        for bit in range(max(source, target).bit_length())
+    )
+
+
+def bucketed(
+    order: Sequence[int], key: Sequence[int] | Callable[[int], int], batch_size: int, pool: int = 100
+) -> list[list[int]]:
+    """Examples cut into batches: each pool of `pool` batches is sorted by key, equal ones staying in `order`.
+
+    key:  of an example, by its number; a function or a list
+    Every batch but the last has batch_size examples.
+    """
+    if batch_size < 1 or pool < 1:
+        raise ValueError(f"a batch size and a number of batches are at least 1, not {batch_size} and {pool}")
+    examples = np.asarray(order, np.int64)
+    if callable(key):
+        keys = np.fromiter(map(key, examples.tolist()), np.int64, len(examples))
+    else:
+        keys = np.asarray(key, np.int64)[examples]
+    # Sorted by pool first, so one stable sort of the whole is a sort of each pool.
+    pools = np.arange(len(examples)) // (pool * batch_size)
+    found = examples[np.lexsort((keys, pools))].tolist()
+    return [found[start : start + batch_size] for start in range(0, len(found), batch_size)]
+
+
+def shuffled_buckets(
+    generator: torch.Generator, keys: Sequence[int], batch_size: int, pool: int = 100
+) -> list[list[int]]:
+    """One epoch's batches of the examples 0 to len(keys) - 1, in an order drawn from a generator on the CPU."""
+    order = torch.randperm(len(keys), generator=generator)
+    batches = bucketed(order.tolist(), keys, batch_size, pool)
+    shuffled: list[list[int]] = []
+    for start in range(0, len(batches), pool):
+        together = batches[start : start + pool]
+        shuffled += [together[number] for number in torch.randperm(len(together), generator=generator).tolist()]
+    return shuffled
+
+
+def padded_length(length: int, lengths: Sequence[int]) -> int:
+    """The least of `lengths` that is enough; for more than the greatest, the least multiple of 16 that is enough."""
+    return min((enough for enough in lengths if enough >= length), default=-(-length // 16) * 16)
+
+
+def padded(sentences: Sequence[Sequence[int]], rows: int, length: int, pad: int = PAD) -> Tensor:
+    """int64 [rows, length]: the sentences from the left and the top, and `pad` in the rest."""
+    sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    if len(sizes) > rows:
+        raise ValueError(f"{len(sizes)} sentences do not fit in {rows} rows")
+    if len(sizes) and sizes.max() > length:
+        raise ValueError(f"a sentence of {sizes.max()} does not fit in rows of {length}")
+    filled = np.full((rows, length), pad, np.int64)
+    inside = np.arange(length) < sizes[:, None]
+    filled[: len(sizes)][inside] = np.fromiter(chain.from_iterable(sentences), np.int64, sizes.sum())
+    return torch.from_numpy(filled)

@@ -1,0 +1,269 @@
+"""Nero's step as one Triton kernel over all tensors of one dtype: w and g are read once, w is written once.
+
+A program takes a tile: as many whole neurons of one tensor as make `TILE` entries (rows padded to a power of two), as
+many entries of a tensor without neurons, or a piece of a neuron too long for one tile. Of a long neuron every program
+leaves the sums over its piece; the one that comes last knows the whole and turns the neuron, whose entries are still in
+the cache. No program waits for another.
+
+The formulas are those of `nero.optim.nero.nero_update` and `nero.optim.balance.project`; what differs is rounding.
+"""
+
+import triton
+import triton.language as tl
+
+from nero.optim.triton import tiling
+
+# A kernel sees only those names of its module that are constants to Triton.
+LONG = tl.constexpr(tiling.LONG)
+LONG_TILE = tl.constexpr(tiling.LONG_TILE)
+ENTRIES = tl.constexpr(tiling.ENTRIES)
+ALIGNED = tl.constexpr(tiling.ALIGNED)
+ENTRIES_TILE = tl.constexpr(tiling.ENTRIES_TILE)
+MOST_PIECES = tl.constexpr(tiling.MOST_PIECES)
+SUMS = tl.constexpr(tiling.SUMS)
+COLUMNS = tl.constexpr(tiling.COLUMNS)
+WEIGHT, AVG_SQ, STEP, SCALE = map(tl.constexpr, (tiling.WEIGHT, tiling.AVG_SQ, tiling.STEP, tiling.SCALE))
+GAIN, ROWS, FAN_IN, KIND = map(tl.constexpr, (tiling.GAIN, tiling.ROWS, tiling.FAN_IN, tiling.KIND))
+TILES, FIRST_PIECE = tl.constexpr(tiling.TILES), tl.constexpr(tiling.FIRST_PIECE)
+FIRST_LONG_ROW = tl.constexpr(tiling.FIRST_LONG_ROW)
+rows_in_a_tile = triton.constexpr_function(tiling.rows_in_a_tile)
+has_kind = triton.constexpr_function(tiling.has_kind)
+
+
+@triton.jit
+def correction(step, log_beta):
+    """1 - beta^step, by its series where the difference would lose digits: 1 - 0.999 keeps four in float32."""
+    x = step * log_beta
+    series = 1 + x / 5 * (1 + x / 6 * (1 + x / 7 * (1 + x / 8)))
+    series = -x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * series)))
+    return tl.where(x > -0.5, series, 1 - tl.exp(x))
+
+
+@triton.jit
+def _rate(avg_sq, pace):
+    """Factor of the gradient; zero where none was ever seen, and a NaN passes."""
+    return tl.where(avg_sq == 0, 0.0, tl.div_rn(pace, tl.sqrt_rn(tl.where(avg_sq == 0, 1.0, avg_sq))))
+
+
+@triton.jit
+def _power_of_two(largest):
+    """The power of two at or below each positive number, and one over it, both without rounding; one for zero."""
+    bits = largest.to(tl.int32, bitcast=True) & 0x7F800000
+    # Kept away from the ends of the range, where a number or its inverse would not be normal.
+    bits = tl.minimum(tl.maximum(bits, 0x00800000), 0x7E000000)
+    unit = tl.where(largest == 0, 1.0, bits.to(tl.float32, bitcast=True))
+    inverse = tl.where(largest == 0, 1.0, (0x7F000000 - bits).to(tl.float32, bitcast=True))
+    return unit, inverse
+
+
+@triton.jit
+def _verdict(size, off_centre, rest, unit, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
+    """Whether `balance.project` leaves a neuron its mean, if it looks at means, and what it multiplies the neuron by.
+
+    All lengths are squared, of the neuron divided by `unit`: size is its own, off_centre that of its part along the
+    vector of ones, rest that of the other part.
+    """
+    near_one = (1 + tolerance) * (1 + tolerance)
+    tolerance *= tolerance
+    length = unit * unit * size
+    is_unit = ((length <= near_one) & (length * near_one >= 1)) | (size == 0)
+    keeps_mean = is_unit
+    settled = is_unit
+    of_what = tl.where(size == 0, 1.0, size)
+    if MEAN:
+        vanishes = (rest <= tolerance * size) | (is_unit & (rest <= 4 * tolerance * size))
+        settled = ((off_centre <= tolerance * size) | vanishes) & (is_unit | (not NORM))
+        keeps_mean = settled | vanishes
+        of_what = tl.where(keeps_mean, of_what, rest)
+    factor = tl.where(settled, unit, tl.rsqrt(of_what)) if NORM else unit
+    return keeps_mean, factor
+
+
+@triton.jit
+def _project(rows, inside, fan_in, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
+    """`balance.project` of a tile [neurons, padded fan-in] that is zero outside."""
+    unit, inverse = _power_of_two(tl.max(tl.abs(rows), 1))
+    count = fan_in.to(tl.float32)
+    total = tl.sum(rows, 1)
+    scaled = rows * inverse[:, None]
+    if MEAN:
+        row_mean = total * inverse / count
+        centred = tl.where(inside, scaled - row_mean[:, None], 0.0)
+        # What is left of the mean after the first subtraction's rounding, which can exceed a small residual.
+        left = tl.sum(centred, 1)
+        squares = tl.sum(centred * centred, 1)
+        size = squares + row_mean * (2 * left + count * row_mean)
+        left = left / count
+        rest = squares - count * left * left
+        keeps_mean, factor = _verdict(size, row_mean * row_mean * count, rest, unit, tolerance, MEAN, NORM)
+        row_mean = tl.where(keeps_mean, 0.0, row_mean)
+        left = tl.where(keeps_mean, 0.0, left)
+        return (scaled - row_mean[:, None] - left[:, None]) * factor[:, None]
+    else:
+        size = tl.sum(scaled * scaled, 1)
+        _, factor = _verdict(size, size, size, unit, tolerance, MEAN, NORM)
+        return scaled * factor[:, None]
+
+
+@triton.jit
+def _short_rows(
+    weight, grad, avg_sq, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """One step of a tile of whole neurons."""
+    first = tile.to(tl.int64) * HEIGHT
+    weight += first * fan_in
+    grad += first * fan_in
+    avg_sq += first
+    row = tl.arange(0, HEIGHT)
+    column = tl.arange(0, WIDTH)
+    rows -= first
+    inside = (row < rows)[:, None] & (column < fan_in)[None, :]
+    place = row[:, None] * fan_in.to(tl.int32) + column[None, :]
+    g = sign * tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
+    w = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+    average = tl.load(avg_sq + row, mask=row < rows, other=0.0)
+    average = beta * average + rest_of_beta * tl.sum(g * g, 1)
+    tl.store(avg_sq + row, average, mask=row < rows)
+    w -= _rate(average, pace)[:, None] * g
+    if MEAN or NORM:
+        w = _project(w, inside, fan_in, tolerance, MEAN, NORM)
+    tl.store(weight + place, w.to(weight.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _entries(weight, grad, avg_sq, gain, tile, count, pace, beta, rest_of_beta, sign, penalty):
+    """One step of a tile of a tensor without neurons: every entry is its own."""
+    place = tile.to(tl.int64) * ENTRIES_TILE + tl.arange(0, ENTRIES_TILE)
+    inside = place < count
+    w = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+    g = sign * tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
+    g += penalty * gain * (w - 1)
+    average = tl.load(avg_sq + place, mask=inside, other=0.0)
+    average = beta * average + rest_of_beta * (g * g)
+    tl.store(avg_sq + place, average, mask=inside)
+    w -= _rate(average, pace) * g
+    tl.store(weight + place, w.to(weight.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _long_row(
+    weight, grad, avg_sq, sums, arrivals, piece, fan_in, pace, beta, rest_of_beta, sign, tolerance,
+    MEAN: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """A piece of a neuron that has several. The sums are in float64, where a difference of two still has its digits."""
+    pieces = tl.cdiv(fan_in, LONG_TILE)
+    row = (piece // pieces).to(tl.int64)
+    weight += row * fan_in
+    grad += row * fan_in
+    column = (piece % pieces) * LONG_TILE + tl.arange(0, LONG_TILE)
+    w = tl.load(weight + column, mask=column < fan_in, other=0.0).to(tl.float64)
+    g = sign * tl.load(grad + column, mask=column < fan_in, other=0.0).to(tl.float64)
+    own = sums + piece.to(tl.int64) * SUMS
+    tl.store(own, tl.sum(g * g, 0))
+    tl.store(own + 1, tl.sum(w, 0))
+    tl.store(own + 2, tl.sum(g, 0))
+    tl.store(own + 3, tl.sum(w * w, 0))
+    tl.store(own + 4, tl.sum(w * g, 0))
+    tl.debug_barrier()
+    if tl.atomic_add(arrivals + row, 1, sem="acq_rel") == pieces - 1:
+        tl.store(arrivals + row, 0)
+        index = tl.arange(0, MOST_PIECES)
+        all_of = sums + (row * pieces + index) * SUMS
+        known = index < pieces
+        gg = tl.sum(tl.load(all_of, mask=known, other=0.0, cache_modifier=".cg"), 0)
+        sw = tl.sum(tl.load(all_of + 1, mask=known, other=0.0, cache_modifier=".cg"), 0)
+        sg = tl.sum(tl.load(all_of + 2, mask=known, other=0.0, cache_modifier=".cg"), 0)
+        ww = tl.sum(tl.load(all_of + 3, mask=known, other=0.0, cache_modifier=".cg"), 0)
+        wg = tl.sum(tl.load(all_of + 4, mask=known, other=0.0, cache_modifier=".cg"), 0)
+
+        average = beta * tl.load(avg_sq + row) + rest_of_beta * gg.to(tl.float32)
+        tl.store(avg_sq + row, average)
+        rate = _rate(average, pace).to(tl.float64)
+        one = tl.full((), 1.0, tl.float64)
+        # Of the turned neuron w - rate g.
+        size = tl.maximum(ww - 2 * rate * wg + rate * rate * gg, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        shift = (sw - rate * sg) / fan_in
+        off_centre = shift * shift * fan_in
+        keeps_mean, factor = _verdict(size, off_centre, size - off_centre, one, tolerance, MEAN, NORM)
+        shift = tl.where(keeps_mean, 0.0, shift) if MEAN else 0.0
+        done = pieces * 0
+        while done < pieces:
+            column = done * LONG_TILE + tl.arange(0, LONG_TILE)
+            w = tl.load(weight + column, mask=column < fan_in, other=0.0).to(tl.float64)
+            g = sign * tl.load(grad + column, mask=column < fan_in, other=0.0).to(tl.float64)
+            w = (w - rate * g - shift) * factor
+            # By way of float32, as everywhere: bfloat16 is rounded from there.
+            tl.store(weight + column, w.to(tl.float32).to(weight.dtype.element_ty), mask=column < fan_in)
+            done += 1
+
+
+@triton.jit
+def nero_kernel(
+    tiles, tensors, grads, arrivals, long_arrivals, sums,
+    lr, beta, rest_of_beta, log_beta, sign, penalty, tolerance,
+    DTYPE: tl.constexpr, TILE: tl.constexpr, KINDS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
+    LR_IN_TENSOR: tl.constexpr,
+):  # fmt: skip
+    """One step of every tensor that has a gradient.
+
+    tiles:         [programs, 2]: number of a tensor, number of the tile in it
+    tensors:       [tensors, COLUMNS]: columns as in `tiling`
+    grads:         [tensors]: addresses of the gradients, 0 for none
+    arrivals:      [tensors]: programs of this step that have read the step count; zero between steps
+    long_arrivals: one such count for every long neuron; sums: SUMS numbers for each of their pieces
+    sign:          -1 to climb; penalty: of gains, see `Nero`
+    KINDS:         the set of kinds among the tensors, as bits, so that only their code is compiled
+    """
+    PER_16_BYTES: tl.constexpr = 128 // DTYPE.primitive_bitwidth
+    tensor = tl.load(tiles + 2 * tl.program_id(0))
+    tile = tl.load(tiles + 2 * tl.program_id(0) + 1)
+    address = tl.load(grads + tensor)
+    if address != 0:
+        record = tensors + tensor * COLUMNS
+        kind = tl.load(record + KIND)
+        rows = tl.load(record + ROWS)
+        fan_in = tl.load(record + FAN_IN)
+        weight = tl.load(record + WEIGHT).to(tl.pointer_type(DTYPE))
+        grad = address.to(tl.pointer_type(DTYPE))
+        avg_sq = tl.load(record + AVG_SQ).to(tl.pointer_type(tl.float32))
+        scale = tl.load(tl.load(record + SCALE).to(tl.pointer_type(tl.float32)))
+        step_count = tl.load(record + STEP).to(tl.pointer_type(tl.float32))
+        step = tl.load(step_count) + 1
+        eta = tl.load(lr).to(tl.float32) if LR_IN_TENSOR else lr
+        pace = eta * scale * tl.sqrt_rn(correction(step, log_beta))
+
+        for kind_of in tl.static_range(0, LONG):
+            if has_kind(KINDS, kind_of):
+                if kind == kind_of:
+                    _short_rows(
+                        weight, grad, avg_sq, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance,
+                        rows_in_a_tile(TILE, kind_of, False), 1 << kind_of, MEAN, NORM,
+                    )  # fmt: skip
+            if has_kind(KINDS, kind_of + ALIGNED):
+                if kind == kind_of + ALIGNED:
+                    # Values of their own: what is said of them must not be taken for true of the others.
+                    aligned_weight = (tl.load(record + WEIGHT) // 16 * 16).to(tl.pointer_type(DTYPE))
+                    aligned_grad = (address // 16 * 16).to(tl.pointer_type(DTYPE))
+                    _short_rows(
+                        tl.multiple_of(aligned_weight, 16), tl.multiple_of(aligned_grad, 16), avg_sq, tile, rows,
+                        fan_in // PER_16_BYTES * PER_16_BYTES, pace, beta, rest_of_beta, sign, tolerance,
+                        rows_in_a_tile(TILE, kind_of, True), 1 << kind_of, MEAN, NORM,
+                    )  # fmt: skip
+        if has_kind(KINDS, LONG):
+            if kind == LONG:
+                _long_row(
+                    weight, grad, avg_sq,
+                    sums + tl.load(record + FIRST_PIECE) * SUMS, long_arrivals + tl.load(record + FIRST_LONG_ROW),
+                    tile, fan_in, pace, beta, rest_of_beta, sign, tolerance, MEAN, NORM,
+                )  # fmt: skip
+        if has_kind(KINDS, ENTRIES):
+            if kind == ENTRIES:
+                gain = tl.load(tl.load(record + GAIN).to(tl.pointer_type(tl.float32)))
+                _entries(weight, grad, avg_sq, gain, tile, rows, pace, beta, rest_of_beta, sign, penalty)
+
+        # The program that comes last has seen all others read the old count, and may write the new one.
+        tl.debug_barrier()
+        if tl.atomic_add(arrivals + tensor, 1, sem="relaxed") == tl.load(record + TILES) - 1:
+            tl.store(step_count, step)
+            tl.store(arrivals + tensor, 0)

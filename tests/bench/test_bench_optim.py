@@ -1,0 +1,184 @@
+"""The benchmark of optimiser steps and the table of optimiser state, at their smallest. No number of them can fail."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from benchmarks.parameter_sets import PARAMETER_SETS
+from torch.optim import SGD, Adam
+
+from conftest import ROOT, bench_module
+from nero.optim import Nero
+
+TINY = ("--small", "--sets", "pong", "--seconds", "0.001", "--device", "cpu")
+COMMITTED_SETS = set(PARAMETER_SETS) - {"billion"}
+
+
+@pytest.fixture
+def bench() -> ModuleType:
+    return bench_module("optim")
+
+
+@pytest.fixture
+def memory() -> ModuleType:
+    return bench_module("state_memory")
+
+
+def rows_of(text: str) -> dict[tuple[str, str], list[str]]:
+    """The cells of every table row, by its first two."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return {(first, second): rest for first, second, *rest in lines}
+
+
+def is_number(cell: str) -> bool:
+    return re.fullmatch(r"\d+\.\d+", cell) is not None
+
+
+def test_the_benchmark_prints_and_writes_a_table_with_ratios_and_goals(
+    script: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    out = tmp_path / "new" / "steps.md"
+    result = script("bench_optim.py", *TINY, "--dtype", "bfloat16", "--out", str(out), TRITON_INTERPRET="0")
+    assert result.returncode == 0, result.stderr
+    assert out.read_text() == result.stdout
+    assert "CPU" in result.stdout
+    assert f"torch {torch.__version__}" in result.stdout
+    assert "bfloat16" in result.stdout
+    assert "only the ratios" in result.stdout
+    assert "measure nothing" in result.stdout
+    assert "12 tensors" in result.stdout
+
+    rows = rows_of(result.stdout)
+    for path in ("foreach", "fused"):
+        eager, replayed, *ratios = rows["torch Adam", path]
+        assert is_number(eager)
+        assert replayed == "-"
+        assert [is_number(cell) for cell in ratios] == [True, False, True, False]
+    assert rows["copy", "floor"][2] == rows["torch Adam", "fused"][4] == "1.00"
+    for optimiser in ("Nero", "LAMB", "Madam"):
+        assert is_number(rows[optimiser, "foreach"][0])
+        assert is_number(rows[optimiser, "per tensor"][0])
+    assert "Triton" in rows["Nero", "fused"][0]  # why there is no kernel on a CPU
+    assert rows["the copy, ResNet-50", "2.0"] == ["resnet50", "not measured", "not measured"]
+    assert "pong, eager: torch Adam fused: " in result.stderr
+
+
+def test_a_row_that_fails_says_why_and_leaves_the_others(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(params: list[torch.Tensor], lr: float) -> torch.optim.Optimizer:
+        raise ValueError("no such | path\nand more")
+
+    def absent(params: list[torch.Tensor], lr: float) -> torch.optim.Optimizer:
+        raise bench.Unavailable("not installed")
+
+    rows = (bench.Row(("broken", "x"), broken), bench.Row(("absent", "x"), absent), bench.Row(("fine", "x"), SGD))
+    monkeypatch.setattr(bench, "ROWS", rows)
+    bench.main(TINY)
+    table = rows_of(capsys.readouterr().out)
+    assert table["broken", "x"] == ["ValueError: no such / path"] + ["-"] * 5
+    assert table["absent", "x"] == ["not installed"] + ["-"] * 5
+    assert is_number(table["fine", "x"][0])
+
+
+def test_a_row_asks_for_its_path_by_the_optimisers_own_settings(bench: ModuleType) -> None:
+    for row in bench.ROWS:
+        if row.key[0].startswith("torch"):
+            row.make([torch.zeros(2)], lr=0.1, **row.options, **(row.captured or {}))
+    assert len({row.key for row in bench.ROWS}) == len(bench.ROWS)
+    keys = {row.key for row in bench.ROWS} | {bench.COPY}
+    assert {bench.FUSED_NERO, *(other for _, other, _, _ in bench.GOALS)} <= keys
+
+
+def test_the_copy_moves_what_a_step_must_move(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    monkeypatch.setattr(bench.Bench, "_copy_step", lambda self, numbers, *how: lambda: sizes.append(4 * numbers))
+    for dtype in (torch.float32, torch.bfloat16):
+        bench.Bench(torch.device("cpu"), dtype, 1e-6).copy([(10, 20), (56,)], "eager")
+    assert set(sizes) == {6 * 256, 3 * 256}  # bytes read, and as many written
+
+
+def test_goals_are_judged_by_their_bounds(bench: ModuleType) -> None:
+    cells = {
+        ("resnet50", bench.FUSED_NERO, "eager"): 1.0,
+        ("resnet50", bench.FUSED_ADAM, "eager"): 2.0,
+        ("resnet50", bench.COPY, "eager"): 0.4,
+        ("resnet50", bench.FUSED_NERO, "replayed"): "out of memory",
+        ("resnet50", bench.COPY, "replayed"): 0.4,
+    }
+    goals = [line.strip("| ").split(" | ") for line in bench.goals(cells) if "resnet50" in line]
+    assert goals == [
+        ["torch's fused Adam", "0.5", "resnet50", "0.500 met", "not measured"],
+        ["the copy, ResNet-50", "2.0", "resnet50", "2.500 not met", "not measured"],
+    ]
+    big = {name for name in bench.SETS if PARAMETER_SETS[name].parameters() >= 48e6}
+    assert set(bench.GOALS[1][3]) == big
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--sets", "resnet51"], "resnet51"),
+        (["--seconds", "0"], "--seconds must be positive"),
+        (["--seconds", "nan"], "--seconds must be positive"),
+        (["--dtype", "int8"], "int8"),
+        (["--out", str(ROOT)], "is a folder"),
+    ],
+)
+def test_a_bad_option_is_an_error_in_words(
+    bench: ModuleType, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        bench.main(words)
+    assert stop.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_asking_for_a_gpu_that_is_not_there_is_an_error_in_words(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        bench.main(["--device", "cuda"])
+    assert "torch finds no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_steps_are_replayed_too(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(["--small", "--sets", "pong", "--seconds", "0.001", "--device", "cuda"])
+    rows = rows_of(capsys.readouterr().out)
+    for key in [bench.COPY, *(row.key for row in bench.ROWS if row.captured is not None)]:
+        assert is_number(rows[key][0]), rows[key]
+        assert is_number(rows[key][1]), rows[key]
+
+
+def test_state_is_counted_tensor_by_tensor(memory: ModuleType) -> None:
+    shapes = [(8, 3, 3, 3), (8,), (5, 8), (5,)]
+    entries = 8 * 27 + 8 + 40 + 5
+    # A number per neuron or entry without neurons, and step and scale of each of the four tensors.
+    assert memory.state_bytes(Nero, shapes) == 4 * (8 + 8 + 5 + 5) + 4 * (4 + 4)
+    assert memory.state_bytes(Adam, shapes) == 4 * (2 * entries + 4)
+    assert memory.state_bytes(SGD, shapes) == 0
+
+
+def test_the_committed_table_of_state_is_what_the_optimisers_keep(
+    memory: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tables" / "state.md"
+    memory.main(["--sets", "pong", "mlp5", "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert out.read_text() == printed
+    committed = rows_of((ROOT / "results" / "tables" / "state_memory.md").read_text())
+    assert set(committed) >= {(name, f"{len(PARAMETER_SETS[name].shapes()):,}") for name in COMMITTED_SETS}
+    for key, cells in rows_of(printed).items():
+        assert committed[key] == cells, "run benchmarks/state_memory.py and commit what it writes"
+
+
+def test_the_state_of_nero_is_below_a_five_hundredth_of_adams_on_resnet50() -> None:
+    committed = rows_of((ROOT / "results" / "tables" / "state_memory.md").read_text())
+    *_, share = committed["resnet50", "161"]
+    assert float(share.removesuffix(" %")) < 0.2

@@ -1,0 +1,217 @@
+"""The benchmark of PPO: small runs on the CPU, and a stand-in for the service by which runs share a GPU."""
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import SMALL_PONG, bench_module, exit_status
+
+MPS = "nvidia-cuda-mps-control"
+SMALL = [*SMALL_PONG, "task.epochs=4", "task.log_every=1"]
+ENOUGH = ["--seconds", "100", "--warm-up", "0"]  # for runs that end by themselves
+NUMBER = r"[\d,]+"
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A service that writes down what it is told and where its pipe is, and fails where its folder has `broken`."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / MPS
+    program.write_text(
+        f"#!/bin/sh\n"
+        f'if [ "$1" = -d ]; then said=started; else read said; fi\n'
+        f'[ -d "$CUDA_MPS_PIPE_DIRECTORY" ] && [ -d "$CUDA_MPS_LOG_DIRECTORY" ] || said="$said without folders"\n'
+        f'echo "$said $# $CUDA_MPS_PIPE_DIRECTORY" >> {folder}/calls\n'
+        f"[ ! -e {folder}/broken ]\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    return folder
+
+
+def calls(control: Path) -> list[list[str]]:
+    path = control / "calls"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def record(steps: int, seconds: float) -> dict[str, float]:
+    return {"train/environment_steps": steps, "seconds": seconds}
+
+
+def test_a_run_of_the_embedded_game_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "table.md"
+    words = ["data=embedded", *SMALL]
+    assert bench_module("pong").main(["--runs", "1", *ENOUGH, "--out", str(out), *words]) == 0
+    text = out.read_text()
+    title, _, told, _, head, rule, line = text.splitlines()
+    assert title == "# Environment steps per second"
+    assert re.fullmatch(rf"pong; CPU, \d+ threads, {os.cpu_count()} CPU cores, torch .*, code .*\.", told)
+    assert told.endswith(f", {', '.join(words)}.")
+    assert head == "| what | steps per second, each | in all |"
+    assert rule == "| --- | ---: | ---: |"
+    row = re.fullmatch(rf"\| 1 run \| ({NUMBER}) \| ({NUMBER}) \|", line)
+    assert row is not None
+    assert row[1] == row[2] != "0"
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.slow
+def test_games_alone_and_several_runs_at_once_have_lines(
+    capsys: pytest.CaptureFixture[str], control: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ale_py")
+    bench = bench_module("pong")
+    monkeypatch.setattr(bench, "GAME_SECONDS", 0.1)
+    monkeypatch.setattr(bench, "GAMES_ALONE", (2, 3))  # each takes a third of a second to begin
+    assert bench.main(["--runs", "2", *ENOUGH, *SMALL, "task.game=breakout"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[2].startswith("breakout; ")
+    for line, what in zip(said[6:8], ("2 games alone", "3 games alone"), strict=True):
+        assert re.fullmatch(rf"\| {what} \|  \| {NUMBER} \|", line)
+    row = re.fullmatch(rf"\| 2 runs at once \| ({NUMBER}) - ({NUMBER}) \| ({NUMBER}) \|", said[8])
+    assert row is not None
+    low, high, together = (int(number.replace(",", "")) for number in row.groups())
+    assert 0 < low <= high
+    assert together == pytest.approx(low + high, abs=1), "rounded each"
+    assert calls(control) == [], "on a CPU there is no GPU to share"
+
+
+@pytest.mark.slow
+def test_a_file_that_is_there_is_left_alone_where_a_run_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "table.md"
+    out.write_text("earlier")
+    words = ["data=embedded", *SMALL, "task.network.hidden=two", "--out", str(out)]
+    assert bench_module("pong").main(["--runs", "1", *ENOUGH, *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: a run failed: ")
+    assert "TypeError" in said
+    assert out.read_text() == "earlier"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--seconds", "0.01", "--warm-up", "0"],  # over before it has begun
+        ["--seconds", "100", "--warm-up", "99"],  # done before it counts
+    ],
+)
+def test_a_run_that_logs_nothing_that_counts_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    begun = time.monotonic()
+    assert bench_module("pong").main(["--runs", "1", *words, "data=embedded", *SMALL]) == 2
+    assert time.monotonic() - begun < 90, "a run that is done is not waited for"
+    span = " and ".join(f"{float(word):g}" for word in (words[3], words[1]))
+    assert capsys.readouterr().err == f"error: a run logged nothing between {span} s; give it more --seconds\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["quick"], "unknown argument quick"),
+        (["--games=8"], "unknown argument --games=8"),
+        (["--seconds", "20"], "--warm-up is less than --seconds"),
+        (["--warm-up", "60"], "--warm-up is less than --seconds"),
+        (["--warm-up", "-1"], "--warm-up is less than --seconds"),
+        (["--runs", "1", "0"], "--runs are from 1"),
+        (["--out", "/nowhere/at/all.md"], "there is no folder /nowhere/at"),
+        (["task.game=pingpong", *SMALL], "ale-py has no game 'pingpong'"),
+        (["optim=nerro", *SMALL], "there is no optim=nerro; there are: adam, lamb, "),
+        (["optim.lr=0", *SMALL], "optim.lr must be a positive number"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if "task.game=pingpong" in words:
+        pytest.importorskip("ale_py")
+    assert exit_status("benchmarks.pong", words) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "rate"),
+    [
+        (0, 1000 / 20),
+        (1, 900 / 10),  # the first line begins before it
+        (10, 900 / 10),
+        (11, 600 / 2),
+        (19, 0),  # the last line begins after 18 seconds
+    ],
+)
+def test_a_rate_is_over_the_lines_that_begin_after_the_warm_up(warm_up: float, rate: float) -> None:
+    records = [record(100, 10), record(400, 8), record(1000, 2)]
+    assert bench_module("pong")._rate(records, warm_up) == pytest.approx(rate)
+
+
+def test_a_log_without_lines_has_no_rate() -> None:
+    assert bench_module("pong")._rate([], 0) == 0
+
+
+def test_the_service_is_there_for_as_long_as_it_is_needed(control: Path) -> None:
+    with bench_module("pong")._shared_gpu(True) as environment:
+        pipe = environment["CUDA_MPS_PIPE_DIRECTORY"]
+        assert calls(control) == [["started", "1", pipe]]
+        assert set(environment) == {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"}
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    assert calls(control) == [["started", "1", pipe], ["quit", "0", pipe]]
+    assert not Path(pipe).exists()
+
+
+def test_the_service_is_told_to_quit_where_the_runs_fail(control: Path) -> None:
+    bench = bench_module("pong")
+    with pytest.raises(bench.RunFailed), bench._shared_gpu(True):
+        raise bench.RunFailed
+    assert [call[0] for call in calls(control)] == ["started", "quit"]
+
+
+def test_runs_do_without_a_service_that_does_not_start(control: Path) -> None:
+    (control / "broken").touch()
+    with bench_module("pong")._shared_gpu(True) as environment:
+        assert environment == {}
+    assert [call[0] for call in calls(control)] == ["started"]
+
+
+@pytest.mark.parametrize("reason", ["one run alone", "served already", "not installed"])
+def test_the_service_is_left_alone_where_it_is_not_needed(
+    control: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    if reason == "served already":
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "elsewhere")
+    if reason == "not installed":
+        (control / MPS).unlink()
+        monkeypatch.setenv("PATH", str(control))
+    with bench_module("pong")._shared_gpu(reason != "one run alone") as environment:
+        assert environment == {}
+    assert calls(control) == []
+
+
+@pytest.mark.parametrize(("device", "what"), [("cuda", "3 runs at once, by MPS"), ("cpu", "3 runs at once")])
+def test_several_runs_on_a_gpu_are_served(
+    control: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], device: str, what: str
+) -> None:
+    """On a machine that only says that it has one."""
+    bench = bench_module("pong")
+    given = []
+
+    def rates(count: int, seconds: float, warm_up: float, words: list[str], environment: dict[str, str]) -> list[float]:
+        given.append(dict(environment))
+        return [1000.0 * (i + 1) for i in range(count)]
+
+    class Device:
+        type = device
+
+    monkeypatch.setattr(bench, "_runs_at_once", rates)
+    monkeypatch.setattr("nero.train.run.choose_device", lambda name: Device)
+    monkeypatch.setattr("nero.train.run.device_name", lambda device: "a device")
+    assert bench.main(["--runs", "1", "3", *ENOUGH, "data=embedded"]) == 0
+    alone, together = capsys.readouterr().out.splitlines()[6:]
+    assert alone == "| 1 run | 1,000 | 1,000 |"
+    assert together == f"| {what} | 1,000 - 3,000 | 6,000 |"
+    assert given[0] == {}
+    assert [bool(environment) for environment in given] == [False, device == "cuda"]
+    assert [call[0] for call in calls(control)] == (["started", "quit"] if device == "cuda" else [])

@@ -1,0 +1,238 @@
+"""The theory measured on runs, and along trainings."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nero.checkpoints.along_training import chosen_steps, measure_along
+from nero.checkpoints.loading import Unusable
+from nero.checkpoints.of_runs import as_perceptron, beyond, make_plain_, measure_run
+from nero.checkpoints.selection import leading_runs, trainings
+from nero.models.mlp import MLP, ReparameterisedMLP
+from nero.models.resnet import ResNet18
+from nero.optim import Nero
+from nero.plans.config import ConfigError, compose
+from nero.plans.plan import Experiment, load_experiment
+from nero.runs.store import Store
+from nero.theory.balance import is_balanced
+from nero.train.run import train
+
+SMALL = ["data=embedded", "machine=cpu", "task=mnist_mlp100", "task.depth=1", "task.train_examples=100"]
+WORDS = {"min", "low", "median", "high", "max"}
+Record = dict[str, Any]
+
+
+def trained(store: Path, *words: str) -> str:
+    outcome = train(compose([*SMALL, f"store={store}", *words]))
+    assert outcome["status"] == "done"
+    return outcome["run_id"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def measured(store: Path) -> dict[str, Record]:
+    """A linear classifier by two optimisers, each measured as its run left it."""
+    ids = {name: trained(store, f"optim={name}", "optim.lr=0.01", "task.epochs=20") for name in ("nero", "sgd")}
+    return {name: measure_run(run_id, store, Path("none"), "cpu") for name, run_id in ids.items()}
+
+
+def test_a_record_says_what_it_is_of(measured: dict[str, Record]) -> None:
+    record = measured["sgd"]
+    assert record["run_id"].startswith("mnist_mlp100-sgd-0.01-s0-")
+    assert (record["task"], record["optim"], record["lr"], record["seed"]) == ("mnist_mlp100", "sgd", 0.01, 0)
+    assert (record["epochs_done"], record["epochs"], record["data"]) == (20, 20, "embedded")
+    assert record["settings"]["depth"] == 1
+    assert record["metric"]["key"] in record["metrics"]
+    assert record["measured"]["commit"]
+    assert record["measured"]["torch"] == torch.__version__.partition("+")[0] or record["measured"]["torch"]
+
+
+def test_nero_starts_and_stays_balanced_and_sgd_does_neither(measured: dict[str, Record]) -> None:
+    for when in ("start", "end"):
+        [nero], [sgd] = (measured[name]["networks"]["network"][when] for name in ("nero", "sgd"))
+        assert nero["balanced"]
+        assert not sgd["balanced"]
+        assert (sgd["name"], sgd["neurons"], sgd["fan_in"]) == ("layers.0.weight", 10, 784)
+        assert nero["norm"]["min"] == pytest.approx(1, abs=1e-5)
+    start, end = (measured["sgd"]["networks"]["network"][when][0]["norm"]["median"] for when in ("start", "end"))
+    assert start == pytest.approx(1 / math.sqrt(3), rel=0.05), "torch's default"
+    assert end > start
+
+
+def test_activations_are_those_of_the_training_images(measured: dict[str, Record]) -> None:
+    for record in measured.values():
+        [start], [end] = record["activations"]["start"], record["activations"]["end"]
+        assert start["input_variance"] == end["input_variance"] > 0
+        assert start["variance"].keys() == WORDS
+    [nero] = measured["nero"]["activations"]["end"]
+    assert abs(nero["predicted_mean"]["max"]) < 1e-5, "balanced: whatever the inputs' mean"
+    assert nero["predicted_variance"]["median"] == pytest.approx(nero["input_variance"], rel=1e-4)
+
+
+def test_robustness_from_below_is_less_than_from_above_and_at_random(measured: dict[str, Record]) -> None:
+    for name, record in measured.items():
+        found = record["robustness"]
+        assert (found["examples"], found["classes"]) == (100, 10)
+        assert found["layers"] == [
+            {"name": "layers.0.weight", "neurons": 10, "fan_in": 784, "dim": 782 if name == "nero" else 783}
+        ]
+        assert 0 < found["certified"]["angle"] < found["adversarial"]["angle"] < found["random"]["angle"]
+        assert found["curve"][-1][1] > found["curve"][0][1] == 0
+        assert found["beyond"] == (["biases"] if name == "nero" else ["norms", "biases"])
+
+
+def test_parts_may_be_left_out(measured: dict[str, Record], store: Path) -> None:
+    record = measure_run(measured["nero"]["run_id"], store, Path("none"), "cpu", parts=())
+    assert record["activations"] is record["robustness"] is None
+    assert record["networks"] == measured["nero"]["networks"]
+
+
+def test_a_run_of_any_task_has_a_balance(store: Path) -> None:
+    words = ["task=cifar10_cgan", "optim=adam", "task.epochs=1", "task.train_examples=20", "task.batch_size=10"]
+    sizes = [f"task.{part}.{key}" for part in ("generator", "discriminator") for key in ("width=8", "rows=10")]
+    run = train(compose(["data=embedded", "machine=cpu", *words, *sizes, f"store={store}"]))["run_id"]
+    record = measure_run(run, store, Path("none"), "cpu")
+    assert record["networks"].keys() == {"generator", "discriminator"}
+    assert record["activations"] is record["robustness"] is None
+
+
+def test_a_run_without_its_checkpoint_is_refused_in_a_line(tmp_path: Path) -> None:
+    run_id = trained(tmp_path, "task.epochs=1", "machine.keep_checkpoint=false")
+    with pytest.raises(Unusable, match="kept no checkpoint"):
+        measure_run(run_id, tmp_path, Path("none"), "cpu")
+
+
+# -------------------------------------------------------------------------------------------------- of networks
+
+
+def test_a_reparameterised_network_becomes_a_balanced_one_and_the_same_function() -> None:
+    torch.manual_seed(0)
+    network, x = ReparameterisedMLP(3, 6, 4, sigma=100).double(), torch.randn(5, 6).double()
+    before = network(x)
+    assert not is_balanced(network)
+    make_plain_(network)
+    assert is_balanced(network)
+    torch.testing.assert_close(network(x), before)
+    assert beyond(network) == []
+
+
+def test_perceptrons_say_what_they_are_made_of() -> None:
+    torch.manual_seed(0)
+    network, x = MLP(3, 6, 4).double(), torch.randn(5, 6).double()
+    chain = as_perceptron(network)
+    assert chain is not None
+    weights = dict(network.named_parameters())
+    for number, (name, bias) in enumerate(zip(chain.weights, chain.biases, strict=True)):
+        x_next = x @ weights[name].T + (0 if bias is None else bias)
+        x = chain.activation(x_next) if number < 2 else x_next
+    torch.manual_seed(0)
+    network, inputs = MLP(3, 6, 4).double(), torch.randn(5, 6).double()
+    torch.testing.assert_close(x, network(inputs))
+    steps = torch.linspace(-3, 3, 1001).double()
+    slopes = chain.activation(steps).diff() / steps.diff()
+    assert slopes.abs().max() <= chain.slope * (1 + 1e-9)
+    assert as_perceptron(ResNet18(width=4)) is None
+
+
+def test_what_lies_beyond_the_theorem_is_listed() -> None:
+    network = ResNet18(width=4)
+    assert beyond(network) == ["norms", "biases", "gains", "running statistics"]
+    Nero(network.parameters())
+    torch.nn.init.zeros_(network.head.bias)
+    assert beyond(network) == ["gains", "running statistics"]
+
+
+# ----------------------------------------------------------------------------------------------- along a training
+
+
+@pytest.mark.parametrize(("total", "probes"), [(1, 2), (2, 2), (10, 60), (240, 30), (12000, 60)])
+def test_chosen_steps_reach_from_the_first_to_the_last(total: int, probes: int) -> None:
+    chosen = chosen_steps(total, probes)
+    assert chosen == sorted(set(chosen))
+    assert chosen[0] == 0
+    assert chosen[-1] == total - 1
+    assert len(chosen) <= max(probes, 2)
+
+
+def test_steps_of_nero_turn_neurons_by_about_the_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    words = [*SMALL[:3], "task.depth=2", "task.train_examples=500", "task.epochs=3", "precision=fp32", "optim.lr=0.02"]
+    record = measure_along(compose(words), epochs=2, probes=4, say=said.append)
+    assert (record["epochs_done"], record["epochs"], record["batch"]) == (2, 3, 250)
+    assert [step["step"] for step in record["steps"]] == [0, 1, 2, 3]
+    assert len(said) == 2
+    first = record["steps"][0]
+    assert first["lr"] == 0.02
+    assert [layer["name"] for layer in first["layers"]] == ["layers.0.weight", "layers.1.weight"]
+    for layer in first["layers"]:
+        assert layer["angles"].keys() == layer["neuron_steps"].keys() == WORDS
+        # asin(lr) at the most; less by what of the gradient points along the neuron, or along the vector of ones.
+        assert 0.3 * 0.02 < layer["angles"]["median"] <= layer["angles"]["max"] < 1.001 * math.asin(0.02)
+        assert layer["relative_step"] <= layer["neuron_steps"]["max"] * (1 + 1e-6), "Equation 3"
+        assert layer["gradient_change"] > 0
+    product = math.prod(1 + layer["relative_step"] for layer in first["layers"]) - 1
+    assert first["trust"] == pytest.approx(product, rel=1e-4)
+    assert first["stable"] == all(layer["gradient_change"] < layer["cosine"] for layer in first["layers"])
+    assert first["loss_after"] < first["loss"]
+    assert [bias["name"] for bias in first["biases"]] == ["layers.0.bias", "layers.1.bias"]
+    assert not list(tmp_path.iterdir()), "no run is left behind"
+
+
+VGG = ["task.train_examples=60", "task.batch_size=20", "task.network.width=4", "task.network.hidden=16"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["task=mnist_mlp100", "task.depth=2", "task.train_examples=500"],
+        ["task=cifar10_vgg11", "task.network.dropout=0.5", *VGG],
+    ],
+    ids=["perceptron", "dropout"],
+)
+def test_looking_at_steps_does_not_change_the_training(words: list[str]) -> None:
+    words = [*SMALL[:2], *words, "task.epochs=2", "precision=fp32", "optim.lr=0.001"]
+    few, all_of_them = (measure_along(compose(words), probes=probes)["steps"] for probes in (2, 60))
+    by_step = {step["step"]: step for step in all_of_them}
+    assert [by_step[step["step"]] for step in few] == few
+
+
+def test_dropout_is_the_same_before_and_after_a_step() -> None:
+    """Of a step that is no step, nothing changes."""
+    words = [*SMALL[:2], "task=cifar10_vgg11", "task.network.dropout=0.5", *VGG, "precision=fp32"]
+    record = measure_along(compose([*words, "optim=sgd", "optim.lr=1e-20", "task.epochs=1"]), probes=4)
+    assert len(record["steps"]) == 3
+    for step in record["steps"]:
+        assert step["loss_after"] == step["loss"]
+        assert all(layer["gradient_change"] == 0 for layer in step["layers"])
+
+
+def test_a_task_of_several_networks_is_refused() -> None:
+    words = ["task=cifar10_cgan", "task.train_examples=20", "task.generator.width=8", "task.discriminator.width=8"]
+    with pytest.raises(ConfigError, match="several networks"):
+        measure_along(compose([*SMALL[:2], *words]))
+
+
+# ----------------------------------------------------------------------------------------------------- selection
+
+
+def test_runs_at_the_leading_rate_are_chosen_each_once() -> None:
+    experiment = load_experiment("theory")
+    double = Experiment("double", "", experiment.cells + experiment.cells)
+    store = Store(Path(__file__).parents[2] / "results" / "runs")
+    runs = leading_runs(double, store)
+    assert len({run.run_id for run in runs}) == len(runs)
+    deep = [run for run in runs if run.optim == "nero" and "task.depth=5" in run.overrides]
+    assert [(run.lr, run.seed) for run in deep] == [(0.01, 0), (0.01, 1), (0.01, 2)]
+    configs = trainings(double, store, ["mnist_mlp100"], ["machine=cpu"])
+    assert {config.cfg.precision for config in configs} == {"fp32"}
+    assert {(config.optim_name, config.seed) for config in configs} >= {("nero", 0), ("lamb", 0)}
+    assert all(config.seed == 0 and config.task_name == "mnist_mlp100" for config in configs)
+    assert leading_runs(experiment, Store(Path("nowhere"))) == []

@@ -1,0 +1,176 @@
+"""scripts/play.py on a run that a test trains on the embedded game."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import script_module
+from nero.games.catch import Catch
+from nero.models.policy import Policy
+from nero.runs.store import RunDirectory
+from support.animations import fake_ffmpeg, pictures
+from support.whole_runs import assert_only_runs_of_a_kind, trained
+
+TINY = (
+    "task=pong_ppo",
+    "task.epochs=2",
+    "task.environments=2",
+    "task.steps=16",
+    "task.passes=1",
+    "task.minibatches=2",
+    "task.network.hidden=16",
+    "optim=adam",
+    "optim.lr=0.01",
+    "machine=cpu",
+)
+LENGTH = 57  # actions of a game: three balls that fall for 19 each
+main = script_module("play").main
+Play = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return trained(tmp_path_factory.mktemp("store"), [*TINY, "data=embedded"])
+
+
+@pytest.fixture
+def play(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> Play:
+    def call(out: Path, *words: str) -> str:
+        assert main([str(run.path), "--device", "cpu", "--out", str(out), *words]) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".png", ".webp", ".GIF"])
+def test_a_game_is_a_picture_for_each_action(play: Play, tmp_path: Path, suffix: str) -> None:
+    place = tmp_path / "new" / f"game{suffix}"
+    lines = play(place, "--games", "2", "--scale", "3").splitlines()
+    assert [line.split(":")[0] for line in lines] == ["game 1", "game 2", str(place)]
+    assert all(line.endswith(f", {LENGTH} actions") for line in lines[:2])
+    assert lines[2] == f"{place}: {place.stat().st_size / 1000:.0f} kB"
+    shown = pictures(place)
+    assert len(shown) == 2 * LENGTH, "the ball falls in each, so no two are the same"
+    assert {picture.shape for picture, _ in shown} == {(252, 252, 3)}
+    assert sum(stays for _, stays in shown) == pytest.approx(1000 * 2 * LENGTH / 15, abs=5)
+
+
+def test_a_seed_is_a_game(play: Play, tmp_path: Path) -> None:
+    first, again, other = (tmp_path / f"{name}.gif" for name in ("first", "again", "other"))
+    said = [play(place, "--seed", seed) for place, seed in ((first, "3"), (again, "3"), (other, "4"))]
+    assert first.read_bytes() == again.read_bytes() != other.read_bytes()
+    assert said[0].splitlines()[0] == said[1].splitlines()[0]
+    play(again, "--seed", "4")
+    assert again.read_bytes() == other.read_bytes(), "what was there is replaced"
+
+
+@torch.no_grad()
+def test_the_likeliest_actions_are_the_networks(play: Play, run: RunDirectory, tmp_path: Path) -> None:
+    """Against the game played by hand, with the network built from the checkpoint."""
+    network = Policy(actions=3, hidden=16).eval()
+    (place,) = run.path.glob("checkpoint-*.pt")
+    network.load_state_dict(torch.load(place, weights_only=True)["networks"]["network"])
+    game = Catch(1)
+    seen = [np.zeros((84, 84), np.uint8)] * 3 + [game.reset(5)[0]]
+    scores = [0.0]
+    shown = [seen[-1]]
+    while len(scores) < 3:
+        logits, _ = network(torch.from_numpy(np.stack(seen[-4:]))[None] / 255)
+        game.send(logits.argmax(dim=1).numpy())
+        turn = game.receive()
+        scores[-1] += float(turn.rewards[0])
+        seen.append(turn.frames[0])
+        if turn.over[0]:
+            scores.append(0.0)
+            seen = [np.zeros((84, 84), np.uint8)] * 3 + seen[-1:]
+        shown.append(seen[-1])
+
+    place = tmp_path / "greedy.gif"
+    said = play(place, "--greedy", "--seed", "5", "--games", "2").splitlines()
+    assert said[:2] == [f"game {i + 1}: score {scores[i]:g}, {LENGTH} actions" for i in range(2)]
+    found = pictures(place)
+    assert len(found) == 2 * LENGTH
+    for (ours, _), theirs in zip(found, shown[:-1], strict=True):
+        assert np.array_equal(ours, np.repeat(theirs[..., None], 3, axis=-1))
+    drawn = tmp_path / "drawn.gif"
+    play(drawn, "--seed", "5", "--games", "2")
+    assert drawn.read_bytes() != place.read_bytes()
+
+
+def test_it_goes_on_for_so_many_actions_only(play: Play, tmp_path: Path) -> None:
+    place = tmp_path / "cut.gif"
+    lines = play(place, "--games", "3", "--steps", "80").splitlines()
+    assert [line.split(":")[0] for line in lines] == ["game 1", "game 2", str(place)]
+    assert lines[0].endswith(f", {LENGTH} actions")
+    assert lines[1].endswith(f", {80 - LENGTH} actions, cut off after 80 in all (--steps)")
+    assert len(pictures(place)) == 80
+
+
+def test_without_a_name_it_is_the_runs(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([run.run_id, "--store", str(run.path.parents[1]), "--steps", "5"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == [f"{run.run_id}.gif"]
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{run.run_id}.gif: ")
+
+
+def test_a_video_is_ffmpegs(play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(fake_ffmpeg(tmp_path)))
+    place = tmp_path / "game.mp4"
+    play(place, "--steps", "7")
+    assert place.stat().st_size == 7 * 84 * 84 * 3
+    assert "84x84" in (tmp_path / "words").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("game.avi", "the name of an animation ends in one of .gif, .png, .webp, .mp4"),
+        ("game", "the name of an animation ends in one of .gif, .png, .webp, .mp4"),
+        ("game.mp4", "a video needs ffmpeg, and there is none on PATH; .gif, .png and .webp do without"),
+        ("folder.gif", "is a directory"),
+    ],
+)
+def test_places_where_nothing_can_be_written_are_refused_before_a_run_is_looked_for(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    (tmp_path / "folder.gif").mkdir()
+    assert main(["no-such-run", "--out", str(tmp_path / name)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert message in said.err
+    assert said.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.gif"]
+
+
+def test_a_run_that_does_not_play(run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_only_runs_of_a_kind(main, run, "PPO", tmp_path, capsys)
+
+
+@pytest.mark.parametrize("words", [["--games", "0"], ["--steps", "0"], ["--seed", "-1"], ["--scale", "9"]])
+def test_options_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["run", *words])
+    assert stop.value.code == 2
+    assert words[0] in capsys.readouterr().err
+
+
+def test_a_game_of_the_emulators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ale_py")
+    run = trained(tmp_path / "store", [*TINY, "data=real"])
+    place = tmp_path / "pong.gif"
+    assert main([str(run.path), "--device", "cpu", "--out", str(place), "--steps", "50", "--scale", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "game 1: score 0, 50 actions, cut off after 50 in all (--steps)"
+    shown = pictures(place)
+    assert 25 < len(shown) <= 50, "some may be the same"
+    assert {picture.shape for picture, _ in shown} == {(420, 320, 3)}
+    assert sum(stays for _, stays in shown) == pytest.approx(1000 * 50 / 15, abs=5)
+    red, green, blue = np.moveaxis(shown[-1][0], -1, 0)
+    assert (red != green).mean() > 0.5, "Pong's ground is brown"
+    assert (green != blue).mean() > 0.5

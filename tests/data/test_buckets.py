@@ -1,0 +1,221 @@
+"""Batches of sentences of like length, against torchtext's."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nero.data.text.buckets import bucketed, length_key, padded, padded_length, shuffled_buckets
+from nero.data.text.parallel_text import BEGIN, END, MARKS, PAD, ParallelText, toy_pairs
+
+LENGTHS = st.integers(0, 2**16 - 1)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def keys_of(count: int, seed: int = 0) -> list[int]:
+    """Like the keys of Multi30k: from lengths about 10 to 40, many of them equal."""
+    lengths = torch.randint(8, 40, (count, 2), generator=generator(seed)).tolist()
+    return [length_key(source, target) for source, target in lengths]
+
+
+@settings(deadline=None)
+@given(source=LENGTHS, target=LENGTHS)
+def test_the_key_is_torchtexts(source: int, target: int) -> None:
+    data = pytest.importorskip("torchtext.data")
+    assert length_key(source, target) == data.interleave_keys(source, target)
+
+
+@given(source=st.integers(0, 2**40), target=st.integers(0, 2**40))
+def test_the_key_has_every_bit_of_both(source: int, target: int) -> None:
+    bits = f"{length_key(source, target):0100b}"
+    assert (int(bits[0::2], 2), int(bits[1::2], 2)) == (source, target)
+
+
+def test_a_length_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="not negative: -1"):
+        length_key(3, -1)
+
+
+@settings(deadline=None)
+@given(
+    keys=st.lists(st.integers(0, 6), max_size=700), batch_size=st.integers(1, 5), seed=st.integers(0, 9), data=st.data()
+)
+def test_batches_are_torchtexts(keys: list[int], batch_size: int, seed: int, data: st.DataObject) -> None:
+    torchtext = pytest.importorskip("torchtext.data")
+    order = torch.randperm(len(keys), generator=generator(seed)).tolist()
+    order = order[: data.draw(st.integers(0, len(order)))]
+    pools = torchtext.pool(order, batch_size, key=lambda n: keys[n], shuffle=False, sort_within_batch=True)
+    expected = list(pools)
+    assert bucketed(order, keys, batch_size) == expected
+    assert bucketed(order, lambda n: keys[n], batch_size) == expected
+
+
+def torchtexts_iterator(text: ParallelText, **settings: object) -> Any:
+    """A BucketIterator over the pairs of a text, with its batches made."""
+    data = pytest.importorskip("torchtext.data")
+
+    class Pair:
+        def __init__(self, number: int) -> None:
+            self.number, self.src, self.trg = number, text.train.source[number], text.train.target[number]
+
+    class Dataset(data.Dataset):  # type: ignore[name-defined]
+        @staticmethod
+        def sort_key(pair: Any) -> int:
+            return data.interleave_keys(len(pair.src), len(pair.trg))
+
+    pairs = Dataset([Pair(number) for number in range(len(text.train))], [])
+    iterator = data.BucketIterator(pairs, batch_size=4, **settings)
+    iterator.create_batches()
+    return iterator
+
+
+def pair_keys(text: ParallelText) -> list[int]:
+    return [length_key(len(s), len(t)) for s, t in zip(text.train.source, text.train.target, strict=True)]
+
+
+def test_batches_are_those_of_torchtexts_iterator() -> None:
+    text = toy_pairs(500, 1)
+    iterator = torchtexts_iterator(text, shuffle=False, sort=False, sort_within_batch=True)
+    expected = [[pair.number for pair in batch] for batch in iterator.batches]
+    assert bucketed(range(500), pair_keys(text), 4) == expected
+    assert len(expected) == 125
+
+
+def test_torchtexts_iterator_by_itself_draws_training_batches_at_random() -> None:
+    """So did the authors', then: pools of one batch. Only `sort_within_batch` makes it look at lengths."""
+    text = toy_pairs(500, 1)
+    iterator = torchtexts_iterator(text, train=True, shuffle=False)
+    expected = [sorted(pair.number for pair in batch) for batch in iterator.batches]
+    assert [sorted(batch) for batch in bucketed(range(500), pair_keys(text), 4, pool=1)] == expected
+
+
+@given(keys=st.lists(st.integers(0, 9), max_size=80), batch_size=st.integers(1, 7), pool=st.integers(1, 4))
+def test_each_pool_is_sorted_and_equal_keys_keep_their_order(keys: list[int], batch_size: int, pool: int) -> None:
+    order = torch.randperm(len(keys), generator=generator(1)).tolist()
+    expected = []
+    for start in range(0, len(order), pool * batch_size):
+        together = sorted(order[start : start + pool * batch_size], key=keys.__getitem__)
+        expected += [together[i : i + batch_size] for i in range(0, len(together), batch_size)]
+    assert bucketed(order, keys, batch_size, pool) == expected
+
+
+@given(
+    keys=st.lists(st.integers(0, 9), max_size=80), batch_size=st.integers(1, 7), pool=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+)  # fmt: skip
+def test_shuffled_batches_are_the_same_batches_of_a_shuffled_order(
+    keys: list[int], batch_size: int, pool: int, seed: int
+) -> None:
+    found = shuffled_buckets(generator(seed), keys, batch_size, pool)
+    batches = bucketed(torch.randperm(len(keys), generator=generator(seed)).tolist(), keys, batch_size, pool)
+    assert sorted(n for batch in found for n in batch) == list(range(len(keys)))
+    assert len(found) == len(batches)
+    for start in range(0, len(batches), pool):
+        assert sorted(found[start : start + pool]) == sorted(batches[start : start + pool])
+
+
+def test_the_order_is_the_generators() -> None:
+    keys = keys_of(1000)
+    one, two, other = (shuffled_buckets(generator(seed), keys, 8) for seed in (5, 5, 6))
+    assert one == two
+    assert one != other
+    same = generator(5)
+    assert shuffled_buckets(same, keys, 8) == one
+    assert shuffled_buckets(same, keys, 8) != one, "the next epoch's"
+    lengths = [keys[batch[0]] for batch in one[:100]]
+    assert lengths != sorted(lengths), "batches do not come by length"
+
+
+def test_examples_of_a_batch_are_alike_in_both_lengths() -> None:
+    lengths = torch.randint(8, 40, (6400, 2), generator=generator())
+    keys = [length_key(source, target) for source, target in lengths.tolist()]
+    spread = torch.stack(
+        [lengths[batch].amax(0) - lengths[batch].amin(0) for batch in shuffled_buckets(generator(), keys, 64)]
+    )
+    assert spread.double().mean(0).max() < 12, "of 31"
+
+
+def test_no_examples_make_no_batches() -> None:
+    assert bucketed([], [], 4) == []
+    assert shuffled_buckets(generator(), [], 4) == []
+
+
+@pytest.mark.parametrize(("batch_size", "pool"), [(0, 100), (4, 0), (-1, 100)])
+def test_a_batch_and_a_pool_have_a_size(batch_size: int, pool: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        bucketed([0, 1], [3, 4], batch_size, pool)
+
+
+def test_an_epoch_of_multi30k_is_quickly_laid_out() -> None:
+    keys = keys_of(29_000)
+    taken = []
+    for seed in range(5):
+        start = time.perf_counter()
+        batches = shuffled_buckets(generator(seed), keys, 128)
+        taken.append(time.perf_counter() - start)
+    assert [len(batch) for batch in batches].count(128) == 226
+    assert min(taken) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("length", "lengths", "expected"),
+    [
+        (1, (16, 24), 16),
+        (16, (24, 16), 16),
+        (17, (16, 24), 24),
+        (25, (16, 24), 32),
+        (32, (24,), 32),
+        (33, (24,), 48),
+        (5, (), 16),
+        (20, (40, 30, 50), 30),
+    ],
+)
+def test_padded_length(length: int, lengths: Sequence[int], expected: int) -> None:
+    assert padded_length(length, lengths) == expected
+
+
+@given(length=st.integers(1, 300), lengths=st.lists(st.integers(1, 200), max_size=5))
+def test_padded_length_is_enough_and_no_more_than_needed(length: int, lengths: list[int]) -> None:
+    found = padded_length(length, lengths)
+    assert found >= length
+    assert not any(length <= other < found for other in lengths)
+    assert found in lengths or (found % 16 == 0 and found - length < 16 and length > max(lengths, default=0))
+
+
+def test_padded() -> None:
+    rows = padded([[5, 6], [], [7, 8, 9]], rows=4, length=3)
+    assert rows.dtype == torch.int64
+    assert rows.is_contiguous()
+    assert rows.tolist() == [[5, 6, 0], [0, 0, 0], [7, 8, 9], [0, 0, 0]]
+    assert padded([[5]], 2, 2, pad=-1).tolist() == [[5, -1], [-1, -1]]
+    assert padded([], 2, 3).tolist() == [[0] * 3] * 2
+    assert padded([], 0, 3).shape == (0, 3)
+    assert padded([[]], 1, 0).shape == (1, 0)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 sentences do not fit in 2 rows"):
+        padded([[1], [2], [3]], 2, 5)
+    with pytest.raises(ValueError, match="a sentence of 4 does not fit in rows of 3"):
+        padded([[1], [1, 2, 3, 4]], 2, 3)
+
+
+@settings(deadline=None)
+@given(sentences=st.lists(st.lists(st.integers(4, 9), max_size=7), min_size=1, max_size=6), more=st.integers(0, 5))
+def test_padding_is_torchtexts(sentences: list[list[int]], more: int) -> None:
+    data = pytest.importorskip("torchtext.data")
+    words = [*MARKS, *map(str, range(4, 10))]
+    field = data.Field(
+        init_token="<s>", eos_token="</s>", pad_token="<blank>", fix_length=max(map(len, sentences)) + 2 + more
+    )
+    expected = [[words.index(word) for word in row] for row in field.pad([[words[n] for n in s] for s in sentences])]
+    assert field.pad_token == MARKS[PAD]
+    ours = padded([[BEGIN, *sentence, END] for sentence in sentences], len(sentences), field.fix_length)
+    assert ours.tolist() == expected

@@ -1,0 +1,193 @@
+"""Running text as token ids, and how it is cut, against torchtext's BPTTIterator."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nero.data.download.checked_file import CheckedFile
+from nero.data.sources import DATASETS, Dataset, MissingData, default_root
+from nero.data.synthetic.english import grammar_text
+from nero.data.text.corpus import (
+    END_OF_LINE,
+    Corpus,
+    blocks,
+    corpus_from_lines,
+    grammar_corpus,
+    load_wikitext2,
+    streams,
+)
+from support.real_data import root_with
+
+PARTS = ("train", "valid", "test")
+# Signs that str.splitlines takes for the end of a line, and str.split for a space: they only part words here.
+LINES = st.lists(st.lists(st.sampled_from(["a", "b", "<unk>", "é", "", " ", "\t", "\x85", "\u2028"]), max_size=6))
+
+
+def words_of(lines: Sequence[str]) -> list[str]:
+    """Line by line, as the description has it."""
+    return [word for line in lines for word in (*line.split(), END_OF_LINE)]
+
+
+def tokens(count: int) -> Tensor:
+    return torch.arange(count) * 7 + 3
+
+
+@given(parts=st.lists(LINES, min_size=3, max_size=3))
+def test_every_line_is_its_words_and_an_end(parts: list[list[list[str]]]) -> None:
+    train, valid, test = ([" ".join(words) for words in lines] for lines in parts)
+    corpus = corpus_from_lines(train, valid, test)
+    everything = [word for lines in (train, valid, test) for word in words_of(lines)]
+    assert corpus.vocabulary.words == tuple(sorted(set(everything), key=everything.index))
+    for part, lines in zip((corpus.train, corpus.valid, corpus.test), (train, valid, test), strict=True):
+        assert part.dtype == torch.int64
+        assert part.ndim == 1
+        assert corpus.vocabulary.decode(part.tolist()) == words_of(lines)
+
+
+def test_a_blank_line_is_just_an_end() -> None:
+    corpus = corpus_from_lines(["", " = A title = ", " ", "a  b"], ["b c"], [])
+    assert corpus.vocabulary.words == ("<eos>", "=", "A", "title", "a", "b", "c")
+    assert corpus.train.tolist() == [0, 1, 2, 3, 1, 0, 0, 4, 5, 0]
+    assert corpus.valid.tolist() == [5, 6, 0]
+    assert corpus.test.tolist() == []
+
+
+def install_wikitext2(monkeypatch: pytest.MonkeyPatch, root: Path, texts: dict[str, str]) -> None:
+    contents = {f"wikitext-2/wiki.{part}.tokens": texts[part].encode() for part in PARTS}
+    files = tuple(CheckedFile.of(path, content) for path, content in contents.items())
+    monkeypatch.setitem(DATASETS, "wikitext2", Dataset(files, origins=()))
+    for file in files:
+        file.put(root, contents[file.path])
+
+
+def test_wikitext2_is_read_from_its_three_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    texts = {"train": " \n = Töpfe = \n \n a\x85 b\u2028a \n", "valid": "b\r\nc\n\n", "test": "no newline at the end"}
+    install_wikitext2(monkeypatch, tmp_path, texts)
+    corpus = load_wikitext2(tmp_path)
+    words = {part: corpus.vocabulary.decode(getattr(corpus, part).tolist()) for part in PARTS}
+    assert words["train"] == ["<eos>", "=", "Töpfe", "=", "<eos>", "<eos>", "a", "b", "a", "<eos>"]
+    assert words["valid"] == ["b", "<eos>", "c", "<eos>", "<eos>"]
+    assert words["test"] == ["no", "newline", "at", "the", "end", "<eos>"]
+
+
+@pytest.mark.parametrize(("lines", "kept"), [(0, 0), (1, 1), (2, 5), (3, 8), (4, 8)])
+def test_fewer_training_lines_leave_the_vocabulary(
+    lines: int, kept: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install_wikitext2(monkeypatch, tmp_path, {"train": "\na b c\nc d\n", "valid": "e\n", "test": "f\n"})
+    whole, cut = load_wikitext2(tmp_path), load_wikitext2(tmp_path, train_lines=lines)
+    assert cut.vocabulary == whole.vocabulary
+    assert len(whole.train) == 8
+    assert torch.equal(cut.train, whole.train[:kept])
+    assert cut.train.untyped_storage().nbytes() == kept * 8 or kept == 8
+    assert torch.equal(cut.valid, whole.valid)
+    assert torch.equal(cut.test, whole.test)
+
+
+def test_loading_without_data_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match=r"prepare_data\.py wikitext2 --root"):
+        load_wikitext2(tmp_path)
+
+
+def test_the_embedded_corpus_is_three_slices_of_one_text() -> None:
+    corpus, again = grammar_corpus(40, 15), grammar_corpus(40, 15)
+    joined = torch.cat([corpus.train, corpus.valid, corpus.test]).tolist()
+    lines = grammar_text(0, 70)
+    assert corpus.vocabulary.decode(joined) == words_of(lines)
+    assert len(corpus.train) == len(words_of(lines[:40]))
+    assert len(corpus.valid) == len(words_of(lines[40:55]))
+    assert corpus.vocabulary == again.vocabulary
+    assert torch.equal(corpus.train, again.train)
+
+
+@given(count=st.integers(1, 9), length=st.integers(2, 30), more=st.integers(0, 8))
+def test_streams_are_contiguous_stretches(count: int, length: int, more: int) -> None:
+    text = tokens(count * length + more % count)
+    rows = streams(text, count)
+    assert rows.shape == (count, length)
+    assert rows.is_contiguous()
+    assert torch.equal(rows.flatten(), text[: count * length])
+
+
+@pytest.mark.parametrize(("length", "count"), [(0, 1), (1, 1), (19, 10), (5, 0), (5, -1)])
+def test_too_few_tokens_or_streams_are_refused(length: int, count: int) -> None:
+    with pytest.raises(ValueError, match="streams"):
+        streams(tokens(length), count)
+
+
+@given(count=st.integers(1, 6), stream=st.integers(2, 40), length=st.integers(1, 45))
+def test_blocks_predict_every_token_but_the_first_once(count: int, stream: int, length: int) -> None:
+    rows = streams(tokens(count * stream), count)
+    (inputs, targets), rest = blocks(rows, length)
+    assert inputs.shape == targets.shape == ((stream - 1) // length, count, length)
+    assert inputs.is_contiguous()
+    assert targets.is_contiguous()
+    read = [*inputs, *([rest[0]] if rest else [])]
+    predicted = [*targets, *([rest[1]] if rest else [])]
+    assert torch.equal(torch.cat(read, 1), rows[:, :-1])
+    assert torch.equal(torch.cat(predicted, 1), rows[:, 1:])
+    if rest is None:
+        assert (stream - 1) % length == 0
+    else:
+        assert 0 < rest[0].shape[1] < length
+        assert rest[0].is_contiguous()
+        assert rest[1].is_contiguous()
+
+
+def test_a_block_has_a_length() -> None:
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        blocks(streams(tokens(10), 2), 0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(count=st.integers(1, 6), stream=st.integers(2, 40), length=st.integers(1, 45))
+def test_blocks_are_the_batches_of_torchtexts_iterator(count: int, stream: int, length: int) -> None:
+    # It pads the last stream where ours trims them all, so the text's length is a multiple of their number.
+    data = pytest.importorskip("torchtext.data")
+    words = words_of(grammar_text(0, 40))[: count * stream]
+    field = data.Field()
+    field.build_vocab([words])
+    dataset = data.Dataset([data.Example.fromlist([words], [("text", field)])], [("text", field)])
+    expected = [(b.text.t(), b.target.t()) for b in data.BPTTIterator(dataset, batch_size=count, bptt_len=length)]
+
+    ours = torch.tensor([field.vocab.stoi[word] for word in words])
+    (inputs, targets), rest = blocks(streams(ours, count), length)
+    found = [*zip(inputs, targets, strict=True), *([rest] if rest else [])]
+    assert len(found) == len(expected)
+    for block, batch in zip(found, expected, strict=True):
+        assert torch.equal(block[0], batch[0])
+        assert torch.equal(block[1], batch[1])
+
+
+@pytest.fixture(scope="module")
+def wikitext2() -> Corpus:
+    return load_wikitext2(root_with("wikitext2"))
+
+
+@pytest.mark.data
+def test_real_wikitext2(wikitext2: Corpus) -> None:
+    assert len(wikitext2.vocabulary) == 33_278
+    assert [len(part) for part in (wikitext2.train, wikitext2.valid, wikitext2.test)] == [2_088_628, 217_646, 245_569]
+    for part in PARTS:
+        path = default_root() / "wikitext-2" / f"wiki.{part}.tokens"
+        with path.open(encoding="utf-8") as lines:
+            assert wikitext2.vocabulary.decode(getattr(wikitext2, part).tolist()) == words_of(list(lines))
+    # The number of the paper's training steps in an epoch: 20 streams, 35 words at a time.
+    (inputs, _), rest = blocks(streams(wikitext2.train, 20), 35)
+    assert len(inputs) == 2_983
+    assert rest is not None
+    assert rest[0].shape == (20, 25)
+
+
+@pytest.mark.data
+def test_a_part_of_real_wikitext2_keeps_the_vocabulary(wikitext2: Corpus) -> None:
+    part = load_wikitext2(default_root(), train_lines=1000)
+    assert part.vocabulary == wikitext2.vocabulary
+    assert 10_000 < len(part.train) < len(wikitext2.train)
+    assert torch.equal(part.train, wikitext2.train[: len(part.train)])
+    assert (part.train == part.vocabulary.ids[END_OF_LINE]).sum() == 1000

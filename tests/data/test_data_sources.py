@@ -1,0 +1,148 @@
+"""The registry of data sets: what is accepted as a copy, and what is said when there is none."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nero.data import sources
+from nero.data.download.checked_file import CheckedFile, DamagedData
+from nero.data.sources import DATASETS, Dataset, MissingData, default_root, is_complete, require
+from support.real_data import root_with
+
+ONE, TWO = b"first\nsecond\nthird\n", b"\x00\x01\x02"
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A root with a complete copy of a made-up data set called `toy`."""
+    files = (CheckedFile.of("toy/lines.txt", ONE, any_line_order=True), CheckedFile.of("toy/deep/bytes", TWO))
+    monkeypatch.setitem(DATASETS, "toy", Dataset(files, origins=()))
+    for file, content in zip(files, (ONE, TWO), strict=True):
+        file.put(tmp_path, content)
+    return tmp_path
+
+
+def test_the_registry_has_the_layout_that_the_loaders_read() -> None:
+    assert list(DATASETS) == ["mnist", "cifar10", "wikitext2", "multi30k", "inception"]
+    paths = [file.path for name in DATASETS for file in DATASETS[name].files]
+    assert len(set(paths)) == len(paths) == 4 + 6 + 3 + 6 + 1
+    folders = {"MNIST", "cifar-10-batches-bin", "wikitext-2", "multi30k"}
+    assert {path.split("/")[0] for path in paths} == {*folders, "inception-fid.pth"}
+    for dataset in DATASETS.values():
+        assert dataset.origins
+        for file in dataset.files:
+            assert file.limit > 0
+            if isinstance(file, CheckedFile):
+                assert len(file.md5) == 32
+                assert file.size == file.limit
+
+
+def test_sizes_in_the_registry_are_those_of_the_formats() -> None:
+    """idx: a header of 16 or 8 bytes and one byte a pixel or label; CIFAR-10: 10,000 records of 3073 bytes."""
+    sizes = {file.name: file.size for name in ("mnist", "cifar10") for file in DATASETS[name].files}
+    assert sizes["train-images-idx3-ubyte"] == 16 + 60_000 * 28 * 28
+    assert sizes["t10k-images-idx3-ubyte"] == 16 + 10_000 * 28 * 28
+    assert sizes["train-labels-idx1-ubyte"] == 8 + 60_000
+    assert sizes["t10k-labels-idx1-ubyte"] == 8 + 10_000
+    assert {size for name, size in sizes.items() if name.endswith(".bin")} == {10_000 * 3073}
+
+
+def test_a_complete_copy_is_accepted(toy: Path) -> None:
+    assert is_complete("toy", toy)
+    assert is_complete("toy", str(toy), checksums=True)
+    require("toy", toy)
+
+
+def test_only_checksums_see_a_change_of_the_same_length(toy: Path) -> None:
+    (toy / "toy/deep/bytes").write_bytes(b"\x00\x01\x03")
+    assert is_complete("toy", toy)
+    assert not is_complete("toy", toy, checksums=True)
+
+
+def test_a_missing_file_is_named_in_one_line_with_the_command(toy: Path) -> None:
+    (toy / "toy/deep/bytes").unlink()
+    assert not is_complete("toy", toy)
+    with pytest.raises(MissingData) as caught:
+        require("toy", toy)
+    message = str(caught.value)
+    assert isinstance(caught.value, FileNotFoundError)
+    assert "\n" not in message
+    assert f"{toy}/toy/deep/bytes is missing" in message
+    assert f"python scripts/prepare_data.py toy --root {toy}" in message
+
+
+def test_a_file_of_the_wrong_length_is_called_damaged(toy: Path) -> None:
+    (toy / "toy/lines.txt").write_bytes(ONE[:-1])
+    with pytest.raises(MissingData, match=r"lines\.txt is damaged: 18 bytes instead of 19"):
+        require("toy", toy)
+
+
+def test_the_command_survives_a_root_with_spaces(toy: Path) -> None:
+    with pytest.raises(MissingData, match=r"--root '/no such/folder'$"):
+        require("toy", "/no such/folder")
+
+
+def test_a_folder_in_the_place_of_a_file_is_not_accepted(toy: Path) -> None:
+    (toy / "toy/deep/bytes").unlink()
+    (toy / "toy/deep/bytes").mkdir()
+    assert not is_complete("toy", toy)
+
+
+@pytest.mark.parametrize("call", [require, is_complete, sources.problems])
+def test_an_unknown_name_lists_the_known_ones(call: object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'imagenet': choose from mnist, cifar10, wikitext2, multi30k"):
+        call("imagenet", tmp_path)  # type: ignore[operator]
+
+
+def test_default_root_is_the_variable_or_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NERO_DATA", "/somewhere/else")
+    assert default_root() == Path("/somewhere/else")
+    monkeypatch.delenv("NERO_DATA")
+    assert default_root() == Path("data")
+
+
+def test_lines_may_stand_in_another_order_only_where_that_is_allowed(toy: Path) -> None:
+    (toy / "toy/lines.txt").write_bytes(b"third\nfirst\nsecond\n")
+    assert is_complete("toy", toy, checksums=True)
+    (toy / "toy/lines.txt").write_bytes(b"third\nfirst\nsecont\n")
+    assert not is_complete("toy", toy, checksums=True)
+    strict = CheckedFile.of("toy/lines.txt", ONE)
+    (toy / "toy/lines.txt").write_bytes(b"third\nfirst\nsecond\n")
+    assert strict.problem(toy, checksums=True) is not None
+
+
+@given(lines=st.lists(st.binary(max_size=8).filter(lambda line: b"\n" not in line), min_size=1), data=st.data())
+def test_an_order_free_checksum_depends_on_the_lines_alone(lines: list[bytes], data: st.DataObject) -> None:
+    shuffled = data.draw(st.permutations(lines))
+    one, two = (CheckedFile.of("x", b"\n".join(order), any_line_order=True) for order in (lines, shuffled))
+    assert one == two
+    longer = CheckedFile.of("x", b"\n".join([*lines, b"more"]), any_line_order=True)
+    assert one.md5 != longer.md5
+
+
+@pytest.mark.parametrize("content", [b"", TWO + b"\x03", b"\x00\x01\x03"])
+def test_put_refuses_wrong_content_and_keeps_the_old(toy: Path, content: bytes) -> None:
+    file = DATASETS["toy"].files[1]
+    with pytest.raises(DamagedData, match="bytes came with"):
+        file.put(toy, content)
+    assert (toy / "toy/deep/bytes").read_bytes() == TWO
+    assert [path.name for path in (toy / "toy/deep").iterdir()] == ["bytes"]
+
+
+def test_put_leaves_no_part_when_it_cannot_finish(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk is gone")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk is gone"):
+        DATASETS["toy"].files[1].put(toy, TWO)
+    assert [path.name for path in (toy / "toy/deep").iterdir()] == ["bytes"]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "wikitext2", "multi30k", "inception"])
+def test_the_real_files_pass_their_checksums(name: str) -> None:
+    assert sources.problems(name, root_with(name), checksums=True) == []

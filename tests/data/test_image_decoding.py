@@ -1,0 +1,307 @@
+"""Image files to pixels, against Pillow; and which part of an image is shown, against torchvision's transforms."""
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
+
+from nero.data.images.decoding import (
+    FILL,
+    MEAN,
+    STD,
+    Unreadable,
+    decode,
+    header,
+    random_window,
+    read,
+    show_centre,
+    show_window,
+)
+from support.image_files import DAMAGED, SOUND, encoded, garbage, picture
+
+PICTURE = picture()
+HEIGHT, WIDTH = 37, 53
+GREYS = np.linspace(0, 65535, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH).astype(np.uint16)
+
+
+def with_alpha() -> Image.Image:
+    image = PICTURE.copy()
+    image.putalpha(Image.fromarray((GREYS >> 8).astype(np.uint8)))
+    return image
+
+
+def with_palette() -> Image.Image:
+    return PICTURE.convert("P", palette=Image.Palette.ADAPTIVE)
+
+
+def png_of_16_bits(pixels: np.ndarray) -> bytes:
+    """Three colours of 16 bits each, which Pillow reads and does not write; uint16 [height, width, 3]."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    size = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 16, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+KINDS = {
+    "JPEG": encoded(PICTURE),
+    "JPEG, progressive": encoded(PICTURE, progressive=True),
+    "JPEG, whole colours": encoded(PICTURE, subsampling=0),
+    "JPEG, grey": encoded(PICTURE.convert("L")),
+    "JPEG, CMYK": encoded(PICTURE.convert("CMYK"), quality=95),
+    "PNG": encoded(PICTURE, "PNG"),
+    "PNG, grey": encoded(PICTURE.convert("L"), "PNG"),
+    "PNG, black and white": encoded(PICTURE.convert("1"), "PNG"),
+    "PNG, palette": encoded(with_palette(), "PNG"),
+    "PNG, palette with a transparent colour": encoded(with_palette(), "PNG", transparency=3),
+    "PNG, alpha": encoded(with_alpha(), "PNG"),
+    "PNG, grey with alpha": encoded(with_alpha().convert("LA"), "PNG"),
+    "PNG, 16 bits": png_of_16_bits(np.stack([GREYS, GREYS.T.reshape(HEIGHT, WIDTH), GREYS // 3], -1)),
+    "BMP": encoded(PICTURE, "BMP"),
+    "GIF": encoded(PICTURE, "GIF"),
+    "GIF, animated": encoded(with_palette(), "GIF", save_all=True, append_images=[with_palette().rotate(90)]),
+    "WEBP": encoded(PICTURE, "WEBP"),
+    "WEBP, alpha": encoded(with_alpha(), "WEBP", lossless=True),
+    "TIFF": encoded(PICTURE, "TIFF"),
+    "PPM": encoded(PICTURE, "PPM"),
+}
+GREYS_OF_16_BITS = {kind: encoded(Image.fromarray(GREYS), kind) for kind in ("PNG", "TIFF", "PPM")}
+
+
+def as_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def by_pillow(data: bytes) -> Tensor:
+    with Image.open(io.BytesIO(data)) as image:
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+def levels_apart(found: Tensor, expected: Tensor) -> int:
+    assert found.shape == expected.shape
+    return int((found.int() - expected.int()).abs().max())
+
+
+# decoding
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_every_kind_are_as_pillow_has_them(kind: str) -> None:
+    pixels = decode(as_tensor(KINDS[kind]))
+    assert pixels.dtype == torch.uint8
+    # Two builds of libjpeg may round in their own ways.
+    assert levels_apart(pixels, by_pillow(KINDS[kind])) <= (2 if kind.startswith("JPEG") else 0)
+
+
+def test_inks_become_the_colours_that_they_print() -> None:
+    """Four inks on paper: neither inverted nor left out, though Adobe's files have them inverted."""
+    original = torch.from_numpy(np.array(PICTURE)).permute(2, 0, 1)
+    pixels = decode(as_tensor(KINDS["JPEG, CMYK"]))
+    assert (pixels.int() - original.int()).abs().float().mean() < 1
+
+
+@pytest.mark.parametrize("kind", GREYS_OF_16_BITS)
+def test_greys_of_16_bits_keep_their_upper_8(kind: str) -> None:
+    """Where Pillow's convert("RGB") would make nearly all of them white."""
+    pixels = decode(as_tensor(GREYS_OF_16_BITS[kind]))
+    assert pixels.dtype == torch.uint8
+    expected = torch.from_numpy((GREYS >> 8).astype(np.uint8)).expand(3, HEIGHT, WIDTH)
+    assert torch.equal(pixels, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_header_says_what_decoding_gives(kind: str) -> None:
+    data = KINDS[kind]
+    height, width, is_plain_jpeg = header(as_tensor(data))
+    with Image.open(io.BytesIO(data)) as image:
+        assert (width, height) == image.size == (WIDTH, HEIGHT)
+    assert is_plain_jpeg == (kind.startswith("JPEG") and "CMYK" not in kind)
+
+
+def test_images_lie_as_they_are_stored_however_the_camera_was_held() -> None:
+    """As by ImageFolder; header and pixels must agree, since windows are drawn from the one for the other."""
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    data = as_tensor(encoded(PICTURE, exif=exif))
+    assert header(data)[:2] == tuple(decode(data).shape[1:]) == (HEIGHT, WIDTH)
+
+
+# files that are no image
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_file_is_refused_in_one_line_without_addresses(tmp_path: Path, kind: str) -> None:
+    data, reason = DAMAGED[kind]
+    (tmp_path / "x.jpg").write_bytes(data)
+    with pytest.raises(Unreadable, match=f"^{reason}") as error:
+        decode(read(tmp_path / "x.jpg"))
+    assert_one_line(str(error.value))
+    if kind != "truncated":  # the beginning of which says how large it would be
+        with pytest.raises(Unreadable, match=f"^{reason}"):
+            header(read(tmp_path / "x.jpg"))
+
+
+def assert_one_line(reason: str) -> None:
+    assert reason
+    assert "\n" not in reason
+    assert "0x" not in reason
+
+
+def test_what_cannot_be_read_at_all_is_said_without_its_path(tmp_path: Path) -> None:
+    """Whoever reports it has the name already."""
+    for path, reason in ((tmp_path / "gone.jpg", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(Unreadable, match=f"^{reason}$"):
+            read(path)
+    (tmp_path / "x.jpg").write_bytes(SOUND)
+    assert bytes(read(tmp_path / "x.jpg").tolist()) == SOUND
+
+
+@given(
+    kind=st.sampled_from(sorted(KINDS)),
+    cut=st.floats(0, 1),
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=12),
+    near_the_beginning=st.booleans(),
+)
+@settings(max_examples=150, deadline=None, derandomize=True)
+@pytest.mark.filterwarnings("ignore")
+def test_whatever_the_damage_there_is_an_image_or_a_reason(
+    kind: str, cut: float, changes: list[tuple[float, int]], near_the_beginning: bool
+) -> None:
+    """A worker that dies of a file, or an exception that nobody expects, would end a run of days."""
+    data = bytearray(KINDS[kind])
+    for place, value in changes:
+        data[int(place * (min(64, len(data)) if near_the_beginning else len(data)))] = value
+    file = as_tensor(bytes(data[: max(1, round(cut * len(data)))]))
+    for look in (decode, header):
+        try:
+            found = look(file)
+        except Unreadable as error:
+            assert_one_line(str(error))
+        else:
+            assert look is header or (found.dtype, found.ndim, found.shape[0]) == (torch.uint8, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(struct.error("unpack\n requires 4 bytes"), "unpack requires 4 bytes"), (EOFError(), "no image")],
+)
+def test_whatever_a_decoder_stumbles_over_is_the_files_fault(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    def stumble(self: Image.Image, mode: str) -> None:
+        raise error
+
+    monkeypatch.setattr(Image.Image, "convert", stumble)
+    with pytest.raises(Unreadable, match=f"^{reason}$"):
+        decode(as_tensor(KINDS["BMP"]))
+
+
+def test_only_jpeg_files_go_to_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its decoder of GIF files writes beyond its memory where one is damaged, and takes the process with it."""
+    asked = []
+
+    def decode_jpeg(data: Tensor, **options: object) -> Tensor:
+        asked.append(bytes(data[:3].tolist()))
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr("nero.data.images.decoding.decode_jpeg", decode_jpeg)
+    for data in KINDS.values():
+        decode(as_tensor(data))
+    assert set(asked) == {b"\xff\xd8\xff"}
+    assert len(asked) == sum(kind.startswith("JPEG") for kind in KINDS), "and what it refuses goes to Pillow"
+
+
+# what is shown
+
+
+# Torchvision's uint8 resizing to a single pixel fails on x86-64: see below for that.
+@given(height=st.integers(1, 90), width=st.integers(1, 90), size=st.integers(2, 40), seed=st.integers(0, 2**62))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_a_random_window_is_torchvisions_random_resized_crop(height: int, width: int, size: int, seed: int) -> None:
+    pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    torch.manual_seed(seed)
+    expected = v2.RandomResizedCrop(size, antialias=True)(pixels)
+    torch.manual_seed(seed)
+    window = random_window(size)(height, width)
+    assert torch.equal(show_window(pixels, window, size), expected)
+
+
+def test_windows_are_of_the_papers_sizes() -> None:
+    """8 to 100 % of the area, sides 3:4 to 4:3, as in every training on ImageNet."""
+    torch.manual_seed(0)
+    draw = random_window(224)
+    windows = torch.tensor([draw(500, 400) for _ in range(500)]).double()
+    area, ratio = windows[:, 2] * windows[:, 3] / (500 * 400), windows[:, 3] / windows[:, 2]
+    assert 0.078 < area.min() < 0.1
+    assert 0.9 < area.max() <= 1
+    assert 0.74 < ratio.min() < 0.77
+    assert 1.3 < ratio.max() < 1.35
+
+
+@given(height=st.integers(1, 90), width=st.integers(1, 90), size=st.integers(1, 40), more=st.integers(0, 20))
+@example(height=2, width=2, size=1, more=1)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_the_centre_is_torchvisions_also_of_images_smaller_than_it(
+    height: int, width: int, size: int, more: int
+) -> None:
+    pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    resize = max(2, size + more)
+    expected = v2.Compose([v2.Resize(resize, antialias=True), v2.CenterCrop(size)])(pixels)
+    shown = show_centre(pixels, resize, size)
+    assert shown.shape == (3, size, size)
+    assert torch.equal(shown, expected)
+
+
+@given(height=st.integers(1, 9), width=st.integers(1, 9), channels_last=st.booleans())
+@example(height=2, width=2, channels_last=False)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_an_image_shown_as_one_pixel_is_its_mean_by_a_triangle(height: int, width: int, channels_last: bool) -> None:
+    """On every machine, and however the pixels lie in memory."""
+    pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    if channels_last:
+        pixels = pixels[None].contiguous(memory_format=torch.channels_last)[0]
+    mean = torch.einsum("h,w,chw->c", triangle(height), triangle(width), pixels.double())
+    window = show_window(pixels, (0, 0, height, width), 1)
+    assert (window.dtype, window.shape) == (torch.uint8, (3, 1, 1))
+    assert ((window.flatten() - mean).abs() <= 0.5 + 1e-4).all()
+    if max(height, width) < 2 * min(height, width):  # else the longer side is left with more than one pixel
+        assert torch.equal(show_centre(pixels, 1, 1), window)
+
+
+def triangle(length: int) -> Tensor:
+    """Weights of `length` pixels that are made one: 1 - distance from the middle / length, normalised."""
+    distance = (torch.arange(length, dtype=torch.float64) + 0.5 - length / 2).abs()
+    weights = 1 - distance / length
+    return weights / weights.sum()
+
+
+def test_what_fills_gaps_is_nothing_once_normalised() -> None:
+    for value, mean, std in zip(FILL, MEAN, STD, strict=True):
+        assert abs(value / 255 - mean) / std < 0.01
+
+
+def test_the_files_of_these_tests_are_what_they_are_called() -> None:
+    for kind, data in KINDS.items():
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.format == kind.split(",")[0]
+    assert garbage() == garbage()
+
+
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_a_window_keeps_its_colours_as_they_lay(side_by_side: bool) -> None:
+    planes = torch.randint(256, (3, 40, 50), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = planes.permute(1, 2, 0).contiguous().permute(2, 0, 1) if side_by_side else planes
+    shown = show_window(pixels, (3, 5, 30, 40), 16)
+    assert torch.equal(shown, v2.functional.resized_crop(planes, 3, 5, 30, 40, [16, 16], antialias=True))
+    assert (shown.stride(0) == 1) == side_by_side

@@ -1,0 +1,181 @@
+"""The readers of MNIST's and CIFAR-10's files."""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from nero.data.download.checked_file import CheckedFile
+from nero.data.images.arrays import IDX_TYPES, ImageSet, load_cifar10, load_mnist, read_cifar_records, read_idx
+from nero.data.sources import DATASETS, Dataset, MissingData
+from support.real_data import root_with
+
+CODES = {np.dtype(name).newbyteorder("="): code for code, name in IDX_TYPES.items()}
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    """The idx file of an array, written independently of the reader."""
+    header = struct.pack(">HBB", 0, CODES[array.dtype], array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+def install(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, contents: dict[str, bytes]) -> None:
+    """Make `contents` the accepted files of a data set, and put them in place."""
+    files = tuple(CheckedFile.of(path, content) for path, content in contents.items())
+    monkeypatch.setitem(DATASETS, name, Dataset(files, origins=()))
+    for file in files:
+        file.put(root, contents[file.path])
+
+
+def mnist_files(train: int, test: int, side: int = 5) -> dict[str, bytes]:
+    rng = np.random.default_rng(0)
+    files = {}
+    for part, count in (("train", train), ("t10k", test)):
+        images = rng.integers(0, 256, (count, side, side), np.uint8)
+        files[f"MNIST/raw/{part}-images-idx3-ubyte"] = idx_bytes(images)
+        files[f"MNIST/raw/{part}-labels-idx1-ubyte"] = idx_bytes(rng.integers(0, 10, count, np.uint8))
+    return files
+
+
+arrays = st.sampled_from(sorted(CODES, key=str)).flatmap(
+    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(array=arrays)
+def test_idx_round_trip(array: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "array"
+    path.write_bytes(idx_bytes(array))
+    again = read_idx(path)
+    assert again.dtype == array.dtype
+    assert again.dtype.isnative
+    assert again.shape == array.shape
+    np.testing.assert_array_equal(again, array)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(array=arrays, data=st.data())
+def test_a_cut_or_lengthened_idx_file_is_refused(array: np.ndarray, data: st.DataObject, tmp_path: Path) -> None:
+    whole = idx_bytes(array)
+    keep = data.draw(st.integers(0, len(whole) - 1))
+    for content in (whole[:keep], whole + b"\0"):
+        (tmp_path / "array").write_bytes(content)
+        with pytest.raises(ValueError, match="array"):
+            read_idx(tmp_path / "array")
+
+
+@pytest.mark.parametrize("magic", [b"\x1f\x8b\x08\x00", b"\x00\x01\x08\x01", b"\x00\x00\x0a\x01", b"\x00\x00"])
+def test_a_bad_magic_number_is_refused(magic: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(magic + bytes(20 if len(magic) == 4 else 0))
+    with pytest.raises(ValueError, match="not an idx file: it begins with"):
+        read_idx(tmp_path / "file")
+
+
+def test_a_header_that_claims_a_huge_array_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\x00\x00\x08\x04" + b"\xff" * 16 + b"\x00")
+    with pytest.raises(ValueError, match="21 bytes instead of"):
+        read_idx(tmp_path / "file")
+
+
+def test_load_mnist_reads_what_torchvision_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(monkeypatch, tmp_path, "mnist", mnist_files(train=12, test=7))
+    ours = load_mnist(tmp_path)
+    for train, images, labels in (
+        (True, ours.train_images, ours.train_labels),
+        (False, ours.test_images, ours.test_labels),
+    ):
+        theirs = torchvision.datasets.MNIST(tmp_path, train=train)
+        assert torch.equal(images, theirs.data)
+        assert torch.equal(labels, theirs.targets)
+        assert (images.dtype, labels.dtype) == (torch.uint8, torch.int64)
+    assert ours.classes == 10
+
+
+def test_load_mnist_refuses_files_that_do_not_fit_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = mnist_files(train=12, test=7)
+    files["MNIST/raw/train-labels-idx1-ubyte"] = idx_bytes(np.zeros(11, np.uint8))
+    install(monkeypatch, tmp_path, "mnist", files)
+    with pytest.raises(ValueError, match="12 training images but 11 labels"):
+        load_mnist(tmp_path)
+
+
+@pytest.mark.parametrize(("load", "name"), [(load_mnist, "mnist"), (load_cifar10, "cifar10")])
+def test_loading_without_data_says_how_to_get_it(load: object, name: str, tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match=f"prepare_data.py {name} --root"):
+        load(tmp_path)  # type: ignore[operator]
+
+
+def cifar_record(label: int, red: int, green: int, blue: int) -> bytes:
+    return bytes([label]) + bytes([red]) * 1024 + bytes([green]) * 1024 + bytes([blue]) * 1024
+
+
+def test_cifar_records_are_planes_after_a_label(tmp_path: Path) -> None:
+    pixels = bytes(i % 251 for i in range(3072))
+    (tmp_path / "batch.bin").write_bytes(cifar_record(7, 1, 2, 3) + bytes([9]) + pixels)
+    images, labels = read_cifar_records(tmp_path / "batch.bin")
+    assert labels.tolist() == [7, 9]
+    assert images.shape == (2, 3, 32, 32)
+    assert [set(plane.flat) for plane in images[0]] == [{1}, {2}, {3}]
+    assert images[1, 2, 31, 5] == pixels[2 * 1024 + 31 * 32 + 5]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "0 bytes"), (cifar_record(1, 0, 0, 0)[:-1], "3,072 bytes"), (cifar_record(10, 0, 0, 0), "label 10")],
+)
+def test_bad_cifar_records_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "batch.bin").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_cifar_records(tmp_path / "batch.bin")
+
+
+def test_load_cifar10_keeps_the_order_of_the_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = {
+        f"cifar-10-batches-bin/data_batch_{n}.bin": cifar_record(n, n, 0, 0) + cifar_record(n + 1, 0, n, 0)
+        for n in (3, 1, 5, 2, 4)
+    }
+    files["cifar-10-batches-bin/test_batch.bin"] = cifar_record(8, 0, 0, 255)
+    install(monkeypatch, tmp_path, "cifar10", files)
+    images = load_cifar10(tmp_path)
+    assert images.train_labels.tolist() == [1, 2, 2, 3, 3, 4, 4, 5, 5, 6]
+    assert images.train_images[::2, 0, 0, 0].tolist() == [1, 2, 3, 4, 5]
+    assert images.test_labels.tolist() == [8]
+    assert images.test_images.shape == (1, 3, 32, 32)
+    assert (images.train_images.dtype, images.train_labels.dtype) == (torch.uint8, torch.int64)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_an_image_set_refuses_a_label_that_is_no_class(label: int) -> None:
+    images = torch.zeros(1, 2, 2, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="a test label is not a class number from 0 to 2"):
+        ImageSet(images, torch.tensor([0]), images, torch.tensor([label]), classes=3)
+
+
+@pytest.mark.data
+def test_real_mnist() -> None:
+    mnist = load_mnist(root_with("mnist"))
+    assert mnist.train_images.shape == (60_000, 28, 28)
+    assert mnist.test_images.shape == (10_000, 28, 28)
+    # The two numbers that everyone normalises MNIST with.
+    pixels = mnist.train_images.double() / 255
+    assert (round(pixels.mean().item(), 4), round(pixels.std().item(), 4)) == (0.1307, 0.3081)
+    assert mnist.train_labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert mnist.test_labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+@pytest.mark.data
+def test_real_cifar10() -> None:
+    cifar = load_cifar10(root_with("cifar10"))
+    assert cifar.train_images.shape == (50_000, 3, 32, 32)
+    means = cifar.train_images.sum(dim=(0, 2, 3), dtype=torch.int64).double() / (50_000 * 1024 * 255)
+    assert [round(mean, 4) for mean in means.tolist()] == [0.4914, 0.4822, 0.4465]
+    assert cifar.train_labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert cifar.train_labels.bincount().tolist() == [5000] * 10
+    assert cifar.test_labels.bincount().tolist() == [1000] * 10

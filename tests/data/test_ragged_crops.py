@@ -1,0 +1,186 @@
+"""Windows of images of any sizes, resized at once, against torchvision's resized_crop on the CPU: by the kernel, on a
+GPU where there is one, else in Triton's interpreter."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2.functional import resized_crop
+
+from nero.data.images import ragged_crops as module
+from nero.data.images.ragged_crops import crop_and_resize
+from support.fused_steps import DEVICE
+
+
+def noise(height: int, width: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (3, height, width), generator=generator, dtype=torch.uint8)
+
+
+def laid_out(image: Tensor, layout: str) -> Tensor:
+    """The same pixels, otherwise in memory."""
+    if layout == "interleaved":  # as a CPU decodes them
+        return image.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    if layout == "columns first":
+        return image.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "part of a larger one":
+        _, height, width = image.shape
+        larger = torch.full((4, height + 3, 2 * width + 5), 255, dtype=torch.uint8, device=image.device)
+        part = larger[1:, 2 : height + 2, 1 : 2 * width + 1 : 2]
+        return part.copy_(image)
+    return image
+
+
+LAYOUTS = ["planar", "interleaved", "columns first", "part of a larger one"]
+SIZES = [(20, 31), (40, 25), (3, 7), (30, 22)]
+WINDOWS = torch.tensor([[0, 0, 20, 31], [3, 1, 20, 24], [1, 1, 1, 5], [20, 0, 10, 22]])
+
+
+def torchvisions(images: list[Tensor], windows: Tensor, size: int) -> Tensor:
+    options = {"interpolation": InterpolationMode.BILINEAR, "antialias": True}
+    crops = zip(images, windows.tolist(), strict=True)
+    return torch.stack([resized_crop(image.cpu(), *window, [size, size], **options) for image, window in crops])
+
+
+def check(images: list[Tensor], windows: Tensor, size: int) -> None:
+    result = crop_and_resize(images, windows, size)
+    assert result.shape == (len(images), 3, size, size)
+    assert result.dtype == torch.uint8
+    assert result.device.type == images[0].device.type
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    assert levels_apart(result, images, windows) <= 1
+    # torchvision may round between rows and columns; in floating point it does not round at all.
+    exact = torchvisions([image.float() for image in images], windows, size)
+    assert (result.cpu() - exact).abs().max() < 0.51
+
+
+def levels_apart(result: Tensor, images: list[Tensor], windows: Tensor) -> int:
+    """By how many of 256 levels a result differs at most from torchvision's."""
+    return int((result.cpu().int() - torchvisions(images, windows, result.shape[-1]).int()).abs().max())
+
+
+@st.composite
+def windows_in_images(draw: st.DrawFn) -> tuple[int, int, list[int]]:
+    height, width = draw(st.integers(1, 45)), draw(st.integers(1, 45))
+    rows, columns = draw(st.integers(1, height)), draw(st.integers(1, width))
+    return height, width, [draw(st.integers(0, height - rows)), draw(st.integers(0, width - columns)), rows, columns]
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    case=windows_in_images(),
+    size=st.integers(8, 24),
+    layout=st.sampled_from(LAYOUTS),
+    seed=st.integers(0, 2**31),
+)
+def test_a_window_is_what_torchvision_makes_of_it(
+    case: tuple[int, int, list[int]], size: int, layout: str, seed: int
+) -> None:
+    height, width, window = case
+    check([laid_out(noise(height, width, seed).to(DEVICE), layout)], torch.tensor([window]), size)
+
+
+def test_images_of_different_sizes_make_one_batch() -> None:
+    images = [laid_out(noise(h, w).to(DEVICE), layout) for (h, w), layout in zip(SIZES, LAYOUTS, strict=True)]
+    check(images, WINDOWS, 12)
+
+
+@pytest.mark.parametrize("size", [1, 17, 33])
+def test_sizes_that_no_tile_divides(size: int) -> None:
+    check([noise(size + 3, size + 5).to(DEVICE)], torch.tensor([[1, 2, size + 2, size + 3]]), size)
+
+
+def test_a_window_as_large_as_the_result_is_copied() -> None:
+    image = noise(30, 40).to(DEVICE)
+    result = crop_and_resize([image], torch.tensor([[5, 9, 18, 18]]), 18)
+    assert torch.equal(result[0], image[:, 5:23, 9:27])
+
+
+def test_nothing_outside_of_the_window_is_seen() -> None:
+    image = torch.full((3, 30, 30), 255, dtype=torch.uint8, device=DEVICE)
+    image[:, 4:24, 6:19] = 0
+    assert not crop_and_resize([image], torch.tensor([[4, 6, 20, 13]]), 9).any()
+
+
+def test_the_extremes_stay_where_they_are() -> None:
+    image = torch.full((3, 23, 29), 255, dtype=torch.uint8, device=DEVICE)
+    assert (crop_and_resize([image], torch.tensor([[0, 0, 23, 29]]), 10) == 255).all()
+
+
+def test_no_images_make_an_empty_batch() -> None:
+    result = crop_and_resize([], torch.empty(0, 4, dtype=torch.int64), 8)
+    assert result.shape == (0, 3, 8, 8)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_without_kernels_torchvision_does_it(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    monkeypatch.setattr(module, "_has_kernels", lambda device: False)
+    images = [laid_out(noise(h, w), layout) for h, w in SIZES]
+    result = crop_and_resize(images, WINDOWS, 12)
+    assert torch.equal(result, torchvisions(images, WINDOWS, 12))
+    assert result.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    "window", [[-1, 0, 5, 5], [0, -1, 5, 5], [6, 0, 5, 5], [0, 16, 5, 5], [0, 0, 0, 5], [0, 0, 5, 0], [0, 0, 11, 5]]
+)
+def test_a_window_beyond_its_image_is_refused(window: list[int]) -> None:
+    images = [noise(10, 20), noise(10, 20)]
+    windows = torch.tensor([[0, 0, 10, 20], window])
+    with pytest.raises(ValueError, match=r"image 1: 10 x 20 pixels do not hold a window of"):
+        crop_and_resize(images, windows, 8)
+
+
+@pytest.mark.parametrize(
+    ("image", "windows", "size", "words"),
+    [
+        (noise(5, 5), torch.tensor([[0, 0, 5, 5]], dtype=torch.int32), 8, "need windows int64"),
+        (noise(5, 5), torch.tensor([[0, 0, 5, 5]] * 2), 8, r"1 images need windows int64 \[1, 4\]"),
+        (noise(5, 5), torch.tensor([[0, 0, 5, 5]]), 0, "a side of 0 pixels"),
+        (noise(5, 5).float(), torch.tensor([[0, 0, 5, 5]]), 8, "is not uint8"),
+        (noise(5, 5)[:1], torch.tensor([[0, 0, 5, 5]]), 8, r"\[1, 5, 5\] is not"),
+        (noise(5, 5)[None], torch.tensor([[0, 0, 5, 5]]), 8, r"\[1, 3, 5, 5\] is not"),
+    ],
+)
+def test_what_it_cannot_take_is_refused(image: Tensor, windows: Tensor, size: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        crop_and_resize([image], windows, size)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [128, 176, 224])
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+def test_on_a_gpu_photographs_are_what_torchvision_makes_of_them_on_a_cpu(size: int, layout: str) -> None:
+    generator = torch.Generator().manual_seed(size)
+    images, windows = [], []
+    for height, width in [*torch.randint(90, 700, (60, 2), generator=generator).tolist(), [2000, 3000]]:
+        rows, columns = (int(torch.randint(1, side + 1, (), generator=generator)) for side in (height, width))
+        top, left = int(torch.randint(height - rows + 1, (), generator=generator)), width - columns
+        images.append(laid_out(noise(height, width, height).cuda(), layout))
+        windows.append([top, left, rows, columns])
+    check(images, torch.tensor(windows), size)
+
+
+@pytest.mark.gpu
+def test_on_a_side_stream_images_may_go_as_soon_as_the_kernel_is_queued() -> None:
+    """Their memory is taken again at once, for something that is written after the kernel has read them."""
+    wanted = [noise(400, 500, seed) for seed in range(32)]
+    windows = torch.tensor([[10, 20, 350, 400]] * 32)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            images = [image.cuda() for image in wanted]
+            torch.cuda._sleep(50_000_000)
+            result = crop_and_resize(images, windows, 176)
+            del images
+            torch.full((32 * 3 * 400 * 500,), 7, dtype=torch.uint8, device="cuda")
+    torch.cuda.current_stream().wait_stream(stream)
+    assert levels_apart(result, wanted, windows) <= 1
+
+
+@pytest.mark.gpu
+def test_images_on_two_devices_are_refused() -> None:
+    with pytest.raises(ValueError, match="image 1 is on cpu, the first one on cuda:0"):
+        crop_and_resize([noise(5, 5).cuda(), noise(5, 5)], torch.tensor([[0, 0, 5, 5]] * 2), 8)

@@ -1,0 +1,311 @@
+"""Multi30k in words, and the file that keeps them: used where it fits, made anew where it does not."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nero.data.download.checked_file import CheckedFile
+from nero.data.sources import DATASETS, Dataset, MissingData
+from nero.data.text import tokenised
+from nero.data.text.tokenised import LANGUAGES, PAIRS, Parts, raw_lines, tokenised_multi30k
+from support.real_data import root_with
+
+# Among them: a contraction, an abbreviation, two spaces, a no-break space, and signs that str.splitlines would cut at.
+RAW = {
+    "train": {
+        "de": ["Ein Mann  läuft.", "Zwei Frauen, z.B. Köche,\u2028sitzen.", "Ein Hund geht's\xa0an."],
+        "en": ["A man's running.", "Two women don't\x85sit.", "A dog  (brown) goes."],
+    },
+    "val": {"de": ["Kinder!"], "en": ["Children! "]},
+    "test_2016_flickr": {"de": ["Ein T-Shirt.", "Die Straße."], "en": ["A T-shirt.", "The U.S. street."]},
+}
+Raw = dict[str, dict[str, list[str]]]
+
+
+def install(monkeypatch: pytest.MonkeyPatch, root: Path, raw: Raw) -> Path:
+    """Make `raw` the accepted text of Multi30k, and put it in place; where its words will be kept."""
+    contents = {
+        f"multi30k/{part}.{language}": "".join(f"{line}\n" for line in raw[part][language]).encode()
+        for part in PAIRS
+        for language in LANGUAGES
+    }
+    files = tuple(CheckedFile.of(path, content) for path, content in contents.items())
+    monkeypatch.setitem(DATASETS, "multi30k", Dataset(files, origins=()))
+    for part in PAIRS:
+        monkeypatch.setitem(PAIRS, part, len(raw[part]["de"]))
+    for file in files:
+        file.put(root, contents[file.path])
+    return root / "multi30k" / "tokens.json"
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    pytest.importorskip("spacy")
+    return install(monkeypatch, tmp_path, RAW)
+
+
+def without_spacy(monkeypatch: pytest.MonkeyPatch, root: Path) -> Parts:
+    """The words, where spaCy cannot be imported."""
+    with monkeypatch.context() as bare:
+        bare.setitem(sys.modules, "spacy", None)
+        return tokenised_multi30k(root)
+
+
+def test_the_words_are_spacys_in_lower_case(kept: Path, tmp_path: Path) -> None:
+    words = tokenised_multi30k(tmp_path)
+    assert set(words) == {"train", "val", "test_2016_flickr"}
+    assert words["train"]["de"][0] == ["ein", "mann", " ", "läuft", "."]
+    assert words["train"]["de"][1][:6] == ["zwei", "frauen", ",", "z.b.", "köche", ","]
+    assert words["train"]["en"][0] == ["a", "man", "'s", "running", "."]
+    assert words["train"]["en"][2] == ["a", "dog", " ", "(", "brown", ")", "goes", "."]
+    assert words["val"] == {"de": [["kinder", "!"]], "en": [["children", "!"]]}
+    assert words["test_2016_flickr"]["en"][1] == ["the", "u.s.", "street", "."]
+
+
+def test_the_words_are_those_of_torchtexts_field(kept: Path, tmp_path: Path) -> None:
+    data = pytest.importorskip("torchtext.data")
+    import spacy
+
+    words = tokenised_multi30k(tmp_path)
+    for language in LANGUAGES:
+        nlp = spacy.blank(language)
+        field = data.Field(tokenize=lambda line, nlp=nlp: [token.text for token in nlp.tokenizer(line)], lower=True)
+        for part in PAIRS:
+            assert words[part][language] == [field.preprocess(f"{line}\n") for line in RAW[part][language]]
+
+
+def test_raw_lines_end_with_a_newline_and_nothing_else(kept: Path, tmp_path: Path) -> None:
+    assert raw_lines(tmp_path, "train", "de") == RAW["train"]["de"]
+    assert raw_lines(tmp_path, "val", "en") == ["Children! "]
+    (kept.parent / "val.en").write_bytes(b"")
+    assert raw_lines(tmp_path, "val", "en") == []
+    (kept.parent / "val.en").write_bytes(b"a\r\n\nb")
+    assert raw_lines(tmp_path, "val", "en") == ["a\r", "", "b"]
+
+
+def test_they_are_kept_and_need_no_spacy_again(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tokenised_multi30k(tmp_path)
+    written = kept.read_bytes()
+    assert without_spacy(monkeypatch, tmp_path) == made
+    assert kept.read_bytes() == written
+    assert {path.name for path in kept.parent.iterdir()} == {
+        "tokens.json",
+        *(f"{part}.{language}" for part in PAIRS for language in LANGUAGES),
+    }
+
+
+def test_the_kept_file_is_json_and_says_what_made_it(kept: Path, tmp_path: Path) -> None:
+    import spacy
+
+    made = tokenised_multi30k(tmp_path)
+    content = json.loads(kept.read_text(encoding="utf-8"))
+    assert content["parts"] == made
+    assert content["format"] == 1
+    assert content["spacy"] == spacy.__version__
+    assert content["sha256"] == hashlib.sha256(kept.read_bytes().partition(b"\n")[2]).hexdigest()
+
+
+def test_another_version_of_spacy_does_not_make_it_stale(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import spacy
+
+    with monkeypatch.context() as other:
+        other.setattr(spacy, "__version__", "2.3.9")
+        made = tokenised_multi30k(tmp_path)
+    assert json.loads(kept.read_bytes())["spacy"] == "2.3.9"
+    written = kept.read_bytes()
+    assert tokenised_multi30k(tmp_path) == made
+    assert kept.read_bytes() == written
+
+
+def test_one_other_byte_of_the_raw_text_makes_it_stale(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenised_multi30k(tmp_path)
+    raw = kept.parent / "val.en"
+    raw.write_bytes(raw.read_bytes().replace(b"!", b"?"))
+    with pytest.raises(MissingData):
+        without_spacy(monkeypatch, tmp_path)
+    assert tokenised_multi30k(tmp_path)["val"]["en"] == [["children", "?"]]
+    assert without_spacy(monkeypatch, tmp_path)["val"]["en"] == [["children", "?"]]
+
+
+def test_text_that_moves_from_one_file_to_the_next_makes_it_stale(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw: Raw = {"train": {"de": ["a", "b"], "en": ["c", "d"]}, "val": {"de": [], "en": []}}
+    install(monkeypatch, tmp_path, {**raw, "test_2016_flickr": {"de": ["e"], "en": ["f"]}})
+    tokenised_multi30k(tmp_path)
+    moved: Raw = {"train": {"de": ["a"], "en": ["b"]}, "val": {"de": ["c"], "en": ["d"]}}
+    install(monkeypatch, tmp_path, {**moved, "test_2016_flickr": {"de": ["e"], "en": ["f"]}})
+    assert tokenised_multi30k(tmp_path)["val"] == {"de": [["c"]], "en": [["d"]]}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("FORMAT", 2), ("TOKENISER", {"de": "another", "en": "another", "then": "lower case"})]
+)
+def test_another_format_or_tokeniser_makes_it_stale(
+    name: str, value: object, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(tokenised, name, value)
+        tokenised_multi30k(tmp_path)
+    old = kept.read_bytes()
+    tokenised_multi30k(tmp_path)
+    assert kept.read_bytes() != old
+
+
+def test_damage_anywhere_is_noticed_and_repaired(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tokenised_multi30k(tmp_path)
+    whole = kept.read_bytes()
+    # Every byte of what stands around the words, and some of the words.
+    for place in [*range(250), *range(250, len(whole), 97), len(whole) - 1]:
+        kept.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(MissingData):
+            without_spacy(monkeypatch, tmp_path)
+    assert tokenised_multi30k(tmp_path) == made
+    assert kept.read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"null\n", b"\n\n", b"\xff\xfe"])
+def test_any_other_file_in_its_place_is_replaced(content: bytes, kept: Path, tmp_path: Path) -> None:
+    kept.write_bytes(content)
+    made = tokenised_multi30k(tmp_path)
+    assert json.loads(kept.read_bytes())["parts"] == made
+
+
+def test_half_a_file_is_replaced(kept: Path, tmp_path: Path) -> None:
+    made = tokenised_multi30k(tmp_path)
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[: len(whole) // 2])
+    assert tokenised_multi30k(tmp_path) == made
+    assert kept.read_bytes() == whole
+
+
+def test_a_place_that_cannot_be_written_is_no_obstacle(kept: Path, tmp_path: Path) -> None:
+    (kept / "occupied").mkdir(parents=True)
+    with pytest.warns(UserWarning, match="could not be kept for the next run"):
+        words = tokenised_multi30k(tmp_path)
+    assert words["val"]["de"] == [["kinder", "!"]]
+    assert not list(kept.parent.glob("*.part"))
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle(kept: Path, tmp_path: Path) -> None:
+    kept.parent.chmod(0o555)
+    try:
+        if os.access(kept.parent, os.W_OK):
+            pytest.skip("this user may write everywhere")
+        with pytest.warns(UserWarning, match="could not be kept for the next run"):
+            words = tokenised_multi30k(tmp_path)
+    finally:
+        kept.parent.chmod(0o755)
+    assert words["val"]["de"] == [["kinder", "!"]]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced there")
+def test_who_is_reading_the_old_file_reads_it_to_its_end(kept: Path, tmp_path: Path) -> None:
+    tokenised_multi30k(tmp_path)
+    old = kept.read_bytes()
+    raw = kept.parent / "val.en"
+    raw.write_bytes(raw.read_bytes().replace(b"!", b"?"))
+    with kept.open("rb") as reader:
+        tokenised_multi30k(tmp_path)
+        assert reader.read() == old
+    assert kept.read_bytes() != old
+
+
+def test_a_write_that_is_cut_off_leaves_the_old_file(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenised_multi30k(tmp_path)
+    old = kept.read_bytes()
+    raw = kept.parent / "val.en"
+    raw.write_bytes(raw.read_bytes().replace(b"!", b"?"))
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(UserWarning, match="No space left on device"):
+        assert tokenised_multi30k(tmp_path)["val"]["en"] == [["children", "?"]]
+    assert kept.read_bytes() == old
+    assert not list(kept.parent.glob("*.part"))
+
+
+def test_without_spacy_and_without_the_file_one_line_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = install(monkeypatch, tmp_path, RAW)
+    with pytest.raises(MissingData) as caught:
+        without_spacy(monkeypatch, tmp_path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(kept) in message
+    assert "pip install 'nero[text]'" in message
+    assert "copy that file" in message
+
+
+def test_without_raw_text_one_line_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match=r"prepare_data\.py multi30k --root"):
+        tokenised_multi30k(tmp_path)
+
+
+def test_two_sides_of_different_length_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept = install(monkeypatch, tmp_path, {**RAW, "val": {"de": ["eins", "zwei"], "en": ["one"]}})
+    with pytest.raises(ValueError, match=r"val has not 2 lines in each language but \{'de': 2, 'en': 1\}"):
+        tokenised_multi30k(tmp_path)
+    assert not kept.exists()
+
+
+def test_fewer_pairs_than_there_should_be_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(monkeypatch, tmp_path, RAW)
+    monkeypatch.setitem(PAIRS, "train", 29_000)
+    with pytest.raises(ValueError, match="train has not 29,000 lines in each language"):
+        tokenised_multi30k(tmp_path)
+
+
+def test_importing_the_module_does_not_import_spacy() -> None:
+    code = "import sys, nero.data.text.parallel_text; print('spacy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def real_root() -> Path:
+    return root_with("multi30k")
+
+
+@pytest.mark.data
+def test_real_multi30k_has_its_pairs_and_torchtexts_words() -> None:
+    data = pytest.importorskip("torchtext.data")
+    spacy = pytest.importorskip("spacy")
+    translation = pytest.importorskip("torchtext.datasets.translation")
+    root = real_root()
+    words = tokenised_multi30k(root)
+    for part, pairs in (("train", 29_000), ("val", 1_014), ("test_2016_flickr", 1_000)):
+        assert len(words[part]["de"]) == len(words[part]["en"]) == pairs
+
+    def field(language: str) -> Any:
+        nlp = spacy.blank(language)
+        return data.Field(tokenize=lambda line: [token.text for token in nlp.tokenizer(line)], lower=True)
+
+    # torchtext reads the files like this: each line stripped, and pairs with an empty side left out.
+    fields = (field("de"), field("en"))
+    for part in ("val", "test_2016_flickr"):
+        expected = translation.TranslationDataset(str(root / "multi30k" / part), (".de", ".en"), fields)
+        assert words[part]["de"] == [example.src for example in expected]
+        assert words[part]["en"] == [example.trg for example in expected]
+    lines = {language: raw_lines(root, "train", language) for language in LANGUAGES}
+    assert all(line.strip() for language in LANGUAGES for line in lines[language])
+    edges = [
+        n for n in range(29_000) if any(lines[language][n] != lines[language][n].strip() for language in LANGUAGES)
+    ]
+    assert len(edges) == 40
+    for number in [*edges, *range(2_000)]:
+        for language, one in zip(LANGUAGES, fields, strict=True):
+            assert words["train"][language][number] == one.preprocess(lines[language][number].strip())

@@ -1,0 +1,82 @@
+"""Words and their numbers, against torchtext's Vocab."""
+
+from collections import Counter
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nero.data.synthetic.english import grammar_text
+from nero.data.text.vocabulary import Vocabulary, frequent
+
+WORDS = st.sampled_from(["der", "Der", "die", "dass", "daß", "zwölf", "z", "", " ", "été", "日本", "a", "b"])
+SENTENCES = st.lists(st.lists(WORDS, max_size=8), max_size=12)
+
+
+def test_ids_are_places_in_the_list() -> None:
+    vocabulary = Vocabulary(("<unk>", "a", "b"), unknown=0)
+    assert len(vocabulary) == 3
+    assert vocabulary.ids == {"<unk>": 0, "a": 1, "b": 2}
+    assert vocabulary.ids is vocabulary.ids
+    assert vocabulary.encode(["b", "c", "a", "b"]) == [2, 0, 1, 2]
+    assert vocabulary.decode([2, 0, 1]) == ["b", "<unk>", "a"]
+    assert vocabulary.encode([]) == vocabulary.decode([]) == []
+
+
+def test_a_closed_vocabulary_refuses_other_words_by_name() -> None:
+    vocabulary = Vocabulary(("a", "b"))
+    assert vocabulary.encode("abba") == [0, 1, 1, 0]
+    with pytest.raises(KeyError, match="'c'"):
+        vocabulary.encode(["a", "c"])
+
+
+def test_it_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Vocabulary(("a",)).words = ("b",)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_an_id_that_is_not_in_use_is_refused(number: int) -> None:
+    with pytest.raises(IndexError):
+        Vocabulary(("a", "b")).decode([0, number])
+
+
+@pytest.mark.parametrize("unknown", [-1, 2])
+def test_unknown_words_get_an_id_that_is_in_use(unknown: int) -> None:
+    with pytest.raises(ValueError, match=f"the id of unknown words, {unknown}, is none of the 2"):
+        Vocabulary(("a", "b"), unknown)
+
+
+def test_a_word_has_one_id() -> None:
+    with pytest.raises(ValueError, match="'b' is more than once"):
+        Vocabulary(("a", "b", "c", "b"))
+
+
+@given(words=st.lists(st.text(max_size=3), unique=True, min_size=1), data=st.data())
+def test_decoding_undoes_encoding(words: list[str], data: st.DataObject) -> None:
+    vocabulary = Vocabulary(tuple(words))
+    text = data.draw(st.lists(st.sampled_from(words), max_size=20))
+    assert vocabulary.decode(vocabulary.encode(text)) == text
+
+
+@settings(deadline=None)
+@given(sentences=SENTENCES, minimum=st.integers(0, 4))
+def test_frequent_words_are_in_torchtexts_order(sentences: list[list[str]], minimum: int) -> None:
+    vocab = pytest.importorskip("torchtext.vocab")
+    counts = Counter(word for sentence in sentences for word in sentence)
+    assert frequent(sentences, minimum) == vocab.Vocab(counts, min_freq=minimum, specials=[]).itos
+
+
+def test_frequent_words_of_a_longer_text_are_in_torchtexts_order() -> None:
+    data = pytest.importorskip("torchtext.data")
+    sentences = [line.split() for line in grammar_text(0, 300)]
+    field = data.Field()
+    field.build_vocab(sentences, min_freq=3)
+    vocabulary = Vocabulary(("<unk>", "<pad>", *frequent(iter(sentences), 3)), unknown=0)
+    assert list(vocabulary.words) == field.vocab.itos
+    assert 50 < len(vocabulary) < len(frequent(sentences, 1))
+    other = [line.split() for line in grammar_text(1, 50)]
+    encoded = [vocabulary.encode(words) for words in other]
+    assert encoded == [[field.vocab.stoi[word] for word in words] for words in other]
+    assert any(0 in ids for ids in encoded)

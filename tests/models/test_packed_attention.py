@@ -1,0 +1,277 @@
+"""Attention of packed sentences: in rows against torch sentence by sentence; by kernels, in Triton's interpreter where
+there is no GPU, against that."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nero.models import packed_attention
+from nero.models.packed_attention import attend_packed, by_kernels
+from nero.models.packing import Packing, packing, places_of
+from support.fused_steps import DEVICE
+
+kernels = pytest.importorskip("nero.models.kernels.attention")
+HEADS, SIZE = 2, 16
+WIDTH = HEADS * SIZE
+LONGEST = 64
+COUNTS = [3, 0, 17, 40, 16, 1]
+OTHERS = [5, 0, 12, 33, 16, 64]
+# What rounding of the operands of products may do to a result.
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+
+@pytest.fixture(autouse=True)
+def _exact() -> Any:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def layout(counts: list[int], length: int = LONGEST, empty: int = 40) -> Packing:
+    places = places_of(torch.tensor([counts]), torch.tensor([length]), sum(counts) + empty)[0]
+    return packing(places.to(DEVICE), len(counts), length)
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    made = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return made.to(DEVICE, dtype).requires_grad_()
+
+
+def inputs(of: Packing, to: Packing | None, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor | None]:
+    slots = len(of.places)
+    if to is None:
+        return draw(slots, 3 * WIDTH, dtype=dtype), None
+    return draw(slots, WIDTH, dtype=dtype), draw(len(to.places), 2 * WIDTH, seed=1, dtype=dtype)
+
+
+def call(query: Tensor, memory: Tensor | None, of: Packing, to: Packing | None, **settings: Any) -> Tensor:
+    seed = torch.tensor([settings.pop("seed", 7)], device=DEVICE) if settings.get("dropout") else None
+    words: dict[str, Any] = {"dropout": 0.0, "causal": False} | settings
+    return by_kernels(query, memory, of.ends, (to or of).ends, seed, HEADS, LONGEST, **words)
+
+
+def sentence_by_sentence(
+    query: Tensor, memory: Tensor | None, of: Packing, to: Packing | None, causal: bool, kept: Tensor | None = None
+) -> Tensor:
+    """In float64, by the definition; kept: factors [rows, heads, queries, keys] of the weights."""
+    parts = query.double().chunk(3, 1) if memory is None else (query.double(), *memory.double().chunk(2, 1))
+    found = torch.zeros(len(query), WIDTH, dtype=torch.float64, device=query.device)
+    first = first_key = 0
+    pieces = []
+    for row, (last, last_key) in enumerate(zip(of.ends.tolist(), (to or of).ends.tolist(), strict=True)):
+        q, k, v = (
+            part[start:end].unflatten(1, (HEADS, SIZE)).transpose(0, 1)
+            for part, start, end in zip(parts, (first, first_key, first_key), (last, last_key, last_key), strict=True)
+        )
+        scores = q @ k.transpose(1, 2) * SIZE**-0.5
+        if causal:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
+        weights = scores.softmax(-1)
+        if kept is not None:
+            weights = weights * kept[row, :, : last - first, : last_key - first_key]
+        pieces.append((weights @ v).transpose(0, 1).flatten(1))
+        first, first_key = last, last_key
+    words = torch.cat(pieces)
+    return torch.cat([words, found[len(words) :]])
+
+
+def gradients(result: Tensor, *inputs: Tensor | None) -> list[Tensor]:
+    factor = draw(*result.shape, seed=2, dtype=torch.float64).detach()
+    return [*torch.autograd.grad((result * factor).sum(), [x for x in inputs if x is not None])]
+
+
+KINDS = pytest.mark.parametrize(
+    ("to", "causal"), [(None, False), (None, True), (OTHERS, False)], ids=["itself", "back", "memory"]
+)
+
+
+def assert_alike(found: list[Tensor], wanted: list[Tensor], dtype: torch.dtype = torch.float32) -> None:
+    for mine, other in zip(found, wanted, strict=True):
+        scale = float(other.detach().abs().max())
+        torch.testing.assert_close(mine.double(), other.double(), rtol=0, atol=ROUNDING[dtype] * scale)
+
+
+@KINDS
+def test_in_rows_it_is_attention_of_each_sentence(to: list[int] | None, causal: bool) -> None:
+    of, other = layout(COUNTS), to and layout(to)
+    query, memory = (x if x is None else x.detach().double().requires_grad_() for x in inputs(of, other))
+    assert query is not None
+    found = attend_packed(query, memory, of, other or of, HEADS, 0.0, causal)
+    wanted = sentence_by_sentence(query, memory, of, other, causal)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(gradients(found, query, memory), gradients(wanted, query, memory))
+
+
+@KINDS
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_by_kernels_it_is_attention_of_each_sentence(to: list[int] | None, causal: bool, dtype: torch.dtype) -> None:
+    of, other = layout(COUNTS), to and layout(to)
+    query, memory = inputs(of, other, dtype)
+    found = call(query, memory, of, other, causal=causal)
+    assert found.dtype == dtype
+    wanted = sentence_by_sentence(query, memory, of, other, causal)
+    assert_alike([found, *gradients(found, query, memory)], [wanted, *gradients(wanted, query, memory)], dtype)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    pairs=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=4),
+    empty=st.integers(0, 35),
+    causal=st.booleans(),
+)
+def test_by_kernels_whatever_the_lengths(pairs: list[tuple[int, int]], empty: int, causal: bool) -> None:
+    counts, others = map(list, zip(*pairs, strict=True))
+    of, other = layout(counts, empty=empty), None if causal else layout(others, empty=empty)
+    query, memory = inputs(of, other)
+    found = call(query, memory, of, other, causal=causal)
+    wanted = sentence_by_sentence(query, memory, of, other, causal)
+    assert_alike([found, *gradients(found, query, memory)], [wanted, *gradients(wanted, query, memory)])
+
+
+def kept_by_dropout(of: Packing, to: Packing | None, **settings: Any) -> Tensor:
+    """Factors of the weights [rows, heads, LONGEST, LONGEST], seen by values that tell the keys apart."""
+    keys = (to or of).ends.tolist()
+    factors = torch.zeros(len(of.ends), HEADS, LONGEST, LONGEST, dtype=torch.float64, device=DEVICE)
+    for start in range(0, LONGEST, SIZE):  # as many keys at once as a head has entries
+        query = torch.zeros(len(of.places), WIDTH, device=DEVICE)
+        memory = torch.zeros(len((to or of).places), 2 * WIDTH, device=DEVICE)
+        first = 0
+        for end in keys:
+            for key in range(start, min(start + SIZE, end - first)):
+                memory[first + key, WIDTH + key - start :: SIZE] = 1.0
+            first = end
+        found = by_kernels(
+            query, memory, of.ends, (to or of).ends, torch.tensor([settings["seed"]], device=DEVICE), HEADS,
+            LONGEST, settings["dropout"], False,
+        ).double()  # fmt: skip
+        first = first_key = 0
+        for row, (end, last_key) in enumerate(zip(of.ends.tolist(), keys, strict=True)):
+            even = found[first:end].unflatten(1, (HEADS, SIZE)) * (last_key - first_key)  # all weights are alike
+            factors[row, :, : end - first, start : start + SIZE] = even.transpose(0, 1)
+            first, first_key = end, last_key
+    return factors
+
+
+@KINDS
+def test_dropout_is_the_same_on_the_way_back(to: list[int] | None, causal: bool) -> None:
+    of, other = layout(COUNTS), to and layout(to)
+    settings = {"dropout": 0.3, "seed": 2**40 + 5}
+    kept = kept_by_dropout(of, other, **settings)
+    values = kept[3, :, :40, :33].flatten()  # each is dropped, or made up for those that are
+    assert torch.isclose(values, torch.tensor(1 / 0.7, dtype=torch.float64, device=DEVICE), rtol=1e-5).logical_or(
+        values == 0
+    ).all()  # fmt: skip
+    query, memory = inputs(of, other)
+    found = call(query, memory, of, other, causal=causal, **settings)
+    wanted = sentence_by_sentence(query, memory, of, other, causal, kept)
+    assert_alike([found, *gradients(found, query, memory)], [wanted, *gradients(wanted, query, memory)])
+
+
+def test_dropout_has_its_rate_and_differs_between_rows_heads_and_seeds() -> None:
+    of = layout([40, 40])
+    kept = [kept_by_dropout(of, of, dropout=0.25, seed=seed)[:, :, :40, :40] > 0 for seed in (1, 2)]
+    for one in kept:
+        assert abs(float(one.double().mean()) - 0.75) < 0.02
+    masks = [one[row, head] for one in kept for row in range(2) for head in range(HEADS)]
+    for number, mask in enumerate(masks):
+        for other in masks[:number]:
+            assert abs(float((mask == other).double().mean()) - (0.75**2 + 0.25**2)) < 0.05
+
+
+def test_empty_slots_are_zero_and_their_gradients_too() -> None:
+    of = layout([3, 2], empty=70)
+    query, _ = inputs(of, None)
+    with torch.no_grad():
+        query[5:] = torch.nan
+    found = call(query, None, of, None)
+    assert found[:5].isfinite().all()
+    assert not found[5:].any()
+    (gradient,) = torch.autograd.grad(found.sum(), query)
+    assert gradient[:5].isfinite().all()
+    assert not gradient[5:].any()
+
+
+@pytest.mark.parametrize("with_memory", [False, True])
+def test_torch_finds_nothing_wrong_with_the_operator(with_memory: bool) -> None:
+    of, to = layout([3, 20]), layout([4, 1])
+    query, memory = inputs(of, to if with_memory else None)
+    ends = (to if with_memory else of).ends
+    seed = torch.tensor([3], device=DEVICE)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    if not with_memory:  # or one tensor is given twice
+        ends = ends.clone()
+    torch.library.opcheck(
+        by_kernels, (query, memory, of.ends, ends, seed, HEADS, LONGEST, 0.1, False), test_utils=tests
+    )
+
+
+def test_columns_that_are_not_adjacent_are_refused() -> None:
+    of = layout([3])
+    with pytest.raises(ValueError, match="side by side"):
+        call(torch.ones(3 * WIDTH, 43, device=DEVICE).t(), None, of, None)
+
+
+def test_rows_that_no_tile_holds_are_refused() -> None:
+    of = layout([3])
+    query, _ = inputs(of, None)
+    with pytest.raises(ValueError, match="up to 65 words"):
+        by_kernels(query, None, of.ends, of.ends, None, HEADS, LONGEST + 1, 0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "longest", "taken"),
+    [
+        (torch.bfloat16, 64, 64, True),
+        (torch.float32, 16, 32, True),
+        (torch.float64, 64, 16, False),
+        (torch.float32, 24, 16, False),
+        (torch.float32, 8, 16, False),
+        (torch.float32, 64, 33, False),
+        (torch.float16, 64, 65, False),
+    ],
+)
+def test_what_the_kernels_take(dtype: torch.dtype, size: int, longest: int, taken: bool) -> None:
+    assert packed_attention._kernels_take(dtype, size, longest) == taken
+
+
+def test_only_gpus_have_kernels() -> None:
+    assert not packed_attention._has_kernels("cpu")
+    assert packed_attention._has_kernels("cuda") == kernels.COMPILED
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_where_there_are_kernels_they_are_used(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
+    monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
+    asked = []
+    plain = kernels.attend_
+    monkeypatch.setattr(kernels, "attend_", lambda *args: asked.append(args[-2]) or plain(*args))
+    of, to = layout([3, 20], length=32), layout([4, 1], length=32)
+    query, memory = inputs(of, to)
+    first, second = (attend_packed(query, memory, of, to, HEADS, dropout) for _ in range(2))
+    assert asked == [dropout, dropout]
+    assert torch.equal(first, second) == (dropout == 0)
+    attend_packed(query, memory, of, to, HEADS, dropout, fused=False)
+    assert len(asked) == 2
+
+
+@pytest.mark.slow
+def test_a_compiled_layer_follows_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
+    weight = draw(3 * WIDTH, WIDTH, seed=5)
+
+    def layer(x: Tensor, of: Packing) -> Tensor:
+        return F.relu(attend_packed(F.linear(x, weight), None, of, of, HEADS, 0.0, True))
+
+    compiled = torch.compile(layer, dynamic=True, fullgraph=True)
+    for counts in ([3, 20], [4, 1, 31]):
+        of = layout(counts, length=32)
+        x = draw(len(of.places), WIDTH)
+        found, wanted = compiled(x, of), layer(x, of)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(gradients(found, x, weight), gradients(wanted, x, weight))

@@ -1,0 +1,276 @@
+"""Batch norm over parts of a batch, against torch's own on each part in float64."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from nero.models import ghost_batch_norm as parted_norm
+from nero.models.ghost_batch_norm import PartedBatchNorm2d
+
+CHANNELS = 5
+# What a process with whole parts does, what a compiler gets to see, and what processes that share parts do.
+WAYS = ("_part_by_part", "_by_formula", "_by_sums")
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def images(count: int, height: int = 3, width: int = 4, seed: int = 0) -> Tensor:
+    """Whose parts differ, and whose channels have other means and deviations."""
+    scale = torch.linspace(0.2, 3, CHANNELS).reshape(-1, 1, 1)
+    drift = torch.linspace(-2, 2, count).reshape(-1, 1, 1, 1)
+    return scale * normal(count, CHANNELS, height, width, seed=seed) + drift + 1
+
+
+def make(parts: int, kind: type[nn.BatchNorm2d] = PartedBatchNorm2d, **settings: Any) -> Any:
+    """A norm with gains, biases and running statistics that are not those of the start."""
+    own = {"parts": parts} if kind is PartedBatchNorm2d else {}
+    norm = kind(CHANNELS, **own, **settings)
+    with torch.no_grad():
+        norm.weight.copy_(1 + 0.3 * normal(CHANNELS, seed=1))
+        norm.bias.copy_(normal(CHANNELS, seed=2))
+        norm.running_mean.copy_(normal(CHANNELS, seed=3))
+        norm.running_var.copy_(normal(CHANNELS, seed=4).abs() + 0.5)
+    return norm
+
+
+def by_hand(norm: PartedBatchNorm2d, way: str) -> Callable[[Tensor], Tensor]:
+    """One way of computing it, whichever the norm would choose; sums are those of a process alone."""
+    if way == "_by_sums":
+        # A part counts as cut, so that sums are exchanged: with nobody, and of all images.
+        norm.divide(0, norm.parts * 6, norm.parts * 6, ranks=norm.parts + 1)
+        assert norm.own == 0
+    return getattr(norm, way)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum over all processes is what one has."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: None)
+
+
+def reference(x: Tensor, grad: Tensor, parts: int, **settings: Any) -> dict[str, Tensor]:
+    """By torch's batch norm on each part, from the same running statistics, in float64."""
+    norms = [make(1, nn.BatchNorm2d, **settings).double() for _ in range(parts)]
+    x = x.double().requires_grad_()
+    out = torch.cat([norm(part) for norm, part in zip(norms, x.chunk(parts), strict=True)])
+    out.backward(grad.double())
+    assert x.grad is not None
+    return {
+        "out": out.detach(),
+        "x": x.grad,
+        "weight": torch.stack([norm.weight.grad for norm in norms]).sum(0),
+        "bias": torch.stack([norm.bias.grad for norm in norms]).sum(0),
+        "running_mean": torch.stack([norm.running_mean for norm in norms]).mean(0),
+        "running_var": torch.stack([norm.running_var for norm in norms]).mean(0),
+    }
+
+
+def results(norm: PartedBatchNorm2d, compute: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> dict[str, Tensor]:
+    x = x.detach().clone().requires_grad_()
+    out = compute(x)
+    out.backward(grad)
+    assert norm.num_batches_tracked == 1
+    assert x.grad is not None
+    grads = {"x": x.grad, "weight": norm.weight.grad, "bias": norm.bias.grad}
+    return {"out": out.detach(), **grads, "running_mean": norm.running_mean, "running_var": norm.running_var}
+
+
+def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float = 1e-5) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        scale = theirs[name].abs().max().item()
+        torch.testing.assert_close(
+            value.double(),
+            theirs[name],
+            rtol=0,
+            atol=tolerance * max(scale, 1),
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_is_batch_norm_part_by_part(way: str, parts: int) -> None:
+    x, grad = images(6 * parts), normal(6 * parts, CHANNELS, 3, 4, seed=5)
+    norm = make(parts)
+    assert_close(results(norm, by_hand(norm, way), x, grad), reference(x, grad, parts))
+
+
+@given(
+    parts=st.integers(1, 5),
+    size=st.integers(1, 4),
+    height=st.integers(1, 4),
+    width=st.integers(2, 5),
+    settings=st.fixed_dictionaries({"eps": st.sampled_from([1e-5, 0.1]), "momentum": st.sampled_from([0.1, 1.0, 0.0])}),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_whatever_the_shape_and_the_settings(
+    parts: int, size: int, height: int, width: int, settings: dict[str, float], seed: int
+) -> None:
+    x, grad = images(parts * size, height, width, seed), normal(parts * size, CHANNELS, height, width, seed=seed + 1)
+    expected = reference(x, grad, parts, **settings)
+    # Two values of a channel may lie close together, and their deviation then is small.
+    for way in WAYS[:2]:
+        norm = make(parts, **settings)
+        assert_close(results(norm, by_hand(norm, way), x, grad), expected, 1e-3)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_far_mean_costs_no_more_digits_than_it_must(way: str) -> None:
+    """Of values around 100, float32 has 5 digits of what is left when the mean is gone; E[x²] - E[x]² would have 1."""
+    x, grad = images(12) + 100, normal(12, CHANNELS, 3, 4, seed=5)
+    norm = make(2)
+    assert_close(results(norm, by_hand(norm, way), x, grad), reference(x, grad, 2), 1e-3)
+
+
+def refuse(*args: object) -> Tensor:
+    raise AssertionError("not this way")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_compiler_sees_the_formula_and_others_torchs_kernels(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+    monkeypatch.setattr(PartedBatchNorm2d, "_part_by_part" if compiled else "_by_formula", refuse)
+    x, grad = images(12), normal(12, CHANNELS, 3, 4, seed=5)
+    norm = make(4)
+    torch.compiler.reset()
+    compute = torch.compile(norm, backend="aot_eager", fullgraph=True) if compiled else norm
+    assert_close(results(norm, compute, x, grad), reference(x, grad, 4))
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_type_and_the_order_in_memory_stay(way: str, dtype: torch.dtype) -> None:
+    x = images(12).to(memory_format=torch.channels_last).to(dtype)
+    grad = normal(12, CHANNELS, 3, 4, seed=5).to(memory_format=torch.channels_last).to(dtype)
+    norm = make(2)
+    found = results(norm, by_hand(norm, way), x, grad)
+    for name in ("out", "x"):
+        assert found[name].dtype == dtype
+        assert found[name].is_contiguous(memory_format=torch.channels_last)
+    assert found["weight"].dtype == found["running_var"].dtype == torch.float32
+    assert_close(found, reference(x, grad, 2), 1e-5 if dtype == torch.float32 else 1e-2)
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": None}])
+def test_one_part_is_plain_batch_norm(settings: dict[str, Any]) -> None:
+    x = images(6)
+    ours, theirs = make(1, **settings), make(1, nn.BatchNorm2d, **settings)
+    for _ in range(2):
+        assert torch.equal(ours(x), theirs(x))
+    for mine, other in zip(ours.buffers(), theirs.buffers(), strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_evaluation_is_by_running_statistics_whatever_the_number_of_images(divided: bool) -> None:
+    ours, theirs = make(4).eval(), make(1, nn.BatchNorm2d).eval()
+    if divided:
+        ours.divide(0, 3, 8, ranks=3)
+        assert ours.own == 0
+    before = ours.running_mean.clone()
+    for count in (1, 7, 8):
+        assert torch.equal(ours(images(count)), theirs(images(count)))
+    assert torch.equal(ours.running_mean, before)
+
+
+def test_states_are_those_of_torchs_batch_norm() -> None:
+    ours, theirs = make(4), nn.BatchNorm2d(CHANNELS)
+    ours.divide(0, 3, 8, ranks=3)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    make(2).load_state_dict(theirs.state_dict())
+
+
+# a batch that several processes share
+
+
+@pytest.mark.parametrize(("parts", "ranks"), [(4, 1), (4, 2), (4, 4), (6, 3), (1, 1)])
+def test_processes_with_whole_parts_need_nothing_of_each_other(parts: int, ranks: int) -> None:
+    """Each computes its part of the whole, and the mean of their running statistics is that of the whole."""
+    batch = 24
+    x, grad = images(batch), normal(batch, CHANNELS, 3, 4, seed=5)
+    found = []
+    for rank in range(ranks):
+        begin, end = batch * rank // ranks, batch * (rank + 1) // ranks
+        norm = make(parts)
+        norm.divide(begin, end, batch, ranks)
+        assert norm.own == parts // ranks
+        found.append(results(norm, norm, x[begin:end], grad[begin:end]))
+    joined = {name: torch.cat([each[name] for each in found]) for name in ("out", "x")}
+    joined |= {name: torch.stack([each[name] for each in found]).sum(0) for name in ("weight", "bias")}
+    joined |= {name: torch.stack([each[name] for each in found]).mean(0) for name in ("running_mean", "running_var")}
+    assert_close(joined, reference(x, grad, parts))
+
+
+@given(parts=st.integers(1, 6), size=st.integers(1, 5), ranks=st.integers(1, 8))
+@settings(max_examples=60, deadline=None)
+def test_all_processes_exchange_sums_or_none(parts: int, size: int, ranks: int) -> None:
+    """One that waits for another's sums waits for ever; and every image is in its own part, once."""
+    batch = parts * size
+    norms = []
+    for rank in range(min(ranks, batch)):
+        norms.append(make(parts))
+        shared = min(ranks, batch)
+        norms[-1].divide(batch * rank // shared, batch * (rank + 1) // shared, batch, shared)
+    own = {norm.own for norm in norms}
+    assert len(own) == 1, "also as many whole parts each, or the mean over processes would not be that over parts"
+    if own == {0}:
+        joined = torch.cat([norm.membership for norm in norms], dim=1)
+        assert torch.equal(joined, torch.eye(parts, dtype=torch.float64).repeat_interleave(size, dim=1))
+        assert {norm.count for norm in norms} == {size}
+    else:
+        assert own == {parts // len(norms)}
+
+
+def test_sums_that_were_exchanged_count_like_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of two processes, told what the second would say: its images and running statistics come out right."""
+    batch, end, parts = 12, 4, 2  # parts of 6 images, of which the first process has 4
+    x, grad = images(batch), normal(batch, CHANNELS, 3, 4, seed=5)
+    expected = reference(x, grad, parts)
+    means = torch.stack([part.mean((0, 2, 3)) for part in x.double().chunk(parts)])
+    variances = torch.stack([part.var((0, 2, 3), correction=0) for part in x.double().chunk(parts)])
+    totals = [means * 6 * 12, variances * 6 * 12]
+    monkeypatch.setattr(parted_norm, "_sum_over_ranks", lambda own: totals.pop(0))
+    norm = make(parts)
+    norm.divide(0, end, batch, ranks=2 + 1)
+    out = norm(x[:end])
+    torch.testing.assert_close(out.detach().double(), expected["out"][:end], rtol=0, atol=1e-5)
+    torch.testing.assert_close(norm.running_mean.double(), expected["running_mean"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(norm.running_var.double(), expected["running_var"], rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_are_exchanged_as_sums_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the sum over all, as if another process had the very same: the gradient is doubled as well."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: tensor.mul_(2))
+    x = normal(3, 2).requires_grad_()
+    total = parted_norm._sum_over_ranks(x)
+    assert torch.equal(total, 2 * x)
+    total.backward(torch.ones(3, 2))
+    assert torch.equal(x.grad, torch.full((3, 2), 2.0))
+
+
+@pytest.mark.parametrize("parts", [0, -2, 3, 11, 2.5])
+def test_parts_that_cannot_be_equal_are_refused_in_one_line(parts: Any) -> None:
+    norm = PartedBatchNorm2d(CHANNELS, parts)
+    with pytest.raises(ValueError, match=rf"^a batch of 10 images is no {parts} equal parts$"):
+        norm.divide(0, 10, 10)
+
+
+def test_a_batch_of_another_size_is_refused_and_leaves_no_trace() -> None:
+    norm = make(4)
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    with pytest.raises(ValueError, match="6 images are no 4 equal parts"):
+        norm(images(6))
+    assert all(torch.equal(before[name], value) for name, value in norm.state_dict().items())

@@ -1,0 +1,198 @@
+"""LAMB's fused path: on a GPU where there is one, else in Triton's interpreter."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nero.optim import LAMB
+from support import references
+from support.fused_steps import DEVICE, assert_steps_alike, by_three_paths, make, set_gradients
+
+pytest.importorskip("triton")
+# Of one tile and of several, with a last one that is full and one that is not, aligned and not.
+SHAPES: list[Any] = [(3, 5), (64, 64), (2, 4096), (3, 3001), (4, 3, 2, 2), (4100,), (7,), ()]
+
+
+@pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.999), (0.5, 0.0)])
+@pytest.mark.parametrize(("clamp_value", "debias"), [(10.0, False), (0.5, False), (10.0, True), (math.inf, True)])
+def test_follows_the_reference(clamp_value: float, debias: bool, betas: tuple[float, float]) -> None:
+    params = references.parameters(device=DEVICE, shapes=[*references.SHAPES, *SHAPES])
+    reference = references.LAMB(references.as_arrays(params), 0.03, betas, 1e-6, clamp_value, debias)
+    optimizer = LAMB(params, lr=0.03, betas=betas, clamp_value=clamp_value, debias=debias, fused=True)
+    references.assert_follows(params, reference, optimizer, steps=3)
+    assert optimizer._fused_tensors.lists
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    shapes=st.lists(
+        st.one_of(st.tuples(st.integers(1, 9000)), st.tuples(st.integers(1, 5), st.integers(1, 3000))),
+        min_size=1,
+        max_size=4,
+    ),
+    lr=st.floats(1e-4, 0.5),
+    beta1=st.sampled_from([0.0, 0.9]),
+    debias=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_follows_the_reference_on_any_shapes(
+    shapes: list[Any], lr: float, beta1: float, debias: bool, seed: int
+) -> None:
+    params = make(shapes, seed=seed)
+    reference = references.LAMB(references.as_arrays(params), lr, (beta1, 0.999), 1e-6, 10.0, debias)
+    optimizer = LAMB(params, lr=lr, betas=(beta1, 0.999), debias=debias, fused=True)
+    references.assert_follows(params, reference, optimizer, steps=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("setting", [{}, {"maximize": True}, {"betas": (0.0, 0.999)}, {"debias": True}])
+def test_three_paths_one_result(dtype: torch.dtype, setting: dict[str, Any]) -> None:
+    # Triton's interpreter cuts bfloat16 off where others round, at each of three steps.
+    tolerance = 2e-6 if dtype == torch.float32 else 5 * torch.finfo(dtype).eps
+    fused, *others = by_three_paths(LAMB, SHAPES, dtype, **setting)
+    for theirs in others:
+        for mine, param in zip(fused, theirs, strict=True):
+            torch.testing.assert_close(mine, param, rtol=tolerance, atol=tolerance / 2)
+
+
+def test_sums_of_many_tiles_are_added_up() -> None:
+    from nero.optim.triton.lamb_kernels import COLUMNS, FIRST_TILE, TILES, rate_kernel
+
+    tiles = [1, 1024, 1025, 2500]
+    tensors = torch.zeros(len(tiles), COLUMNS.value, dtype=torch.int64)
+    tensors[:, TILES.value] = torch.tensor(tiles)
+    tensors[:, FIRST_TILE.value] = torch.tensor(tiles).cumsum(0) - torch.tensor(tiles)
+    sums = torch.rand(sum(tiles), 2, generator=torch.Generator().manual_seed(0))
+    rates = torch.zeros(len(tiles), device=DEVICE)
+    rate_kernel[(len(tiles),)](tensors.to(DEVICE), sums.to(DEVICE), rates, 0.5, math.inf, False)
+    totals = torch.stack([part.double().sum(0) for part in sums.split(tiles)])
+    torch.testing.assert_close(rates.cpu().double(), 0.5 * (totals[:, 0] / totals[:, 1]).sqrt(), rtol=1e-6, atol=0)
+
+
+def test_a_nan_shows_in_the_whole_tensor_and_in_no_other() -> None:
+    for betas in ((0.0, 0.999), (0.9, 0.999)):
+        first, second = make([(3, 4100), (3, 4)])
+        optimizer = LAMB([first, second], betas=betas, fused=True)
+        set_gradients([first, second], 0)
+        assert first.grad is not None
+        first.grad[1, 1] = math.nan
+        optimizer.step()
+        assert first.isnan().all(), "its step has a norm that is no number"
+        assert second.isfinite().all()
+
+
+def test_a_tensor_of_zeros_and_a_gradient_of_zeros() -> None:
+    ends = []
+    for fused in (True, False):
+        zero, still = make([(5,), (2, 3)])
+        with torch.no_grad():
+            zero.zero_()
+        optimizer = LAMB([zero, still], lr=0.1, fused=fused)
+        for t in range(2):
+            set_gradients([zero, still], t)
+            still.grad = torch.zeros_like(still)
+            optimizer.step()
+        ends.append([zero, still])
+    for mine, theirs in zip(*ends, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+    assert torch.equal(ends[0][1], make([(5,), (2, 3)])[1])
+
+
+def test_layouts_of_any_kind() -> None:
+    ends = []
+    for odd in (True, False):
+        params = make([(8, 3, 3, 3), (6, 10), (4, 5)])
+        if odd:
+            params[0] = params[0].detach().contiguous(memory_format=torch.channels_last)
+            params[1] = params[1].detach().t().contiguous().t()
+        optimizer = LAMB(params, fused=odd)
+        for t in range(3):
+            set_gradients(params, t)
+            if odd and t:
+                for param in params:
+                    assert param.grad is not None
+                    param.grad = param.grad.transpose(0, 1).contiguous().transpose(0, 1)
+            optimizer.step()
+        ends.append(params)
+    for mine, theirs in zip(*ends, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_what_the_kernels_do_not_take_goes_another_way() -> None:
+    params = [
+        *make([(4, 6), (3,)]),
+        torch.randn(3, 4, dtype=torch.float64, device=DEVICE),
+        torch.randn(8, device=DEVICE)[::2],
+        torch.zeros(0, 4, device=DEVICE),
+    ]
+    twins = [param.detach().clone() for param in params]
+    ours, theirs = LAMB(params, fused=True), LAMB(twins, foreach=False)
+    for t in range(2):
+        for some, optimizer in ((params, ours), (twins, theirs)):
+            set_gradients(some, t)
+            optimizer.step()
+    for mine, other in zip(params, twins, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
+    assert [len(tensors.tensors) for tensors in ours._fused_tensors.lists.values()] == [2]
+    assert {int(state["step"]) for state in ours.state.values()} == {2}
+
+
+def test_a_parameter_without_gradient_stays() -> None:
+    used, unused = make([(3, 40), (3, 40)])
+    optimizer = LAMB([used, unused], fused=True)
+    before = unused.detach().clone()
+    used.grad = torch.ones_like(used)
+    optimizer.step()
+    assert torch.equal(unused, before)
+    assert (int(optimizer.state[used]["step"]), int(optimizer.state[unused]["step"])) == (1, 0)
+    unused.grad = torch.ones_like(unused)
+    optimizer.step()
+    assert not torch.equal(unused, before)
+    assert (int(optimizer.state[used]["step"]), int(optimizer.state[unused]["step"])) == (2, 1)
+
+
+def test_a_loaded_state_goes_on_in_the_same_tables() -> None:
+    ours, theirs = (LAMB(make([(5, 30), (6,), (2, 3000)]), fused=True) for _ in range(2))
+    assert_steps_alike(ours, theirs, range(2))
+    (tables,) = ours._fused_tensors.lists.values()
+    ours.load_state_dict(copy.deepcopy(theirs.state_dict()))
+    assert_steps_alike(ours, theirs, range(2, 4))
+    assert [*ours._fused_tensors.lists.values()] == [tables]
+
+
+def test_groups_have_settings_of_their_own() -> None:
+    first, second, third = make([(3, 20), (3, 20), (3, 20)])
+    optimizer = LAMB([{"params": [first], "lr": 0.0}, {"params": [second]}], lr=0.1, fused=True)
+    set_gradients([first, second, third], 0)
+    still, moved = first.detach().clone(), second.detach().clone()
+    optimizer.add_param_group({"params": [third], "fused": False})
+    optimizer.step()
+    assert torch.equal(first, still)
+    assert not torch.equal(second, moved)
+    assert {*optimizer._fused_tensors.lists} == {first, second}
+
+
+def test_where_the_kernels_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nero.optim.lamb.unavailable", lambda device: "Triton is not installed")
+    with pytest.raises(ValueError, match="fused=True: Triton is not installed"):
+        LAMB(make([(3, 4)]), fused=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.999)])
+def test_a_step_can_be_captured(betas: tuple[float, float]) -> None:
+    references.assert_captures(lambda params, lr: LAMB(params, lr=lr, betas=betas, fused=True))
+
+
+@pytest.mark.gpu
+def test_a_capture_needs_a_step_before_it() -> None:
+    params = make([(3, 4)])
+    set_gradients(params, 0)
+    optimizer = LAMB(params, fused=True)
+    with pytest.raises(RuntimeError, match="before the capture"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        optimizer.step()

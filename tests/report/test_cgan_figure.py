@@ -1,0 +1,281 @@
+"""Figure 4: distances of generated images against the epoch, the paper's marks beside them, and what is missing."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import replace
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nero.plans.plan import Cell, survey
+from nero.report import paper
+from nero.report.cells import EmbeddedDataError
+from nero.report.figures import figure3 as figures
+from nero.report.figures import figure4 as cgan_figure
+from nero.report.figures import style
+from nero.report.frame import load_curves
+from nero.runs.store import Store
+from support.fake_runs import STAND_IN_FID, cells_of, states_of, write_generator
+from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks
+
+OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
+FINALS = {"nero": 15.0, "sgd": 33.0, "adam": 23.0, "lamb": 16.0}
+SEEDS = np.array([0.0, 0.5, 1.0])  # what each seed adds to these
+EPOCHS = tuple(range(10, 121, 10))  # at which FID is taken; those between are logged without
+QUIETLY = pytest.mark.filterwarnings("error")
+
+
+def drawn(store: Store) -> Figure:
+    _, states = states_of(store, "table1")
+    return cgan_figure.figure4(states, load_curves(store))
+
+
+def panels_of(store: Store) -> list[Axes]:
+    return drawn(store).axes
+
+
+def cell_of(optim: str) -> Cell:
+    return cells_of("table1")[f"{paper.CGAN} {optim}"]
+
+
+def values(optim: str) -> np.ndarray:
+    """FIDs of `fill`, a line per epoch at which they are taken and a column per seed."""
+    fall = 1 + 12 * np.exp(-np.arange(12) / 2)
+    return np.outer(fall, np.full(3, FINALS[optim])) + SEEDS
+
+
+def fill(store: Store) -> None:
+    """Every optimiser at one rate, with all seeds: the rest of the grid is not there."""
+    for optim in OPTIMS:
+        for seed, column in enumerate(values(optim).T):
+            write(store, optim, seed, column.tolist())
+
+
+def write(store: Store, optim: str, seed: int, curve: Sequence[float | None]) -> None:
+    by_epoch = dict(zip(EPOCHS, curve, strict=False))
+    write_generator(store, cell_of(optim), 0.01, seed, curve[-1], by_epoch, status="done")
+
+
+# ours
+
+
+def test_lines_are_means_over_the_seeds_where_fid_is_taken(store: Store) -> None:
+    fill(store)
+    for axes, less in zip(panels_of(store), (2, 0, -1), strict=True):
+        found = lines(axes)
+        assert list(found) == list(OPTIMS.values())
+        assert colours(axes) == {name: style.OPTIMS[optim][1] for optim, name in OPTIMS.items()}
+        for optim, name in OPTIMS.items():
+            np.testing.assert_array_equal(found[name][:, 0], EPOCHS)
+            np.testing.assert_allclose(found[name][:, 1], values(optim).mean(axis=1) - less)
+
+
+def test_bands_are_ranges_over_the_seeds(store: Store) -> None:
+    fill(store)
+    for axes, less in zip(panels_of(store), (2, 0, -1), strict=True):
+        for optim, band in zip(OPTIMS, bands(axes), strict=True):
+            for epoch, seeds in zip(EPOCHS, values(optim) - less, strict=True):
+                assert band_at(band, epoch) == (pytest.approx(seeds.min()), pytest.approx(seeds.max()))
+
+
+def test_panels_say_what_they_show(store: Store) -> None:
+    figure = drawn(store)
+    assert "CIFAR-10 (Figure 4)" in figure.get_suptitle()
+    arithmetic = style.PRECISIONS[cell_of("nero").setting("precision")]
+    assert [face(axes).split(" search incomplete: ")[0] for axes in figure.axes] == [
+        f"BigGAN-like ({arithmetic}), training",
+        f"BigGAN-like ({arithmetic}), validation",
+        f"BigGAN-like ({arithmetic}), validation, plain FID",
+    ]
+    left, *others = figure.axes
+    assert left.get_ylabel() == "FID against the training images"
+    assert [axes.get_ylabel() for axes in others] == ["FID against the test images"] * 2
+    for axes in figure.axes:
+        assert axes.get_xlabel() == "epoch"
+        assert axes.get_xticks().tolist() == [0, 30, 60, 90, 120]
+
+
+def test_training_ends_at_the_end_of_the_axis() -> None:
+    assert cell_of("nero").run(0.01, 0).epochs == paper.CGAN_EPOCHS
+
+
+def test_two_cells_for_one_line_are_refused(store: Store) -> None:
+    _, states = states_of(store, "table1")
+    other = survey(replace(cell_of("sgd"), variant=(("precision", "fp32"),)), {})
+    with pytest.raises(ValueError, match="a panel has sgd twice"):
+        cgan_figure.figure4([*states, other], load_curves(store))
+
+
+# the paper's
+
+
+def test_the_papers_finals_stand_beside_ours(store: Store) -> None:
+    left, right, plain = panels_of(store)
+    with (paper.PAPER / "table1.csv").open(newline="") as file:
+        printed = {row["optimizer"]: row for row in csv.DictReader(file) if row["task"] == "cgan"}
+    found = marks(right)
+    assert list(found) == list(OPTIMS.values())
+    for optim, name in OPTIMS.items():
+        at, mean, low, high = found[name]
+        std = float(printed[optim]["std"])
+        assert mean == float(printed[optim]["mean"])
+        assert (low, high) == (pytest.approx(mean - std), pytest.approx(mean + std))
+        assert paper.CGAN_EPOCHS < at < right.get_xlim()[1]
+    assert right.containers[2].get_label() == "Adam, paper: 23.42 ± 0.85, η = 0.0001"
+    assert not marks(left)
+    assert not marks(plain), "the paper's are not plain"
+    assert not any(lines(axes, AUTHORS) for axes in (left, right, plain)), "the authors' runs are not logged"
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_the_legend_sets_ours_beside_the_papers(store: Store, filled: bool) -> None:
+    if filled:
+        fill(store)
+    figure = drawn(store)
+    left, right, _ = figure.axes
+    theirs = [str(bar.get_label()) for bar in right.containers]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == [*labels(right), *theirs]
+    assert (left.get_legend() is not None) == filled
+    panels = [axes.get_window_extent() for axes in figure.axes]
+    assert not any(right.get_legend().get_window_extent().overlaps(panel) for panel in panels)
+
+
+@pytest.mark.parametrize("metric", [paper.FID, STAND_IN_FID])
+def test_embedded_runs_are_refused_beside_the_paper(store: Store, metric: dict[str, str]) -> None:
+    write_generator(store, cell_of("adam"), 0.01, 0, 3.0, metric=metric, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        drawn(store)
+
+
+# what is not there
+
+
+def test_missing_runs_are_said(store: Store) -> None:
+    for lr in (0.001, 0.01):
+        write_generator(store, cell_of("nero"), lr, 0, 15 / lr)
+    for lr in cell_of("lamb").lrs:
+        write_generator(store, cell_of("lamb"), lr, 0, 16 + lr)
+    for axes in panels_of(store):
+        assert labels(axes) == ["Nero, η = 0.01, n = 1 of 3", "LAMB, η = 0.0001, n = 1 of 3"]
+        assert "search incomplete: Nero (2 of 5 rates); SGD, Adam (0 of 5 rates) missing: LAMB" in face(axes)
+        assert "missing: LAMB (seeds 1, 2)" in face(axes)
+
+
+def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
+    for lr in cell_of("sgd").lrs:
+        write_generator(store, cell_of("sgd"), lr, 0, None)
+    for lr in cell_of("adam").lrs:
+        write_generator(store, cell_of("adam"), lr, 0, 23.0 if lr == 0.01 else None)
+    write_generator(store, cell_of("adam"), 0.01, 1, None)
+    write_generator(store, cell_of("adam"), 0.01, 2, 24.0)
+    for axes in panels_of(store):
+        assert "diverged: SGD (every learning rate); Adam (seed 1)" in face(axes)
+        assert lines(axes).keys() == {"Adam"}
+        assert lines(axes)["Adam"][:, 0].tolist() == [10], "the seed that diverged has one FID"
+
+
+def test_a_seed_that_diverged_before_its_first_fid_is_said(store: Store) -> None:
+    write(store, "nero", 0, [60.0, 30.0, 20.0])
+    run = write_generator(store, cell_of("nero"), 0.01, 1, None)
+    (run.path / "metrics.jsonl").unlink()
+    run.append_metrics({"epoch": 9, "train/g_loss": 0.5})
+    for axes in panels_of(store):
+        assert "diverged: Nero (seed 1)" in face(axes)
+        assert "no log" not in face(axes)
+        assert labels(axes) == ["Nero, η = 0.01, n = 1 of 3"]
+
+
+def test_an_fid_that_is_not_finite_is_a_gap(store: Store) -> None:
+    write(store, "nero", 0, [60.0, 40.0, None, 25.0, 20.0])
+    write(store, "nero", 1, [60.0, 40.0, 30.0, 25.0, 20.0])
+    for axes, less in zip(panels_of(store), (2, 0, -1), strict=True):
+        expected = [[10, 60], [20, 40], [30, np.nan], [40, 25], [50, 20]]
+        np.testing.assert_array_equal(lines(axes)["Nero"], np.array(expected) - [0, less])
+
+
+@QUIETLY
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_format: str) -> None:
+    figure = drawn(store)
+    for axes in figure.axes:
+        assert not lines(axes)
+        assert "search incomplete: Nero, SGD, Adam, LAMB (0 of 5 rates)" in face(axes)
+    assert style.render(figure, file_format)
+
+
+# the scale
+
+
+def test_a_unit_at_the_end_can_be_seen(store: Store) -> None:
+    fill(store)
+    figure = drawn(store)
+    _, right, _ = figure.axes
+    (_, sixteen), (_, fifteen) = right.transData.transform([(120, 16), (120, 15)])
+    points = (sixteen - fifteen) * 72 / figure.dpi
+    assert points > 2 * 1.2, "two lines beside each other, each 1.2 points wide"
+
+
+def test_the_scale_is_that_of_what_follows_the_first_epochs(store: Store) -> None:
+    fill(store)
+    lowest = values("nero").min()
+    for axes, less, least in zip(panels_of(store), (2, 0, -1), (lowest - 2, 15.43 - 0.37, lowest + 1), strict=True):
+        low, high = axes.get_ylim()
+        assert axes.get_yscale() == "log"
+        assert low == pytest.approx(min(least, values("nero").min() - less) / 1.15)
+        assert values("sgd")[0].max() - less > 400, "the first of them run out of the panel"
+        assert values("sgd")[-1].max() - less < high <= 150
+
+
+@pytest.mark.parametrize("final", [0.5, 4.0, 15.0, 70.0, 90.0, 280.0, 400.0, 2000.0])
+@QUIETLY
+def test_ticks_are_plain_numbers_inside_any_scale(store: Store, final: float) -> None:
+    write(store, "nero", 0, [final * factor for factor in (9.0, 4.0, 2.0, 1.5, 1.2, 1.1, 1.0)])
+    for axes in panels_of(store):
+        low, high = axes.get_ylim()
+        ticks = axes.get_yticks()
+        assert 3 <= len(ticks) <= 15 or final == 2000
+        assert all(low <= tick <= high for tick in ticks)
+        assert [float(text.get_text()) for text in axes.get_yticklabels()] == pytest.approx(ticks.tolist())
+        assert not len(axes.get_yticks(minor=True))
+
+
+# learning curves of any experiment
+
+
+def test_learning_curves_go_through_the_epochs_at_which_fid_is_taken(store: Store) -> None:
+    fill(store)
+    experiment, states = states_of(store, "table1")
+    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    [axes] = [axes for axes in figure.axes if face(axes).startswith(paper.CGAN)]
+    assert axes.get_ylabel() == "FID"
+    for optim, name in OPTIMS.items():
+        np.testing.assert_array_equal(lines(axes)[name][:, 0], EPOCHS)
+        np.testing.assert_allclose(lines(axes)[name][:, 1], values(optim).mean(axis=1))
+
+
+def test_a_single_fid_can_be_seen(store: Store) -> None:
+    write(store, "nero", 0, [60.0])
+    write(store, "sgd", 0, [60.0, 50.0, None, 40.0, None, 30.0, 25.0])
+    write(store, "lamb", 0, [60.0, 50.0])
+    figure = drawn(store)
+    dotted = {
+        label.split(",")[0]: line for label, line in zip(labels(figure.axes[1]), figure.axes[1].lines, strict=False)
+    }
+    assert (dotted["Nero"].get_marker(), dotted["Nero"].get_markevery()) == (".", [0])
+    assert (dotted["SGD"].get_marker(), dotted["SGD"].get_markevery()) == (".", [3])
+    assert dotted["LAMB"].get_marker() == "None"
+    assert style.render(figure, "svg")
+
+
+# bytes
+
+
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+    fill(store)
+    one = style.render(drawn(store), file_format)
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
+        assert style.render(drawn(store), file_format) == one

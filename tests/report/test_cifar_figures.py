@@ -1,0 +1,423 @@
+"""Figures 1, 2 and 5: our lines, the paper's marks, what is said of runs that are not there, and a readable scale."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from nero.plans.config import PRECISIONS
+from nero.plans.plan import Cell, survey
+from nero.report import paper
+from nero.report.cells import EmbeddedDataError
+from nero.report.figures import figure5 as cifar_figures
+from nero.report.figures import panel, style
+from nero.report.frame import load_curves
+from nero.runs.store import Store
+from support.fake_runs import cells_of, in_words, loaded, states_of, write_classifier
+from support.read_figures import band_at, bands, colours, face, labels, lines, marks
+
+CELLS = {in_words(cell): cell for cell in loaded("ablation").cells}
+NERO = ["nero 0 0", "nero 1 0", "nero 0 1", "nero 1 1"]
+WITHOUT = {"Nero": "nero 0 0", "LAMB": "lamb", "Madam": "madam"}
+WITH = {"Nero": "nero 1 1", "LAMB": "lamb_constrained", "Madam": "madam_constrained"}
+FINALS = {name: 0.08 + 0.01 * place for place, name in enumerate(CELLS)}
+SEEDS = np.array([0.0, 0.002, 0.01])  # what each seed adds to these
+
+FIGURES: dict[str, tuple[str, Callable[..., Figure]]] = {
+    "figure1": ("ablation", cifar_figures.figure1),
+    "figure2": ("ablation", cifar_figures.figure2),
+    "figure5": ("table1", cifar_figures.figure5),
+}
+EVERY_FIGURE = pytest.mark.parametrize("name", FIGURES)
+
+
+def drawn(store: Store, name: str) -> Figure:
+    experiment, figure = FIGURES[name]
+    _, states = states_of(store, experiment)
+    return figure(states, load_curves(store))
+
+
+def seeds_at(store: Store, cell: Cell, lr: float, final: float, seeds: int = 3) -> None:
+    for seed in range(seeds):
+        write_classifier(store, cell, lr, seed, final + SEEDS[seed])
+
+
+def fill_ablation(store: Store, lr: float = 0.02) -> None:
+    """Every cell at one rate, with all seeds: the rest of the grid is not there."""
+    for name, cell in CELLS.items():
+        seeds_at(store, cell, lr, FINALS[name])
+
+
+TABLE1_FINALS = {paper.VGG11: 0.12, paper.RESNET18: 0.06}
+
+
+def fill_table1(store: Store, lr: float = 0.01) -> None:
+    """Likewise the cells of Table 1 that Figure 5 shows."""
+    for task, final in TABLE1_FINALS.items():
+        for optim in ("nero", "sgd", "adam", "lamb"):
+            seeds_at(store, cells_of("table1")[f"{task} {optim}"], lr, final)
+
+
+FILL = {"ablation": fill_ablation, "table1": fill_table1}
+
+
+def filled(store: Store, name: str) -> Figure:
+    """A figure with lines of ours in every panel."""
+    experiment, _ = FIGURES[name]
+    FILL[experiment](store)
+    figure = drawn(store, name)
+    assert all(lines(axes) for axes in figure.axes)
+    return figure
+
+
+def expected(final: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, least and greatest validation error in per cent of `seeds_at`, epoch by epoch."""
+    seeds = 100 * np.array([[0.9, 2 * (final + s), final + s] for s in SEEDS])
+    return seeds.mean(axis=0), seeds.min(axis=0), seeds.max(axis=0)
+
+
+# ours
+
+
+def test_figure_1_has_a_line_for_each_way_to_constrain_nero(store: Store) -> None:
+    fill_ablation(store)
+    left, right = drawn(store, "figure1").axes
+    for axes, factor in ((left, 1 / 5), (right, 1)):
+        found = lines(axes)
+        assert list(found) == ["neither", "mean", "norm", "both"]
+        for label, name in zip(found, NERO, strict=True):
+            mean, _, _ = expected(FINALS[name])
+            np.testing.assert_array_equal(found[label][:, 0], [1, 2, 3])
+            np.testing.assert_allclose(found[label][:, 1], factor * mean)
+    assert len(set(colours(right).values())) == 4
+    assert colours(right)["both"] == style.OPTIMS["nero"][1], "that is Nero as all other figures have it"
+
+
+def test_bands_are_ranges_over_the_seeds(store: Store) -> None:
+    fill_ablation(store)
+    _, right = drawn(store, "figure1").axes
+    first, *others = bands(right)
+    assert len(others) == 3
+    _, low, high = expected(FINALS["nero 0 0"])
+    for epoch in (1, 2, 3):
+        assert band_at(first, epoch) == (pytest.approx(low[epoch - 1]), pytest.approx(high[epoch - 1]))
+
+
+def test_figure_2_shows_the_same_three_without_and_with_constraints(store: Store) -> None:
+    fill_ablation(store)
+    panels = drawn(store, "figure2").axes
+    for row, cells in ((panels[:2], WITHOUT), (panels[2:], WITH)):
+        for axes, factor in zip(row, (1 / 5, 1), strict=True):
+            assert {name: line[-1, 1] for name, line in lines(axes).items()} == {
+                name: pytest.approx(factor * expected(FINALS[cell])[0][-1]) for name, cell in cells.items()
+            }
+            assert colours(axes) == {name: style.OPTIMS[name.lower()][1] for name in cells}
+    assert [face(axes).split(",")[0] for axes in panels[::2]] == [
+        "Without constraints (bf16)",
+        "With both constraints (bf16)",
+    ]
+
+
+def test_the_rows_of_figure_2_have_one_scale(store: Store) -> None:
+    fill_ablation(store)
+    panels = drawn(store, "figure2").axes
+    assert panels[0].get_ylim() == panels[2].get_ylim() != panels[1].get_ylim() == panels[3].get_ylim()
+
+
+def test_figure_5_has_vgg_above_and_resnet_below(store: Store) -> None:
+    fill_table1(store)
+    panels = drawn(store, "figure5").axes
+    assert [face(axes).split(" (")[0] for axes in panels] == ["VGG-11", "VGG-11", "ResNet-18", "ResNet-18"]
+    for axes, final in zip(panels[1::2], TABLE1_FINALS.values(), strict=True):
+        found = lines(axes)
+        assert list(found) == ["Nero", "SGD", "Adam", "LAMB"]
+        np.testing.assert_allclose(found["Adam"][:, 1], expected(final)[0])
+
+
+@EVERY_FIGURE
+def test_axes_say_what_is_counted(store: Store, name: str) -> None:
+    panels = drawn(store, name).axes
+    assert all("training error (%) as it ran" in axes.get_ylabel() for axes in panels[::2])
+    assert all("augmented" in axes.get_ylabel() for axes in panels[::2])
+    assert "dropout on" in panels[0].get_ylabel()
+    assert all(axes.get_ylabel() == "validation error (%)" for axes in panels[1::2])
+    if name == "figure5":
+        assert "dropout" not in panels[2].get_ylabel(), "ResNet-18 has none"
+
+
+def test_panels_say_their_arithmetic(store: Store) -> None:
+    said = {name: [face(axes).split(" search incomplete: ")[0] for axes in drawn(store, name).axes] for name in FIGURES}
+    assert said["figure1"] == [f"Nero's constraints (bf16), {which}" for which in ("training", "validation")]
+    assert said["figure2"][3] == "With both constraints (bf16), validation"
+    assert said["figure5"][1] == "VGG-11 (TF32), validation"
+    assert said["figure5"][2] == "ResNet-18 (bf16), training"
+    assert style.PRECISIONS.keys() == set(PRECISIONS)
+
+
+# what one panel cannot show
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "variant"),
+    [
+        ("figure1", "cifar10_vgg11 nero True False", ()),
+        ("figure2", "cifar10_vgg11 lamb", (("precision", "fp32"),)),
+        ("figure2", "cifar10_vgg11 madam_constrained", (("precision", "fp32"),)),
+        ("figure5", "cifar10_resnet18 sgd", (("optim.momentum", 0.9),)),
+    ],
+)
+def test_two_cells_for_one_line_are_refused(
+    store: Store, name: str, words: str, variant: tuple[tuple[str, object], ...]
+) -> None:
+    experiment, figure = FIGURES[name]
+    _, states = states_of(store, experiment)
+    cell = cells_of(experiment)[words]
+    other = survey(replace(cell, variant=(*cell.variant, *variant)), {})
+    with pytest.raises(ValueError, match=f"a panel has {cell.optim} twice: {cell.task}"):
+        figure([*states, other], load_curves(store))
+
+
+def test_a_curve_in_another_arithmetic_is_marked_in_the_legend(store: Store) -> None:
+    adam = cells_of("table1")["cifar10_vgg11 adam"]
+    seeds_at(store, cells_of("table1")["cifar10_vgg11 nero"], 0.01, 0.11)
+    seeds_at(store, adam, 0.001, 0.13)
+    assert adam.setting("precision") == "fp32"
+    figure = drawn(store, "figure5")
+    for axes in figure.axes[:2]:
+        assert face(axes).startswith("VGG-11 (TF32), ")
+        assert labels(axes) == ["Nero, η = 0.01, n = 3", "Adam, η = 0.001, float32, n = 3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("figure1", "cifar10_vgg11 nero True True"),
+        ("figure2", "cifar10_vgg11 lamb"),
+        ("figure5", "cifar10_resnet18 sgd"),
+    ],
+)
+def test_a_row_with_a_label_has_curves_of_its_own(store: Store, name: str, words: str) -> None:
+    experiment, figure = FIGURES[name]
+    cell = cells_of(experiment)[words]
+    other = replace(cell, label="another start", overrides=(*cell.overrides, "task.batch_size=100"))
+    seeds_at(store, cell, 0.01, 0.11)
+    seeds_at(store, other, 0.01, 0.12)
+    _, states = states_of(store, experiment)
+    panels = figure([*states, survey(other, store.summaries())], load_curves(store)).axes
+    [(one, two)] = {tuple(labels(axes)) for axes in panels if labels(axes)}
+    first = one.partition(",")[0]
+    assert two == f"{first}, another start, η = 0.01, n = 3"
+    for axes in panels:
+        if labels(axes):
+            ours = [line for line in axes.lines if line.get_linestyle() == "-"]
+            assert len({line.get_color() for line in ours}) == 2
+            assert sum(str(bar.get_label()).startswith(f"{first},") for bar in axes.containers) <= 1
+
+
+# the paper's
+
+
+def test_the_papers_finals_of_table_1_stand_beside_ours(store: Store) -> None:
+    panels = drawn(store, "figure5").axes
+    with (paper.PAPER / "table1.csv").open(newline="") as file:
+        printed = list(csv.DictReader(file))
+    for axes, model in zip(panels[1::2], ("VGG11", "ResNet-18"), strict=True):
+        rows = {style.name(row["optimizer"]): row for row in printed if row["model"] == model}
+        found = marks(axes)
+        assert found.keys() == rows.keys()
+        for name, (_, mean, low, high) in found.items():
+            std = float(rows[name]["std"])
+            assert mean == float(rows[name]["mean"])
+            assert (low, high) == (pytest.approx(mean - std), pytest.approx(mean + std))
+    assert not marks(panels[0])
+    assert not marks(panels[2])
+
+
+def test_the_papers_finals_of_the_ablation_stand_beside_ours(store: Store) -> None:
+    _, right = drawn(store, "figure1").axes
+    assert {name: mark[1] for name, mark in marks(right).items()} == {
+        "neither": 12.17,
+        "mean": 11.99,
+        "norm": 10.03,
+        "both": 8.61,
+    }
+    panels = drawn(store, "figure2").axes
+    assert {name: mark[1] for name, mark in marks(panels[1]).items()} == {"Nero": 12.17, "LAMB": 12.73, "Madam": 12.77}
+    assert {name: mark[1] for name, mark in marks(panels[3]).items()} == {"Nero": 8.61, "LAMB": 8.88, "Madam": 12.60}
+
+
+@EVERY_FIGURE
+def test_marks_hide_no_curve_and_no_other_mark(store: Store, name: str) -> None:
+    for axes in drawn(store, name).axes[1::2]:
+        epochs = [x for x, *_ in marks(axes).values()]
+        assert min(epochs) > paper.CIFAR10_EPOCHS
+        assert max(epochs) < axes.get_xlim()[1]
+        assert np.diff(sorted(epochs)).min() >= panel.APART * paper.CIFAR10_EPOCHS
+        assert max(axes.get_xticks()) == paper.CIFAR10_EPOCHS, "there is no epoch in the paper's strip"
+
+
+def test_a_mark_has_its_curves_hue_and_is_named(store: Store) -> None:
+    _, right = drawn(store, "figure1").axes
+    both = right.containers[-1]
+    assert both.get_label() == "both, paper: 8.61 ± 0.22, η = 0.02"
+    nero = style.OPTIMS["nero"][1]
+    assert to_hex(both[0].get_color()) == style.darker(nero)
+    assert to_hex(both[2][0].get_color()[0]) == nero.lower()
+
+
+@EVERY_FIGURE
+def test_embedded_runs_are_refused_beside_the_paper(store: Store, name: str) -> None:
+    experiment, _ = FIGURES[name]
+    write_classifier(store, cells_of(experiment)[CELL_OF[experiment]], 0.1, 0, 0.3, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        drawn(store, name)
+
+
+CELL_OF = {"ablation": "cifar10_vgg11 nero True True", "table1": "cifar10_resnet18 adam"}
+
+
+# what is not there
+
+
+def test_one_rate_with_its_seeds_is_drawn_and_the_search_said(store: Store) -> None:
+    seeds_at(store, CELLS["nero 1 1"], 0.02, 0.09)
+    seeds_at(store, CELLS["nero 0 1"], 0.04, 0.10, seeds=1)
+    for axes in drawn(store, "figure1").axes:
+        assert labels(axes) == ["norm, η = 0.04, n = 1 of 3", "both, η = 0.02, n = 3"]
+        assert "search incomplete: neither, mean (0 of 6 rates); norm, both (1 of 6 rates)" in face(axes)
+
+
+def test_a_better_rate_takes_over_with_the_seeds_it_has(store: Store) -> None:
+    seeds_at(store, CELLS["nero 1 1"], 0.02, 0.09)
+    seeds_at(store, CELLS["nero 1 1"], 0.06, 0.08, seeds=2)
+    _, right = drawn(store, "figure1").axes
+    assert labels(right) == ["both, η = 0.06, n = 2 of 3"]
+    assert "both (2 of 6 rates)" in face(right)
+
+
+def test_diverged_runs_are_said(store: Store) -> None:
+    for lr in CELLS["madam"].lrs:
+        write_classifier(store, CELLS["madam"], lr, 0, None)
+    for lr in CELLS["lamb"].lrs:
+        write_classifier(store, CELLS["lamb"], lr, 0, 0.12 if lr == 0.02 else None)
+    write_classifier(store, CELLS["lamb"], 0.02, 1, None)
+    write_classifier(store, CELLS["lamb"], 0.02, 2, 0.13)
+    for axes in drawn(store, "figure2").axes[:2]:
+        assert "search incomplete: Nero (0 of 6 rates)" in face(axes)
+        assert "diverged: LAMB (seed 1); Madam (every learning rate)" in face(axes)
+        assert lines(axes).keys() == {"LAMB"}
+        assert lines(axes)["LAMB"][:, 0].tolist() == [1], "the seed that diverged has one epoch"
+
+
+@EVERY_FIGURE
+@pytest.mark.filterwarnings("error")
+def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, name: str) -> None:
+    figure = drawn(store, name)
+    for axes in figure.axes:
+        assert not lines(axes)
+        assert "search incomplete: " in face(axes)
+        assert "(0 of " in face(axes)
+    assert style.render(figure, "png").startswith(b"\x89PNG")
+
+
+def test_a_legends_lines_are_ours_and_the_papers_of_one_curve(store: Store) -> None:
+    seeds_at(store, CELLS["nero 1 1"], 0.02, 0.09)
+    seeds_at(store, CELLS["nero 0 0"], 0.02, 0.12)
+    _, right = drawn(store, "figure1").axes
+    texts = [text.get_text() for text in right.get_legend().get_texts()]
+    beside = dict(zip(texts[4:], texts[:4], strict=True))
+    assert [ours for ours in beside.values() if ours.strip()] == labels(right)
+    assert {theirs.split(",")[0] for theirs, ours in beside.items() if not ours.strip()} == {"mean", "norm"}
+    assert all(ours.split(",")[0] == theirs.split(",")[0] for theirs, ours in beside.items() if ours.strip())
+
+
+@EVERY_FIGURE
+def test_no_legend_lies_on_a_panel(store: Store, name: str) -> None:
+    figure = filled(store, name)
+    panels = [axes.get_window_extent() for axes in figure.axes]
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        assert not any(legend.get_window_extent().overlaps(panel) for panel in panels)
+
+
+# the scale
+
+
+def long_curve(last: float) -> list[float]:
+    """Ten epochs from 95 % down, at 20 % after the warm-up's five."""
+    return [0.95, 0.8, 0.6, 0.5, 0.3, 0.2, 0.19, 0.18, 0.17, last]
+
+
+def panel_of(store: Store, **curves: list[float]) -> Axes:
+    """The validation panel of Figure 2 (top) with one run per named optimiser."""
+    for optim, curve in curves.items():
+        write_classifier(store, CELLS[WITHOUT[optim]], 0.02, 0, curve[-1], curve=curve)
+    return drawn(store, "figure2").axes[1]
+
+
+def test_the_scale_shows_what_follows_the_first_epochs(store: Store) -> None:
+    axes = panel_of(store, Nero=long_curve(0.07))
+    low, high = axes.get_ylim()
+    assert axes.get_yscale() == "log"
+    assert 5 < low < 7
+    assert high == 20, "the limit is the tick above all that follows the first epochs"
+    assert high in axes.get_yticks()
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["8", "10", "12", "15", "20"]
+
+
+def test_a_curve_that_learns_nothing_stays_in_sight(store: Store) -> None:
+    axes = panel_of(store, Nero=long_curve(0.07), LAMB=[0.9] * 10)
+    assert axes.get_ylim()[1] == 100
+
+
+def test_one_seed_that_learns_nothing_stays_in_sight_too(store: Store) -> None:
+    write_classifier(store, CELLS["lamb"], 0.02, 1, 0.9, curve=[0.9] * 10)
+    axes = panel_of(store, LAMB=long_curve(0.07))
+    assert axes.get_ylim()[1] == 100, "the band reaches there, the mean does not"
+
+
+def test_an_error_of_zero_leaves_a_readable_scale(store: Store) -> None:
+    axes = panel_of(store, Nero=long_curve(0.0))
+    assert axes.get_ylim()[0] == pytest.approx((8.61 - 0.22) / 1.15), "the least that is above zero: a mark's lower end"
+    training = drawn(store, "figure2").axes[0]
+    assert training.get_ylim()[0] == pytest.approx(100 * 0.17 / 5 / 1.15)
+
+
+def test_a_curve_that_ends_early_is_in_sight_where_it_ends(store: Store) -> None:
+    axes = panel_of(store, Nero=long_curve(0.07), LAMB=[0.9, 0.8, 0.65])
+    assert axes.get_ylim()[1] == 70
+
+
+def test_an_empty_panel_goes_up_to_all_there_is(store: Store) -> None:
+    assert {axes.get_ylim()[1] for axes in drawn(store, "figure1").axes} == {100}
+
+
+@EVERY_FIGURE
+def test_ticks_are_plain_numbers_inside_the_scale(store: Store, name: str) -> None:
+    for axes in filled(store, name).axes:
+        low, high = axes.get_ylim()
+        ticks = axes.get_yticks()
+        assert len(ticks) >= 3
+        assert all(low <= tick <= high for tick in ticks)
+        assert [float(text.get_text()) for text in axes.get_yticklabels()] == ticks.tolist()
+        assert not len(axes.get_yticks(minor=True))
+
+
+# bytes
+
+
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+    fill_ablation(store)
+    one = style.render(drawn(store, "figure1"), file_format)
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
+        figure = drawn(store, "figure1")
+        style.render(figure, "png")
+        assert style.render(figure, file_format) == one
+    assert not any(word in one for word in (b"CreationDate", b"<dc:date>", b"Matplotlib v", b"Software"))

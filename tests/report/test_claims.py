@@ -1,0 +1,296 @@
+"""What the paper says of Nero, mostly in Section 4, as properties that every layer and every gradient must have."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nero.optim import Madam, Nero, neuron_mean, neuron_norm, project
+from nero.optim.nero import nero_update
+from optim.test_every_optimiser import BOTH_PATHS
+from support import references
+
+PROPERTY = settings(max_examples=25, deadline=None, derandomize=True)
+SEED = st.integers(0, 2**32)
+LAYER = st.tuples(st.integers(1, 8), st.integers(3, 300))
+ETA = st.floats(1e-3, 0.5)
+
+
+def layer_and_gradients(seed: int, shape: tuple[int, ...], number: int = 1) -> tuple[Tensor, list[Tensor]]:
+    """Weights, and gradients of very different lengths in every neuron."""
+    weight, *grads = references.draw(seed, [shape] * (number + 1), torch.float64)
+    lengths = references.draw(seed + 1, [(shape[0], 1)] * number, torch.float64)
+    return weight, [grad * 10 ** (3 * length) for grad, length in zip(grads, lengths, strict=True)]
+
+
+def step(optimizer: Nero, weight: Tensor, grad: Tensor) -> Tensor:
+    """The weights as they were before the step."""
+    before = weight.clone()
+    weight.grad = grad.to(weight.dtype)
+    optimizer.step()
+    return before
+
+
+def turned_by(before: Tensor, after: Tensor) -> Tensor:
+    """The angle of each neuron of length one; accurate where it is small, as an arc cosine is not."""
+    along = (after * before).sum(1, keepdim=True)
+    return torch.atan2((after - along * before).norm(dim=1), along.squeeze(1))
+
+
+# ------------------------------------------------------------------- "a pure rotation of the weight vector by ≈ η"
+
+
+@PROPERTY
+@given(seed=SEED, shape=LAYER, eta=ETA)
+def test_a_gradient_along_the_sphere_turns_each_neuron_by_the_learning_rate(seed, shape, eta):
+    weight, (grad,) = layer_and_gradients(seed, shape)
+    optimizer = Nero([weight], lr=eta)
+    grad = grad - grad.mean(1, keepdim=True)
+    grad = grad - (grad * weight).sum(1, keepdim=True) * weight
+    before = step(optimizer, weight, grad)
+    # A chord of length η along the tangent; for small η the angle itself.
+    expected = torch.full((shape[0],), math.atan(eta), dtype=torch.float64)
+    torch.testing.assert_close(turned_by(before, weight), expected, rtol=1e-6, atol=1e-9)
+    assert ((weight * grad).sum(1) < 0).all()  # downhill
+
+
+@PROPERTY
+@given(seed=SEED, shape=LAYER, eta=ETA, beta=st.floats(0, 0.9999))
+def test_no_gradient_turns_a_neuron_by_more(seed, shape, eta, beta):
+    # "Since Nero normalises gradients via running averages, a Nero update is only approximately per-neuron relative":
+    # a gradient may exceed its average, but never by more than this.
+    weight, grads = layer_and_gradients(seed, shape, number=4)
+    optimizer = Nero([weight], lr=eta, beta=beta)
+    for t, grad in enumerate(grads, start=1):
+        before = step(optimizer, weight, grad)
+        longest = eta * math.sqrt((1 - beta**t) / (1 - beta))
+        if longest < 1:
+            assert turned_by(before, weight).max() <= math.asin(longest) * (1 + 1e-6) + 1e-9
+
+
+# ---------------------------------------------- "per-neuron relative updates are automatically per-layer relative"
+
+
+@PROPERTY
+@given(seed=SEED, shape=LAYER, eta=ETA, beta=st.floats(0, 0.9999))
+def test_a_first_step_is_relative_for_each_neuron_and_so_for_the_layer(seed, shape, eta, beta):
+    weight, (grad,) = layer_and_gradients(seed, shape)
+    weight = project(weight)
+    zeros, ones = torch.zeros(shape[0], dtype=torch.float64), torch.ones(shape[0], dtype=torch.float64)
+    turned, _ = nero_update(weight, grad, avg_sq=zeros, step=ones, scale=ones, lr=eta, beta=beta)
+    change = turned - weight
+    torch.testing.assert_close(change.norm(dim=1) / weight.norm(dim=1), eta * ones)
+    assert (change.norm() / weight.norm()).item() == pytest.approx(eta)
+
+
+@PROPERTY
+@given(seed=SEED, shape=LAYER, eta=ETA)
+def test_a_layer_never_changes_by_more_than_the_neuron_that_changes_most(seed, shape, eta):
+    weight, grads = layer_and_gradients(seed, shape, number=4)
+    optimizer = Nero([weight], lr=eta, beta=0.5)
+    for t, grad in enumerate(grads, start=1):
+        before = step(optimizer, weight, grad)
+        change = weight - before
+        of_neurons = change.norm(dim=1) / before.norm(dim=1)
+        assert change.norm() / before.norm() <= of_neurons.max() * (1 + 1e-9)
+        # True of whatever moves; and Nero's neurons move by no more than the chord of their largest angle.
+        longest = eta * math.sqrt((1 - 0.5**t) / (1 - 0.5))
+        assert change.norm() / before.norm() <= 2 * math.sin(math.asin(longest) / 2) * (1 + 1e-6)
+
+
+# --------------------------------------- "the need for initialisation tuning and weight decay ... is removed"
+
+
+@PROPERTY
+@given(seed=SEED, shape=LAYER, foreach=st.booleans())
+def test_neither_the_size_nor_the_offset_of_initial_weights_matters(seed, shape, foreach):
+    weight, grads = layer_and_gradients(seed, shape, number=3)
+    sizes, offsets = references.draw(seed + 2, [(shape[0], 1)] * 2, torch.float64)
+    other = weight * 10**sizes + offsets
+    optimizers = [(Nero([start], lr=0.1, foreach=foreach), start) for start in (weight, other)]
+    for grad in grads:
+        for optimizer, start in optimizers:
+            step(optimizer, start, grad)
+    torch.testing.assert_close(other, weight, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "foreach"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_balance_holds_for_thousands_of_steps(dtype, foreach):
+    balance_holds(dtype, foreach, steps=4000)
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_balance_holds(dtype, foreach):
+    balance_holds(dtype, foreach, steps=200)
+
+
+def balance_holds(dtype, foreach, steps):
+    params = references.draw(0, [(6, 40), (6, 40), (5, 1)], dtype)
+    optimizer = Nero(params, lr=0.02, foreach=foreach)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        for param in params:
+            param.grad = torch.randn(param.shape, generator=generator).to(dtype)
+        optimizer.step()
+    tolerance = {torch.float32: 5e-6, torch.float64: 1e-14}.get(dtype, 3 * torch.finfo(dtype).eps)
+    for param in params:
+        fan_in = param[0].numel()
+        assert (neuron_norm(param) - 1).abs().max() <= tolerance
+        assert fan_in == 1 or neuron_mean(param).abs().max() * math.sqrt(fan_in) <= tolerance
+
+
+# -------------------------------- "per-neuron running averages consume ~ square root the memory of per-synapse ones"
+
+
+@PROPERTY
+@given(shape=st.lists(st.integers(0, 40), max_size=4).map(tuple))
+def test_the_state_is_one_number_for_each_neuron_or_bias(shape):
+    (param,) = references.draw(0, [shape])
+    sizes = {name: value.numel() for name, value in Nero([param], gain_penalty=0.1).state[param].items()}
+    assert sizes.pop("avg_sq") == (shape[0] if len(shape) >= 2 else param.numel())
+    assert set(sizes) == ({"step", "scale"} if len(shape) >= 2 else {"step", "scale", "gain"})
+    assert all(size == 1 for size in sizes.values())
+
+
+@PROPERTY
+@given(width=st.integers(1, 100))
+def test_a_square_layer_needs_the_square_root_of_the_memory_of_per_synapse_averages(width):
+    weight = torch.ones(width, width)
+    per_neuron, per_synapse = Nero([weight]).state[weight]["avg_sq"], Madam([weight]).state[weight]["avg_sq"]
+    assert per_neuron.numel() == math.isqrt(per_synapse.numel())
+
+
+# ------------------------------- "normalisation is local to a neuron, no communication is needed between neurons"
+
+
+@PROPERTY
+@given(seed=SEED, shape=st.tuples(st.integers(2, 8), st.integers(2, 50)), cut=st.integers(1, 7), foreach=st.booleans())
+def test_a_layer_split_between_neurons_steps_as_one(seed, shape, cut, foreach):
+    whole, grads = layer_and_gradients(seed, shape, number=3)
+    parts = [part.clone() for part in whole.tensor_split([min(cut, shape[0] - 1)])]
+    optimizer, apart = Nero([whole], lr=0.1, foreach=foreach), [Nero([part], lr=0.1, foreach=foreach) for part in parts]
+    for grad in grads:
+        step(optimizer, whole, grad)
+        for part, own, slope in zip(parts, apart, grad.split([len(part) for part in parts]), strict=True):
+            step(own, part, slope)
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-12, atol=1e-14)
+
+
+@PROPERTY
+@given(seed=SEED, shape=LAYER, foreach=st.booleans(), data=st.data())
+def test_the_scale_of_a_neurons_gradients_is_not_seen(seed, shape, foreach, data):
+    # Powers of two, so that not even rounding may tell.
+    powers = data.draw(st.lists(st.integers(-20, 20), min_size=shape[0], max_size=shape[0]))
+    factors = torch.tensor([2.0**power for power in powers])
+    grads = references.draw(seed, [shape] * 3)
+    layers, biases = [], []
+    for by in (torch.ones(shape[0]), factors):
+        weight, bias = references.draw(seed + 1, [shape, shape[:1]])
+        optimizer = Nero([weight, bias], lr=0.05, foreach=foreach)
+        for grad in grads:
+            bias.grad = grad[:, 0] * by
+            step(optimizer, weight, grad * by[:, None])
+        layers.append(weight)
+        biases.append(bias)
+    references.assert_same(*[[one] for one in layers])
+    references.assert_same(*[[one] for one in biases])
+
+
+# ------------------------------------------- "corrects for the warmup bias" of averages that are initialised to zero
+
+
+@PROPERTY
+@given(seed=SEED, beta=st.floats(0, 0.9999), eta=ETA, size=st.floats(1e-3, 1e3))
+def test_a_constant_gradient_moves_a_bias_at_full_size_from_the_first_step(seed, beta, eta, size):
+    bias, grad = references.draw(seed, [(6,), (6,)], torch.float64)
+    grad[0] = 0
+    optimizer = Nero([bias], lr=eta, beta=beta)
+    scale = bias.abs().mean()
+    for _ in range(4):
+        before = step(optimizer, bias, size * grad)
+        torch.testing.assert_close(before - bias, eta * scale * grad.sign(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9, 0.999])
+def test_the_correction_keeps_the_digits_of_float32(beta):
+    bias = torch.tensor([2.0, -2.0, 2.0])
+    bias.grad = torch.tensor([1e-3, 5.0, 0.0])
+    Nero([bias], lr=0.1, beta=beta).step()
+    # Tight: in float32, 1 - 0.999 by itself would be off by 5e-5.
+    torch.testing.assert_close(bias, torch.tensor([1.8, -2.2, 2.0]), rtol=2e-7, atol=0)
+
+
+# ------------------------- Section 5.7: "the batch norm gains were regularised towards one using a quadratic penalty"
+
+
+def gains_biases_and_a_layer():
+    layer, gains, biases, single = references.draw(0, [(3, 4), (5,), (5,), ()])
+    return [layer, gains.fill_(1), biases, single.fill_(1)]
+
+
+def step_all(optimizer, params, t, grad_of):
+    for param, grad in zip(params, references.draw(t, [tuple(param.shape) for param in params]), strict=True):
+        param.grad = grad_of(param, grad)
+    optimizer.step()
+
+
+@BOTH_PATHS
+@pytest.mark.parametrize("maximize", [False, True])
+def test_the_penalty_on_gains_is_one_in_the_loss(foreach, maximize):
+    strength, sign = 0.3, -1 if maximize else 1
+    ours, theirs = gains_biases_and_a_layer(), gains_biases_and_a_layer()
+    gains = {id(theirs[1]), id(theirs[3])}
+    optimizer = Nero(ours, lr=0.1, gain_penalty=strength, maximize=maximize, foreach=foreach)
+    plain = Nero(theirs, lr=0.1, foreach=foreach)
+    for t in range(5):
+        step_all(optimizer, ours, t, lambda param, grad: grad)
+        # The gradient of λ/2 Σ (γ - 1)²: where one climbs, it is still to be made small.
+        step_all(plain, theirs, t, lambda p, grad: sign * grad + strength * (p - 1) * (id(p) in gains))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+    free = gains_biases_and_a_layer()
+    unpenalised = Nero(free, lr=0.1, maximize=maximize, foreach=foreach)
+    for t in range(5):
+        step_all(unpenalised, free, t, lambda param, grad: grad)
+    assert [torch.equal(a, b) for a, b in zip(ours, free, strict=True)] == [True, False, True, False]
+
+
+@BOTH_PATHS
+def test_what_is_a_gain_is_remembered_by_checkpoints(foreach):
+    ours = gains_biases_and_a_layer()
+    optimizer = Nero(ours, gain_penalty=0.3, foreach=foreach)
+    assert [optimizer.state[param]["gain"].item() for param in ours[1:]] == [1, 0, 1]
+    for t in range(3):
+        step_all(optimizer, ours, t, lambda param, grad: grad)
+    saved = references.on_disk(optimizer.state_dict())
+    # Made again from what was trained, in which nothing says any more what began as a gain; with and without a penalty.
+    for settings_now in ({"gain_penalty": 0.1}, {}):
+        theirs = references.values(ours)
+        other = Nero(theirs, foreach=foreach, **settings_now)
+        other.load_state_dict(saved)
+        assert other.param_groups[0]["gain_penalty"] == 0.3
+        assert [other.state[param]["gain"].item() for param in theirs[1:]] == [1, 0, 1]
+        control = copy.deepcopy([ours, optimizer])
+        for t in range(3, 6):
+            step_all(other, theirs, t, lambda param, grad: grad)
+            step_all(control[1], control[0], t, lambda param, grad: grad)
+        references.assert_same(theirs, control[0])
+
+
+def test_a_penalty_that_makes_no_sense_or_comes_too_late_is_refused():
+    for penalty in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="gain_penalty"):
+            Nero([torch.ones(3)], gain_penalty=penalty)
+    gains = torch.ones(3)
+    optimizer = Nero([gains])
+    optimizer.param_groups[0]["gain_penalty"] = 0.1
+    gains.grad = torch.ones(3)
+    with pytest.raises(RuntimeError, match="gain_penalty is given when a group is added"):
+        optimizer.step()
+    assert torch.equal(gains, torch.ones(3))

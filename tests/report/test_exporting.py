@@ -1,0 +1,106 @@
+"""Frames of runs as files: what is read back is what was there."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from nero.cli import main as command_line
+from nero.report.frame import load_curves, load_runs
+from nero.runs.store import Store
+from support.logged_stores import ADAM, NERO, REPARAM, write_unfinished, write_whole
+
+Script = Callable[..., "subprocess.CompletedProcess[str]"]
+COMMITTED = Store(ROOT / "results" / "runs")
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    write_whole(store, NERO, 0.1, 0, 1 / 3, also={"train/loss": [1e-300, 2 / 3, 1e300]})
+    write_whole(store, ADAM, 0.01, 1, None)
+    write_whole(store, REPARAM, 0.01, 1, 0.5, curve=[0.1, float("nan"), 0.5])
+    write_unfinished(store, ADAM, 0.001, 2)
+    return store
+
+
+def read(path: Path, like: pd.DataFrame) -> pd.DataFrame:
+    """By pandas alone; CSV has no types of its own."""
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    found = pd.read_csv(path, dtype={name: like[name].dtype for name in like})
+    for name in like.select_dtypes("category"):
+        found[name] = found[name].astype(like[name].dtype)
+    return found
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize("what", ["runs", "curves"])
+@pytest.mark.parametrize("whose", ["made up", "committed"])
+def test_what_is_read_back_is_the_frame(filled: Store, tmp_path: Path, ending: str, what: str, whose: str) -> None:
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow", reason="needs the extra `parquet`")
+    store = filled if whose == "made up" else COMMITTED
+    words = ["--task", "mnist_*"] if whose == "committed" else []
+    path = tmp_path / f"out{ending}"
+    more = ["--curves"] if what == "curves" else []
+    assert command_line.main(["runs", "export", str(path), *more, *words, "--store", str(store.root)]) == 0
+    wanted = {run_id for run_id in store.summaries() if run_id.startswith("mnist_")}
+    frame = load_runs(store)
+    expected = load_curves(store, wanted) if what == "curves" else frame[frame.run_id.isin(wanted)]
+    expected = expected.reset_index(drop=True)
+    assert len(expected) > 3
+    found = read(path, expected)
+    pd.testing.assert_frame_equal(found, expected, check_exact=True, check_categorical=ending == ".parquet")
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_only_the_runs_that_were_asked_for(filled: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "out.csv"
+    words = ["runs", "export", str(path), "--optim", "adam", "--status", "diverged", "--store", str(filled.root)]
+    assert command_line.main(words) == 0
+    assert capsys.readouterr().out == f"{path}: 1 rows of 1 runs\n"
+    assert pd.read_csv(path)["status"].tolist() == ["diverged"]
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(filled: Store, tmp_path: Path, script: Script) -> None:
+    path = tmp_path / "out.csv"
+    path.write_text("mine")
+    refused = script("runs.py", "export", str(path))
+    assert (refused.returncode, refused.stderr) == (2, f"error: {path} is there already; --force replaces it\n")
+    assert path.read_text() == "mine"
+    assert script("runs.py", "export", str(path), "--force").returncode == 0
+    assert len(pd.read_csv(path)) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("out.xlsx", "must end with one of .csv, .parquet"), ("out", "must end"), ("nowhere/out.csv", "no folder")],
+)
+def test_where_nothing_can_be_written_is_told_in_a_line(
+    filled: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    assert command_line.main(["runs", "export", str(tmp_path / name), "--store", str(filled.root)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_a_filter_that_nothing_fits_writes_no_file(filled: Store, tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    assert command_line.main(["runs", "export", str(path), "--seed", "77", "--store", str(filled.root)]) == 1
+    assert not path.exists()
+
+
+def test_parquet_without_its_package_says_what_to_install(filled: Store, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from nero.cli.main import main\n"
+        f"sys.exit(main(['runs', 'export', {str(tmp_path / 'out.parquet')!r}, '--store', {str(filled.root)!r}]))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert "pip install -e '.[parquet]'" in line

@@ -1,0 +1,100 @@
+"""Figure 4 in numbers: both distances epoch by epoch, those of every seed, and the search over learning rates."""
+
+import pytest
+
+from nero.plans.plan import Cell
+from nero.report import paper
+from nero.report.cells import EmbeddedDataError
+from nero.report.figures import figure4_numbers
+from nero.report.frame import load_curves
+from nero.runs.store import Store
+from support.fake_runs import cells_of, states_of, write_generator
+from support.markdown_rows import Lines, curves_seeds_and_search
+
+TAKEN = tuple(range(10, 121, 10))
+SHOWN = (10, 30, 60, 90, 120)
+
+
+def cell_of(optim: str) -> Cell:
+    return cells_of("table1")[f"{paper.CGAN} {optim}"]
+
+
+def tables(store: Store) -> tuple[Lines, Lines, Lines]:
+    _, states = states_of(store, "table1")
+    return curves_seeds_and_search(
+        figure4_numbers.to_markdown(states, load_curves(store)), "FID against the test images"
+    )
+
+
+def falling(final: float, last: int = 120) -> dict[int, float | None]:
+    """Every FID is one of its own, so that no other can stand for it."""
+    return {epoch: final + (120 - epoch) / 4 for epoch in TAKEN if epoch <= last}
+
+
+def all_three(value: float) -> str:
+    """Against the test images; as `write_generator` has them against the training images, and plain."""
+    return f"{value:.2f} / {value - 2:.2f} / {value + 1:.2f}"
+
+
+def test_fids_are_means_over_seeds(store: Store) -> None:
+    for lr in cell_of("nero").lrs:
+        for seed in (0, 1, 2) if lr == 0.01 else (0,):
+            final = (15.0 if lr == 0.01 else 40.0) + seed**2
+            write_generator(store, cell_of("nero"), lr, seed, final, falling(final))
+    curves, seeds, search = tables(store)
+    assert curves["optimiser"] == ["η", "n", *(f"epoch {epoch}" for epoch in SHOWN)]
+    mean = 15 + (0 + 1 + 4) / 3
+    assert curves["Nero"] == ["0.01", "3", *(all_three(mean + (120 - epoch) / 4) for epoch in SHOWN)]
+    assert seeds[""] == ["seed 0", "seed 1", "seed 2"]
+    assert seeds["Nero"] == ["15.00", "16.00", "19.00"]
+    assert search["Nero"] == ["40.00", "40.00", "15.00", "40.00", "40.00"]
+
+
+def test_what_is_missing_is_said(store: Store) -> None:
+    write_generator(store, cell_of("lamb"), 0.01, 0, 16.0, falling(16.0))
+    curves, seeds, search = tables(store)
+    assert list(curves) == ["optimiser", "---", "Nero", "SGD", "Adam", "LAMB"]
+    assert curves["SGD"] == ["missing", "0", *["missing / missing / missing"] * 5]
+    assert curves["LAMB"][:2] == ["0.01 (search incomplete: 1 of 5 rates)", "1"]
+    assert curves["LAMB"][-1] == all_three(16)
+    assert seeds["SGD"] == ["missing"] * 3
+    assert seeds["LAMB"] == ["16.00", "missing", "missing"]
+    assert search["SGD"] == ["missing"] * 5
+
+
+def test_a_seed_that_diverged_leaves_no_mean_after_it(store: Store) -> None:
+    for lr in cell_of("adam").lrs:
+        write_generator(store, cell_of("adam"), lr, 0, 23.0 if lr == 0.01 else None, falling(23.0))
+    write_generator(store, cell_of("adam"), 0.01, 1, None, falling(23.0, last=40))
+    write_generator(store, cell_of("adam"), 0.01, 2, 23.0, falling(23.0))
+    curves, seeds, _ = tables(store)
+    assert curves["Adam"] == [
+        "0.01",
+        "3",
+        *(all_three(23 + (120 - epoch) / 4) for epoch in (10, 30)),
+        *["diverged / diverged / diverged"] * 3,
+    ]
+    assert seeds["Adam"] == ["23.00", "diverged", "23.00"]
+
+
+def test_an_fid_that_is_not_finite_has_no_mean(store: Store) -> None:
+    for seed in (0, 1):
+        write_generator(store, cell_of("sgd"), 0.1, seed, 33.0, falling(33.0) | ({60: None} if seed else {}))
+    curves, _, _ = tables(store)
+    assert curves["SGD"][4] == "not finite / not finite / not finite"
+    assert curves["SGD"][6] == all_three(33)
+
+
+def test_every_rate_has_a_column_with_what_came_of_it(store: Store) -> None:
+    for lr, final in {0.0001: 210.5, 0.01: 15.43, 0.1: 33.0, 1.0: None}.items():
+        write_generator(store, cell_of("nero"), lr, 0, final)
+    write_generator(store, cell_of("nero"), 0.001, 1, 15.0)  # another seed than the search's
+    _, _, search = tables(store)
+    assert search[""] == ["η = 0.0001", "η = 0.001", "η = 0.01", "η = 0.1", "η = 1"]
+    assert search["Nero"] == ["210.50", "missing", "15.43", "33.00", "diverged"]
+
+
+def test_embedded_runs_are_refused(store: Store) -> None:
+    write_generator(store, cell_of("lamb"), 0.001, 0, 3.0, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        tables(store)

@@ -1,0 +1,38 @@
+"""Figure 6 in numbers: the search over learning rates, of which the authors logged nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from nero.report import paper
+from nero.report.cells import EmbeddedDataError
+from nero.report.figures import figure6_numbers
+from nero.runs.store import Store
+from support.fake_runs import cells_of, states_of, write_language_model
+from support.markdown_rows import markdown_rows
+
+
+def search(store: Store) -> dict[str, list[str]]:
+    """The words of each line after the first, by the first."""
+    _, states = states_of(store, "table1")
+    text = figure6_numbers.to_markdown(states)
+    assert "\nFinal validation perplexity of the search, seed 0:\n" in text
+    return {first: words for first, *words in markdown_rows(text)}
+
+
+def test_every_rate_has_a_column_with_what_came_of_it(tmp_path: Path) -> None:
+    store, nero = Store(tmp_path), cells_of("table1")[f"{paper.WIKITEXT2} nero"]
+    for lr, final in {0.0001: 659.71, 0.01: 172.0, 0.1: 4.2e7, 1.0: None}.items():
+        write_language_model(store, nero, lr, 0, final)
+    write_language_model(store, nero, 0.001, 1, 180.0)  # another seed than the search's
+    found = search(store)
+    assert found[""] == ["η = 0.0001", "η = 0.001", "η = 0.01", "η = 0.1", "η = 1"]
+    assert found["Nero"] == ["659.71", "missing", "172.00", "4.20e+07", "diverged"]
+    assert found["LAMB"] == ["missing"] * 5
+
+
+def test_embedded_runs_are_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    write_language_model(store, cells_of("table1")[f"{paper.WIKITEXT2} sgd"], 0.1, 0, 30.0, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        search(store)

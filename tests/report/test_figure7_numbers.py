@@ -1,0 +1,130 @@
+"""Figure 7 in numbers, against the same arithmetic done by hand on the authors' log and made-up runs."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from nero.plans.plan import Cell
+from nero.report import paper
+from nero.report.cells import EmbeddedDataError
+from nero.report.figures import figure7_numbers
+from nero.report.frame import load_curves
+from nero.runs.store import Store
+from support.fake_runs import cells_of, states_of, write_language_model
+from support.markdown_rows import markdown_rows
+
+EPOCHS = (10, 25, 50, 75, 100)
+Lines = dict[str, list[str]]
+
+
+def cell_of(optim: str) -> Cell:
+    return cells_of("table1")[f"{paper.MULTI30K} {optim}"]
+
+
+def tables(store: Store) -> tuple[Lines, Lines]:
+    """The words of each line after the first, by the first: of the curves, and of the search."""
+    _, states = states_of(store, "table1")
+    text = figure7_numbers.to_markdown(states, load_curves(store))
+    rows = markdown_rows(text)
+    curves, search = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    return {first: words for first, *words in curves}, {first: words for first, *words in search}
+
+
+def falling(final: float) -> list[float | None]:
+    """A hundred epochs: the last is at `final`, and each before is one higher."""
+    return [final + 100 - epoch for epoch in range(1, 101)]
+
+
+def authors(optim: str, lr: float) -> pd.DataFrame:
+    logged = pd.read_csv(paper.PAPER / "multi30k_perplexity.csv")
+    return logged[(logged.optimizer == optim) & (logged.lr == lr) & (logged.metric == "val")]
+
+
+def their_means(optim: str, lr: float) -> list[str]:
+    """At EPOCHS, which their log counts from zero."""
+    means = authors(optim, lr).groupby("epoch").value.mean()
+    return [f"{means[epoch - 1]:.2f}" for epoch in EPOCHS]
+
+
+def test_means_over_seeds_stand_beside_the_authors(store: Store) -> None:
+    nero = cell_of("nero")
+    for lr in nero.lrs:
+        for seed in (0, 1, 2) if lr == 0.01 else (0,):
+            final = (10.0 if lr == 0.01 else 50.0) + seed**2
+            write_language_model(store, nero, lr, seed, final, curve=falling(final))
+    curves, _ = tables(store)
+    mean = 10 + (0 + 1 + 4) / 3
+    ours = [f"{mean + 100 - epoch:.2f}" for epoch in EPOCHS]
+    theirs = their_means("nero", 0.001)
+    both = [f"{mine} / {other}" for mine, other in zip(ours, theirs, strict=True)]
+    assert curves["Nero"] == ["0.01", "0.001", "3", "3", *both]
+    assert theirs[-1] == "11.35", "that is Table 1"
+    assert curves["optimiser"][4:] == [f"epoch {epoch}" for epoch in EPOCHS]
+
+
+def test_what_is_missing_is_said_beside_the_authors(store: Store) -> None:
+    curves, search = tables(store)
+    lamb = their_means("lamb", 0.01)
+    assert curves["LAMB"] == ["missing", "0.01", "0", "3", *(f"missing / {other}" for other in lamb)]
+    assert all(words.startswith("missing / ") for name in ("Nero", "SGD", "Adam", "LAMB") for words in search[name])
+
+
+def test_an_unfinished_search_is_shown_by_what_leads_it_and_said(store: Store) -> None:
+    for seed in (0, 1):
+        write_language_model(store, cell_of("sgd"), 0.1, seed, 30.0 + seed, curve=falling(30.0 + seed))
+    curves, _ = tables(store)
+    assert curves["SGD"][:4] == ["0.1 (search incomplete: 1 of 5 rates)", "0.0001", "2", "3"]
+    assert curves["SGD"][-1] == "30.50 / 92.40"
+
+
+def test_a_seed_that_diverged_or_was_not_finite_leaves_no_mean(store: Store) -> None:
+    adam = cell_of("adam")
+    write_language_model(store, adam, 0.01, 0, 20.0, curve=falling(20.0))
+    holed = falling(20.0)
+    holed[24] = None
+    write_language_model(store, adam, 0.01, 1, None, curve=holed[:60])
+    curves, _ = tables(store)
+    ours = [words.split(" / ")[0] for words in curves["Adam"][4:]]
+    assert ours == ["110.00", "not finite", "70.00", "diverged", "diverged"]
+
+
+def test_where_every_rate_diverged_it_is_said(store: Store) -> None:
+    for lr in cell_of("sgd").lrs:
+        write_language_model(store, cell_of("sgd"), lr, 0, None)
+    curves, search = tables(store)
+    assert curves["SGD"][0] == "every learning rate diverged"
+    assert curves["SGD"][4].startswith("diverged / ")
+    assert all(words.startswith("diverged / ") for words in search["SGD"])
+
+
+def test_the_search_stands_beside_the_authors_own(store: Store) -> None:
+    for lr in (0.0001, 0.001):
+        write_language_model(store, cell_of("nero"), lr, 0, 40.0 + 1000 * lr)
+    write_language_model(store, cell_of("nero"), 0.01, 0, 4.2e7)
+    write_language_model(store, cell_of("nero"), 0.1, 0, None)
+    _, search = tables(store)
+    ends = {lr: authors("nero", lr)[lambda log: log.seed == 0].set_index("epoch").value for lr in cell_of("nero").lrs}
+    assert search["Nero"] == [
+        f"40.10 / {ends[0.0001][99]:.2f}",
+        f"41.00 / {ends[0.001][99]:.2f}",
+        f"4.20e+07 / {ends[0.01][99]:.2f}",
+        f"diverged / cut off at epoch {ends[0.1].index.max() + 1}",
+        f"missing / cut off at epoch {ends[1.0].index.max() + 1}",
+    ]
+    assert search["SGD"][1] == "missing / 2.17e+06"
+
+
+def test_a_run_of_the_authors_that_ended_at_infinity_is_shown_as_such(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = {("sgd", 0.1): paper.LastLogged(100, math.inf), ("sgd", 1.0): paper.LastLogged(51, math.inf)}
+    monkeypatch.setattr(paper, "translation_search", lambda seed: ends)
+    _, search = tables(store)
+    assert search["SGD"][2:] == ["missing / not logged", "missing / inf", "missing / cut off at epoch 51"]
+
+
+def test_embedded_runs_are_refused(store: Store) -> None:
+    write_language_model(store, cell_of("nero"), 0.1, 0, 30.0, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        tables(store)

@@ -1,0 +1,105 @@
+"""Figure 8 in numbers: rewards million by million, those of every seed, and the search over learning rates."""
+
+import pytest
+
+from nero.plans.plan import Cell
+from nero.report import paper
+from nero.report.cells import EmbeddedDataError
+from nero.report.figures import figure8_numbers
+from nero.report.frame import load_curves
+from nero.runs.store import Store
+from support.fake_runs import cells_of, states_of, write_player
+from support.markdown_rows import Lines, curves_seeds_and_search
+
+NEAREST = {1: 980, 2: 1950, 3: 2930, 4: 3910, 5: 4882}
+"""Million steps of the environment -> the update next to them of those logged; one is 1,024 steps."""
+
+LOGGED = (*range(10, 4881, 10), 4882)
+
+
+def cell_of(optim: str) -> Cell:
+    return cells_of("pong")[f"{paper.PONG} {optim}"]
+
+
+def tables(store: Store) -> tuple[Lines, Lines, Lines]:
+    _, states = states_of(store, "pong")
+    return curves_seeds_and_search(figure8_numbers.to_markdown(states, load_curves(store)), "reward")
+
+
+def rising(final: float, last: int = 4882) -> dict[int, float | None]:
+    """Every update has a reward of its own, so that no other can stand for it."""
+    return {epoch: final - (4882 - epoch) / 200 for epoch in LOGGED if epoch <= last}
+
+
+def test_what_is_nearest() -> None:
+    for millions, epoch in NEAREST.items():
+        assert epoch == min(LOGGED, key=lambda logged: abs(1024 * logged - 1e6 * millions))
+
+
+def test_rewards_are_means_over_seeds_where_they_are_logged_next_to_each_million(store: Store) -> None:
+    for lr in cell_of("nero").lrs:
+        for seed in (0, 1, 2) if lr == 0.01 else (0,):
+            final = (16.0 if lr == 0.01 else 3.0) + seed**2
+            write_player(store, cell_of("nero"), lr, seed, final, rising(final))
+    curves, seeds, _ = tables(store)
+    assert seeds[""] == ["seed 0", "seed 1", "seed 2"]
+    assert seeds["Nero"] == ["16.00", "17.00", "20.00"]
+    mean = 16 + (0 + 1 + 4) / 3
+    assert curves["Nero"] == ["0.01", "3", *(f"{mean - (4882 - epoch) / 200:.2f}" for epoch in NEAREST.values())]
+    assert curves["optimiser"] == ["η", "n", "1 M steps", "2 M steps", "3 M steps", "4 M steps", "5 M steps"]
+
+
+def test_what_is_missing_is_said(store: Store) -> None:
+    write_player(store, cell_of("lamb_momentum"), 0.001, 1, 13.0, rising(13.0))
+    curves, seeds, search = tables(store)
+    assert curves["LAMB"] == ["missing", "0", *["missing"] * 5]
+    assert curves["LAMB with β₁ = 0.9"][:2] == ["0.001 (seeds 0, 2 missing)", "1"]
+    assert curves["LAMB with β₁ = 0.9"][-1] == "13.00"
+    assert seeds["LAMB"] == ["missing"] * 3
+    assert seeds["LAMB with β₁ = 0.9"] == ["missing", "13.00", "missing"]
+    assert set(search) == {"", "---", "Nero", "SGD", "Adam", "LAMB"}, "of one rate there is no search"
+    assert search["LAMB"] == ["missing"] * 5
+
+
+def test_a_log_that_ends_before_a_million_says_nothing_of_it(store: Store) -> None:
+    write_player(store, cell_of("sgd"), 0.1, 0, 9.0, rising(9.0))
+    write_player(store, cell_of("sgd"), 0.1, 1, 9.0, rising(9.0, last=2940))
+    curves, _, _ = tables(store)
+    third = f"{9 - (4882 - 2930) / 200:.2f}"
+    assert curves["SGD"][4:] == [third, "missing", "missing"]
+    write_player(store, cell_of("adam"), 0.1, 0, 9.0, {980: -3.0, 1930: -2.0, 1973: -1.0})
+    curves, _, _ = tables(store)
+    assert curves["Adam"][2:] == ["-3.00", *["missing"] * 4], "neither of the others is near two millions"
+
+
+def test_a_seed_that_diverged_leaves_no_mean_after_it(store: Store) -> None:
+    for seed, last in enumerate((4882, 2500, 4882)):
+        final = 14.0 if last == 4882 else None
+        write_player(store, cell_of("lamb_momentum"), 0.001, seed, final, rising(14.0, last=last))
+    curves, seeds, _ = tables(store)
+    assert seeds["LAMB with β₁ = 0.9"] == ["14.00", "diverged", "14.00"]
+    rewards = [f"{14 - (4882 - NEAREST[millions]) / 200:.2f}" for millions in (1, 2)]
+    assert curves["LAMB with β₁ = 0.9"] == ["0.001", "3", *rewards, *["diverged"] * 3]
+
+
+def test_a_reward_without_a_game_over_is_no_number(store: Store) -> None:
+    for seed in (0, 1):
+        write_player(store, cell_of("adam"), 0.1, seed, 9.0, rising(9.0) | ({980: None} if seed else {}))
+    curves, _, _ = tables(store)
+    assert curves["Adam"][2] == "not finite"
+    assert curves["Adam"][6] == "9.00"
+
+
+def test_every_rate_has_a_column_with_what_came_of_it(store: Store) -> None:
+    for lr, final in {0.0001: -20.97, 0.01: 20.6, 0.1: 3.0, 1.0: None}.items():
+        write_player(store, cell_of("nero"), lr, 0, final)
+    write_player(store, cell_of("nero"), 0.001, 1, 15.0)  # another seed than the search's
+    _, _, search = tables(store)
+    assert search[""] == ["η = 0.0001", "η = 0.001", "η = 0.01", "η = 0.1", "η = 1"]
+    assert search["Nero"] == ["-20.97", "missing", "20.60", "3.00", "diverged"]
+
+
+def test_embedded_runs_are_refused(store: Store) -> None:
+    write_player(store, cell_of("lamb_momentum"), 0.001, 0, 3.0, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        tables(store)

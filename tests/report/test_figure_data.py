@@ -1,0 +1,132 @@
+"""What a page draws of a figure: the very lines, bands, marks and words of the static one."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from nero.report import catalogue
+from nero.report.figures import figure3 as figures
+from nero.report.figures import figure5 as cifar_figures
+from nero.report.figures import figure9 as imagenet_figure
+from nero.report.figures import style
+from nero.report.frame import load_curves, load_traces
+from nero.report.page import figure_data
+from nero.runs.store import Store
+from support.fake_runs import ERROR, cells_of, fill, loaded, plausible, states_of, write_classifier, write_run
+from support.read_figures import bands, face, lines, marks
+
+
+def shown(figure: Figure) -> list[dict]:
+    """As a page gets it: JSON, without what JSON has no word for."""
+    return json.loads(json.dumps(figure_data.figure_data(figure), allow_nan=False))["panels"]
+
+
+@pytest.fixture
+def figure5(store: Store) -> Figure:
+    for name, errors in {"nero": [0.5, 0.11, 0.1], "sgd": [0.6, None, 0.12]}.items():
+        cell = cells_of("table1")[f"cifar10_vgg11 {name}"]
+        for seed in range(2):
+            curve = [error and error + 0.01 * seed for error in errors]
+            write_run(store, cell, cell.lrs[2], seed, curve[-1], metric=ERROR, curve=curve)
+    return cifar_figures.figure5(states_of(store, "table1")[1], load_curves(store))
+
+
+def test_curves_and_bands_are_those_that_are_drawn(figure5: Figure) -> None:
+    axes, panel = figure5.axes[1], shown(figure5)[1]
+    drawn = lines(axes)
+    assert [series["group"] for series in panel["series"]] == list(drawn) == ["Nero", "SGD"]
+    for series, band in zip(panel["series"], bands(axes), strict=True):
+        points = drawn[series["group"]]
+        means = np.array([np.nan if mean is None else mean for mean in series["mean"]])
+        np.testing.assert_allclose(np.column_stack([series["x"], means]), points, rtol=1e-5)
+        finite = [low for low in series["low"] if low is not None]
+        assert min(finite) == pytest.approx(band[:, 1].min(), rel=1e-5)
+        assert max(high for high in series["high"] if high is not None) == pytest.approx(band[:, 1].max(), rel=1e-5)
+    assert panel["series"][1]["mean"][1] is None, "a value that is not finite is a gap"
+
+
+def test_a_curve_names_its_runs(figure5: Figure) -> None:
+    cell = cells_of("table1")["cifar10_vgg11 nero"]
+    nero = shown(figure5)[1]["series"][0]
+    assert nero["runs"] == [cell.run(cell.lrs[2], seed).run_id for seed in range(2)]
+    assert (nero["whose"], nero["dash"], nero["colour"]) == ("ours", "solid", style.OPTIMS["nero"][1])
+    assert nero["label"].endswith("n = 2 of 3")
+
+
+def test_marks_words_and_axes_are_those_of_the_panel(figure5: Figure) -> None:
+    axes, panel = figure5.axes[1], shown(figure5)[1]
+    drawn = marks(axes)
+    assert {mark["group"]: (mark["mean"], mark["std"]) for mark in panel["marks"]} == {
+        name: (pytest.approx(mean), pytest.approx(high - mean)) for name, (_, mean, _, high) in drawn.items()
+    }
+    assert " ".join([panel["title"], *panel["notes"]]) == face(axes)
+    assert any("search incomplete: " in note for note in panel["notes"])
+    assert (panel["yscale"], tuple(panel["ylim"])) == ("log", axes.get_ylim())
+    assert panel["xlim"] == [1, 3]
+    low, high = panel["ylim"]
+    assert panel["yticks"]
+    assert all(low <= place <= high and float(words) == place for place, words in panel["yticks"])
+
+
+def test_the_authors_curves_and_settings_of_one_optimiser_have_their_groups(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    left, right = shown(figures.figure3(states_of(store)[1], load_curves(store), load_traces(store)))
+    assert [(series["group"], series["whose"]) for series in left["series"]] == [
+        ("σ = 1", "ours"),
+        ("σ = 100", "ours"),
+        ("σ = 1", "authors"),
+        ("σ = 100", "authors"),
+    ]
+    assert all(series["runs"] for series in left["series"] if series["whose"] == "ours")
+    for series in (*left["series"], *right["series"]):
+        if series["whose"] == "authors":
+            assert series["dash"] == "dashed"
+            assert not series["runs"]
+            assert "low" not in series
+
+
+def test_a_figure_without_runs_keeps_what_the_paper_says(store: Store) -> None:
+    empty = imagenet_figure.figure9(states_of(store, "imagenet")[1], load_curves(store))
+    left, right = shown(empty)
+    assert left["series"] == right["series"] == []
+    assert right["rule"]["at"] == 23.7
+    assert "rule" not in left
+    assert any("missing" in note for note in right["notes"])
+
+
+def test_every_figure_of_the_catalogue_but_pictures_can_be_drawn_by_a_page(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "load_experiment", loaded)
+    write_classifier(store, cells_of("ablation")["cifar10_vgg11 nero True True"], 0.02, 0, 0.1)
+    for name in catalogue.CATALOGUE:
+        evidence = catalogue.gather(name, store)
+        for figure in catalogue.make_figures(evidence).values():
+            for panel in shown(figure):
+                assert panel["title"]
+                assert len(panel["xlim"]) == len(panel["ylim"]) == 2
+
+
+@given(st.lists(st.floats() | st.floats(-1e3, 1e3), max_size=20))
+def test_numbers_are_rounded_to_six_digits(values: list[float]) -> None:
+    for found, value in zip(figure_data.numbers(np.array(values, dtype=np.float64)), values, strict=True):
+        if not math.isfinite(value):
+            assert found is None
+        else:
+            assert found == float(f"{found:.6g}")
+            assert found == pytest.approx(value, rel=5.1e-6, abs=1e-300)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 2500, 12_345])
+def test_long_curves_are_thinned_and_keep_their_ends(count: int) -> None:
+    kept = figure_data.thinned(count)
+    assert len(kept) <= figure_data.MOST_POINTS + 1
+    assert len(kept) == count or count > figure_data.MOST_POINTS
+    if count:
+        assert (kept[0], kept[-1]) == (0, count - 1)
+        assert set(np.diff(kept)[:-1]) <= {-(-count // figure_data.MOST_POINTS)}

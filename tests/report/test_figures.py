@@ -1,0 +1,270 @@
+"""Figures: what is drawn is what is logged, what is not logged is said, and the bytes can be reproduced."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nero.report import paper
+from nero.report.cells import EmbeddedDataError
+from nero.report.figures import figure3 as figures
+from nero.report.figures import style
+from nero.report.frame import load_curves, load_traces
+from nero.runs.store import Store
+from support.fake_runs import (
+    BASE,
+    STEPS,
+    cells_of,
+    fill,
+    fill_cell,
+    plausible,
+    states_of,
+    write_language_model,
+    write_run,
+)
+from support.read_figures import AUTHORS, VARIANT, band_at, bands, face, labels, lines
+
+AUTHORS_LEFT, AUTHORS_RIGHT = 2, 4
+
+
+def figure3(store: Store) -> Figure:
+    _, states = states_of(store)
+    return figures.figure3(states, load_curves(store), load_traces(store))
+
+
+def dotted(axes: Axes) -> list[str]:
+    return labels(axes, VARIANT)
+
+
+def dashed(axes: Axes) -> list[np.ndarray]:
+    return [points[:, 1] for points in lines(axes, AUTHORS).values()]
+
+
+def test_figure_3_draws_every_cell_and_the_authors(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    left, right = figure3(store).axes
+    assert set(lines(left)) == {"σ = 1", "σ = 100"}
+    assert set(lines(right)) == {"Nero", "SGD", "Adam", "LAMB"}
+    assert (len(dashed(left)), len(dashed(right))) == (AUTHORS_LEFT, AUTHORS_RIGHT)
+    assert not dotted(right)
+    assert (len(bands(left)), len(bands(right))) == (2, 4)
+    assert "missing" not in face(left) + face(right)
+
+
+def test_nero_at_the_authors_rate_is_dotted_where_our_search_chose_another(store: Store) -> None:
+    fill(store, "mnist", lambda cell, lr, seed: plausible(cell, lr, seed) + (0.15 if lr == 0.0001 else 0))
+    _, right = figure3(store).axes
+    assert dotted(right) == ["Nero, η = 0.001, n = 3"]
+    assert len(bands(right)) == 5
+    assert "missing" not in face(right)
+
+
+def test_lines_are_means_and_bands_are_ranges_over_the_seeds(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    _, right = figure3(store).axes
+    finals = 100 * np.array([BASE["nero"] + 0.01 * seed**2 for seed in (0, 1, 2)])
+    epochs, values = lines(right)["Nero"].T
+    np.testing.assert_array_equal(epochs, [1, 2, 3])
+    np.testing.assert_allclose(values, np.outer([1 / 3, 1 / 2, 1], finals).mean(axis=1))
+    assert band_at(bands(right)[0], 3) == (pytest.approx(finals.min()), pytest.approx(finals.max()))
+
+
+def test_the_left_panel_shows_iterations_in_blocks(store: Store) -> None:
+    cell = cells_of("mnist")["mnist_reparam adam 100"]
+    epochs = 5
+    for seed in cell.seeds:
+        write_run(store, cell, 0.01, seed, 0.5, curve=[0.1 * epoch for epoch in range(1, epochs + 1)])
+    left, _ = figure3(store).axes
+    at, values = lines(left)["σ = 100"].T
+    iterations = np.repeat([0.1 * epoch for epoch in range(1, epochs + 1)], STEPS)
+    np.testing.assert_array_equal(at, [10, 20])
+    np.testing.assert_allclose(values, 100 * iterations.reshape(2, 10).mean(axis=1))
+
+
+def test_the_authors_curves_end_where_their_logs_end(store: Store) -> None:
+    left, right = figure3(store).axes
+    published = paper.mnist().results
+    ends = sorted(values[-1] for values in dashed(right))
+    assert ends == pytest.approx(sorted(r.mean for key, r in published.items() if key[:2] == (paper.DEEP, ())))
+    assert all(len(values) == 120 for values in dashed(left))  # 1,200 iterations in blocks of 10
+
+
+def test_an_empty_store_is_said_and_nothing_of_ours_is_drawn(store: Store) -> None:
+    left, right = figure3(store).axes
+    assert not lines(left)
+    assert not lines(right)
+    assert "missing: σ = 1, σ = 100 (seeds 0, 1, 2)" in face(left)
+    assert "search incomplete: Nero, SGD, Adam, LAMB (0 of 4 rates)" in face(right)
+    assert "missing: Nero at lr = 0.001 (seeds 0, 1, 2)" in face(right)
+
+
+def test_missing_seeds_and_unfinished_searches_are_said(store: Store) -> None:
+    cells = cells_of("mnist")
+    nero, sgd = cells["mnist_mlp100 nero"], cells["mnist_mlp100 sgd"]
+    for lr in nero.lrs:
+        write_run(store, nero, lr, 0, plausible(nero, lr, 0))
+    write_run(store, sgd, 0.1, 0, 0.3)
+    _, right = figure3(store).axes
+    assert labels(right) == ["Nero, η = 0.001, n = 1 of 3", "SGD, η = 0.1, n = 1 of 3"]
+    assert "search incomplete: SGD (1 of 4 rates); Adam, LAMB (0 of 4 rates)" in face(right)
+    assert "missing: Nero (seeds 1, 2)" in face(right)
+
+
+def test_every_seed_at_the_rate_that_leads_an_unfinished_search_is_drawn(store: Store) -> None:
+    nero = cells_of("mnist")["mnist_mlp100 nero"]
+    for seed in nero.seeds:
+        write_run(store, nero, 0.01, seed, 0.6 + 0.1 * seed)
+    write_run(store, nero, 0.1, 0, 0.2)
+    _, right = figure3(store).axes
+    assert labels(right) == ["Nero, η = 0.01, n = 3"]
+    np.testing.assert_allclose(lines(right)["Nero"][:, 1], 100 * 0.7 * np.array([1 / 3, 1 / 2, 1]))
+    assert "search incomplete: Nero (2 of 4 rates); SGD, Adam, LAMB (0 of 4 rates)" in face(right)
+
+
+def test_a_remark_in_brackets_is_not_torn(store: Store) -> None:
+    _, right = figure3(store).axes
+    assert all(line.count("(") == line.count(")") for line in right.get_title(loc="left").splitlines())
+
+
+def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
+    def final(cell, lr, seed):
+        return None if cell.optim == "sgd" or (cell.optim, seed) == ("lamb", 1) else plausible(cell, lr, seed)
+
+    fill(store, "mnist", final)
+    _, right = figure3(store).axes
+    assert "missing" not in face(right)
+    assert "diverged: SGD (every learning rate)" in face(right)
+    assert "LAMB (seed 1)" in face(right)
+    assert "SGD" not in lines(right)
+    assert lines(right)["LAMB"][:, 0].tolist() == [1], "the seed that diverged has one epoch"
+
+
+def test_a_lost_log_is_said(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    run = cells_of("mnist")["mnist_mlp100 nero"].run(0.001, 2)
+    (store.run(run.task, run.run_id).path / "metrics.jsonl").unlink()
+    _, right = figure3(store).axes
+    assert "missing: Nero (no log of seed 2)" in face(right)
+
+
+def test_embedded_runs_are_refused_beside_the_authors(store: Store) -> None:
+    write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.1, 0, 0.3, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        figure3(store)
+
+
+def test_learning_curves_of_any_experiment(store: Store) -> None:
+    fill(store, "smoke", plausible, data="embedded")
+    experiment, states = states_of(store, "smoke")
+    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    assert "embedded data, not the paper's" in figure.get_suptitle()
+    by_task = {face(axes): axes for axes in figure.axes}
+    mnist = {"mnist_mlp100", "mnist_reparam, sigma = 1", "mnist_reparam, sigma = 100"}
+    cifar10 = {"cifar10_vgg11", "cifar10_resnet18", "cifar10_cgan"}
+    language = {"wikitext2_transformer", "multi30k_transformer"}
+    assert set(by_task) == mnist | cifar10 | language | {"pong_ppo", "imagenet_resnet50"}
+    assert set(lines(by_task["mnist_mlp100"])) == {"Nero", "SGD", "Adam", "LAMB"}
+    assert set(lines(by_task["cifar10_resnet18"])) == {"Nero", "SGD"}
+    assert not any(dashed(axes) for axes in figure.axes)
+
+
+def test_learning_curves_of_perplexities_are_on_a_log_scale(store: Store) -> None:
+    cell = cells_of("checks")["multi30k_transformer nero bf16 100 True"]
+    write_language_model(store, cell, 0.001, 0, 8.0)
+    experiment, states = states_of(store, "checks")
+    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    scales = {face(axes).split(" missing")[0]: axes.get_yscale() for axes in figure.axes}
+    variant = "multi30k_transformer, precision = bf16, pool = 100, scale_embedding"
+    assert scales[f"{variant} = True"] == "log"
+    assert {name for name, scale in scales.items() if scale == "log"} == {f"{variant} = True"}, "others draw nothing"
+
+
+def test_a_long_title_stays_over_its_panel() -> None:
+    axes = Figure().subplots()
+    style.head(axes, "multi30k_transformer, precision = bf16, pool = 100, scale_embedding = True", ["missing: Nero"])
+    title = axes.get_title(loc="left").splitlines()
+    assert title == ["multi30k_transformer, precision = bf16, pool = 100,", "scale_embedding = True", "missing: Nero"]
+
+
+def test_learning_curves_of_an_empty_store(store: Store) -> None:
+    experiment, states = states_of(store, "table1")
+    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    assert len(figure.axes) == 6
+    assert "embedded" not in figure.get_suptitle()
+    for axes in figure.axes:
+        assert "search incomplete: Nero" in face(axes)
+        assert not axes.lines
+
+
+def test_an_optimiser_has_one_colour_in_every_figure(store: Store) -> None:
+    fill_cell(store, cells_of("mnist")["mnist_mlp100 nero"], plausible)
+    fill_cell(store, cells_of("smoke")["mnist_mlp100 nero"], plausible, data="embedded")
+    experiment, states = states_of(store, "smoke")
+    drawn = [figure3(store).axes[1], figures.learning_curves(experiment.title, states, load_curves(store)).axes[0]]
+    assert {line.get_color() for axes in drawn for line in axes.lines if line.get_label().startswith("Nero, η")} == {
+        style.OPTIMS["nero"][1]
+    }
+    everything = [colour for _, colour in style.OPTIMS.values()] + [*style.VARIANTS, *style.OTHERS]
+    assert len(set(everything)) == len(everything)
+    assert len({colour for _, colour in style.CONSTRAINTS.values()}) == 4
+
+
+def test_an_optimiser_that_nobody_named_goes_by_its_file_name() -> None:
+    assert style.name("my_own") == "my_own"
+    palette = style.colours(["my_own", "nero", "other"])
+    assert palette["nero"] == style.OPTIMS["nero"][1]
+    assert len({palette["nero"], palette["my_own"], palette["other"]}) == 3
+    assert style.in_order(["my_own", "lamb", "nero", "my_own"]) == ("nero", "lamb", "my_own")
+
+
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+    fill(store, "mnist", plausible)
+    one = style.render(figure3(store), file_format)
+    # Neither a reader's own settings nor another format that was written before may leave a trace.
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
+        figure = figure3(store)
+        style.render(figure, "png")
+        assert style.render(figure, file_format) == one
+    assert not any(word in one for word in (b"CreationDate", b"<dc:date>", b"Matplotlib v", b"Software"))
+
+
+def test_a_font_of_the_system_does_not_replace_matplotlibs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    (tmp_path / own.name).write_bytes(own.read_bytes())
+    fonts = font_manager.fontManager
+    monkeypatch.setattr(fonts, "ttflist", [])
+    fonts.addfont(tmp_path / own.name)
+    assert Path(font_manager.findfont("DejaVu Sans")) == tmp_path / own.name
+    style.own_fonts_first.cache_clear()
+    with style.house_style():
+        assert Path(font_manager.findfont("DejaVu Sans")) == own.resolve()
+    assert len(fonts.ttflist) > 1, "the system's fonts stay usable"
+    style.own_fonts_first.cache_clear()  # the list is put back
+
+
+@pytest.mark.slow
+def test_bytes_do_not_depend_on_the_process(tmp_path: Path) -> None:
+    program = (
+        "import hashlib; from nero.report import catalogue, files; from nero.runs.store import Store;"
+        f"made = catalogue.make_figures(catalogue.gather('mnist', Store({str(tmp_path)!r})));"
+        "print([hashlib.sha256(data).hexdigest() for data in files.figure_files(made).values()])"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(seen) == 1

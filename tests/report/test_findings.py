@@ -1,0 +1,139 @@
+"""What rows say as a whole: the ranking of optimisers, and whose learning rates are best."""
+
+import csv
+import io
+
+import pytest
+
+from nero.report import paper
+from nero.report.findings import findings, groups, ranking, rates_text
+from nero.report.paper import Published, Result
+from nero.report.tables import constraints
+from nero.report.tables.formats import print_table, to_csv, to_latex, to_markdown
+from nero.report.tables.html_format import to_html
+from nero.report.tables.table import Table, build_table
+from nero.report.units import shown_metric
+from nero.runs.store import Store
+from support.fake_runs import cells_of, fill, fill_cell, loaded, plausible, states_of, write_classifier, write_run
+
+DEEP = "mnist_mlp100"
+OPTIMS = ("nero", "sgd", "adam", "lamb")
+
+
+def table_against(store: Store, means: dict[str, float], lr: float = 0.001) -> Table:
+    """The deep row of the experiment, beside numbers of the paper's that a test chooses."""
+    experiment, states = states_of(store)
+    results = {(DEEP, (), optim): Result(mean, 1.0, lr) for optim, mean in means.items()}
+    published = Published("paper", results, {DEEP: shown_metric(paper.ACCURACY)})
+    return build_table(experiment, [state for state in states if state.cell.task == DEEP], published)
+
+
+def said(table: Table) -> str:
+    """On the deep row, which is the first."""
+    return findings(table)[0].value.removeprefix(": ")
+
+
+def column(table: Table, name: str) -> list[str]:
+    return [line[name] for line in csv.DictReader(io.StringIO(to_csv(table))) if not line["variant"]]
+
+
+def test_the_same_order_holds_whatever_the_numbers(store: Store) -> None:
+    fill(store, "mnist", plausible)  # Nero, LAMB, Adam, SGD
+    table = table_against(store, {"nero": 4.0, "lamb": 3.0, "adam": 2.0, "sgd": 1.0})
+    assert said(table).startswith("Ranking holds: Nero, LAMB, Adam, SGD. ")
+    assert column(table, "ranking") == ["holds"] * 4
+
+
+def test_another_order_is_told_beside_the_papers(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    table = table_against(store, {"nero": 4.0, "sgd": 3.0, "adam": 2.0, "lamb": 1.0})
+    assert said(table).startswith("Ranking differs: Nero, LAMB, Adam, SGD (paper: Nero, SGD, Adam, LAMB). ")
+    assert column(table, "ranking") == ["differs"] * 4
+
+
+def test_equal_means_share_a_place(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    table = table_against(store, {"nero": 4.0, "lamb": 3.0, "adam": 2.0, "sgd": 2.0})
+    assert "Ranking differs: Nero, LAMB, Adam, SGD (paper: Nero, LAMB, SGD = Adam)." in said(table)
+    fill_same = {"adam": 0.4, "sgd": 0.4, "nero": 0.9, "lamb": 0.6}
+    for cell in (cell for cell in loaded("mnist").cells if cell.task == DEEP):
+        for lr in cell.lrs:
+            for seed in cell.seeds:
+                write_run(store, cell, lr, seed, fill_same[cell.optim])
+    assert said(table_against(store, {"nero": 4.0, "lamb": 3.0, "adam": 2.0, "sgd": 2.0}, lr=0.1)).startswith(
+        "Ranking holds: Nero, LAMB, SGD = Adam. "
+    )
+
+
+def test_what_diverged_comes_last(store: Store) -> None:
+    fill(store, "mnist", lambda c, lr, seed: None if (c.optim, seed) == ("nero", 1) else plausible(c, lr, seed))
+    table = table_against(store, {"nero": 4.0, "lamb": 3.0, "adam": 2.0, "sgd": 1.0})
+    assert "Ranking differs: LAMB, Adam, SGD, Nero (diverged) (paper: Nero, LAMB, Adam, SGD)." in said(table)
+    table = table_against(store, {"nero": 0.0, "lamb": 3.0, "adam": 2.0, "sgd": 1.0})
+    assert "Ranking holds: LAMB, Adam, SGD, Nero (diverged)." in said(table)
+
+
+def test_a_row_with_missing_runs_is_not_ranked(store: Store) -> None:
+    for optim in ("nero", "sgd", "adam"):
+        fill_cell(store, cells_of("mnist")[f"{DEEP} {optim}"], plausible)
+    means = {"nero": 4.0, "lamb": 3.0, "adam": 2.0, "sgd": 1.0}
+    table = table_against(store, means)
+    assert said(table).startswith("Ranking not known yet: runs are missing. ")
+    assert column(table, "ranking") == ["unknown"] * 4
+    del means["lamb"]
+    assert said(table_against(store, means)).startswith("Ranking holds: Nero, Adam, SGD. "), "LAMB has no rival there"
+
+
+def test_best_rates_are_counted_over_complete_searches(store: Store) -> None:
+    means = dict.fromkeys(OPTIMS, 1.0)
+    assert "No search is complete." in said(table_against(store, means))
+    fill_cell(store, cells_of("mnist")[f"{DEEP} nero"], plausible)
+    table = table_against(store, means)
+    assert said(table).endswith("Best rate is the paper's for 1 of 1 complete search.")
+    assert column(table, "best_lr_is_papers") == ["1", "", "", ""]
+    cells = cells_of("mnist")
+    fill_cell(store, cells[f"{DEEP} sgd"], lambda cell, lr, seed: lr)
+    fill_cell(store, cells[f"{DEEP} adam"], lambda cell, lr, seed: None)
+    table = table_against(store, means)
+    assert said(table).endswith(
+        "Best rate is the paper's for 1 of 3 complete searches; "
+        "SGD: 0.1 (paper 0.001); Adam: every rate diverged (paper 0.001)."
+    )
+    assert column(table, "best_lr_is_papers") == ["1", "0", "0", ""]
+
+
+def test_a_lone_rate_says_nothing_of_the_best_and_a_lone_cell_nothing_of_a_ranking(store: Store) -> None:
+    table = build_table(*states_of(store), paper.mnist())
+    assert [text.code for text in findings(table)] == [DEEP], "the other rows are of one cell and one rate"
+    checks = build_table(*states_of(store, "checks"), paper.checks())
+    for group in groups(checks):
+        assert len(group.entries) > 1 or ranking(group) is None
+        assert any(len(entry.cell.lrs) > 1 for entry in group.entries) or rates_text(group) is None
+
+
+def test_tables_without_the_papers_numbers_say_nothing(store: Store) -> None:
+    assert findings(build_table(*states_of(store, "smoke"))) == ()
+    assert findings(build_table(*states_of(store, "imagenet"), paper.imagenet())) == ()
+
+
+def test_table_2_is_ranked_as_a_whole(store: Store) -> None:
+    ours = dict(zip(loaded("ablation").cells, (0.12, 0.10, 0.11, 0.08, 0.13, 0.14, 0.15, 0.09), strict=True))
+    for cell, final in ours.items():
+        for seed in cell.seeds:
+            write_classifier(store, cell, 0.02, seed, final)
+        for lr in set(cell.lrs) - {0.02}:
+            write_classifier(store, cell, lr, 0, 0.5)
+    table = build_table(*states_of(store, "ablation"), paper.ablation(), constraints.LISTING)
+    [found] = findings(table)
+    assert found.code == "cifar10_vgg11"
+    assert found.value.startswith(": Ranking differs: Nero (both), LAMB (both), ")
+    assert "(paper: Nero (both), LAMB (both), Nero (norm), Nero (mean), Nero (neither), " in found.value
+    assert "Best rate is the paper's for 5 of 8 complete searches; Nero (mean): 0.02 (paper 0.01)" in found.value
+    assert set(column(table, "ranking")) == {"differs"}
+
+
+@pytest.mark.parametrize("to", [to_markdown, to_latex, lambda table: to_html(print_table(table))])
+def test_every_format_has_them(store: Store, to: object) -> None:
+    fill(store, "mnist", plausible)
+    table = table_against(store, {"nero": 4.0, "sgd": 3.0, "adam": 2.0, "lamb": 1.0})
+    assert "Ranking differs: Nero, LAMB, Adam, SGD (paper: Nero, SGD, Adam, LAMB)." in to(table)  # type: ignore[operator]

@@ -1,0 +1,107 @@
+"""The store as frames."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nero.report
+from nero.report.frame import RUN_COLUMNS, load_curves, load_runs, load_traces
+from nero.runs.store import Store
+from support.fake_runs import STEPS, cells_of, write_run
+
+WHOSE = ["run_id", "task", "optim", "lr", "seed"]
+NERO, REPARAM = "mnist_mlp100 nero", "mnist_reparam adam 100"
+
+
+def test_an_empty_store_gives_empty_frames_with_all_columns(store: Store) -> None:
+    assert list(load_runs(store).columns) == list(RUN_COLUMNS)
+    assert load_runs(store).empty
+    assert list(load_curves(store).columns) == [*WHOSE, "epoch", "step", "key", "value"]
+    assert list(load_traces(store).columns) == [*WHOSE, "key", "iteration", "value"]
+    assert load_curves(store).empty
+    assert load_traces(store).empty
+
+
+def test_one_row_per_run(store: Store) -> None:
+    cells = cells_of("mnist")
+    write_run(store, cells[NERO], 0.001, 0, 0.75)
+    write_run(store, cells[NERO], 0.1, 2, None)
+    frame = load_runs(store).set_index("run_id")
+    done = frame.loc[cells[NERO].run(0.001, 0).run_id]
+    assert (done.task, done.optim, done.lr, done.seed, done.status) == ("mnist_mlp100", "nero", 0.001, 0, "done")
+    assert (done.final, done["train/accuracy"], done.metric, done.goal) == (0.75, 0.75, "train/accuracy", "max")
+    diverged = frame.loc[cells[NERO].run(0.1, 2).run_id]
+    assert math.isnan(diverged.final)
+    assert (diverged.status, diverged.diverged_epoch, diverged.diverged_step) == ("diverged", 2, STEPS + 1)
+
+
+def test_curves_are_tidy_and_null_is_nan(store: Store) -> None:
+    run = write_run(store, cells_of("mnist")[NERO], 0.01, 1, 0.75, curve=[0.25, float("nan"), 0.75])
+    frame = load_curves(store)
+    accuracy = frame[frame.key == "train/accuracy"]
+    assert accuracy.epoch.tolist() == [1, 2, 3]
+    assert accuracy.step.tolist() == [STEPS, 2 * STEPS, 3 * STEPS]
+    np.testing.assert_array_equal(accuracy.value, [0.25, math.nan, 0.75])
+    assert set(frame.run_id) == {run.run_id}
+    assert set(frame.key) == {"train/accuracy", "lr", "seconds"}
+
+
+def test_curves_of_chosen_runs_only(store: Store) -> None:
+    cell = cells_of("mnist")[NERO]
+    chosen = write_run(store, cell, 0.01, 1, 0.75)
+    write_run(store, cell, 0.01, 2, 0.75)
+    assert set(load_curves(store, {chosen.run_id}).run_id) == {chosen.run_id}
+    assert set(load_traces(store, {chosen.run_id}).run_id) == {chosen.run_id}
+    assert load_curves(store, set()).empty
+
+
+def test_iterations_are_counted_from_one_over_all_epochs(store: Store) -> None:
+    write_run(store, cells_of("mnist")[REPARAM], 0.01, 0, 0.75, curve=[0.25, 0.5])
+    frame = load_traces(store)
+    assert frame.iteration.tolist() == list(range(1, 2 * STEPS + 1))
+    assert frame.value.tolist() == [0.25] * STEPS + [0.5] * STEPS
+
+
+def test_a_damaged_line_costs_its_epoch_and_shifts_nothing(store: Store) -> None:
+    run = write_run(store, cells_of("mnist")[REPARAM], 0.01, 0, 0.75, curve=[0.25, 0.5, 0.75])
+    metrics = run.path / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    metrics.write_text("\n".join([lines[0], lines[1][:20], lines[2], '{"step": 9}', lines[2][:7]]))
+    curves = load_curves(store)
+    assert curves[curves.key == "train/accuracy"].epoch.tolist() == [1, 3]
+    assert load_traces(store).iteration.tolist() == [*range(1, STEPS + 1), *range(2 * STEPS + 1, 3 * STEPS + 1)]
+
+
+def test_a_run_whose_summary_is_damaged_is_absent(store: Store) -> None:
+    run = write_run(store, cells_of("mnist")[NERO], 0.01, 0, 0.75)
+    (run.path / "summary.json").write_text('{"run_id": ')
+    assert load_runs(store).empty
+    assert load_curves(store).empty
+
+
+@pytest.mark.slow
+def test_five_thousand_runs_take_seconds(store: Store) -> None:
+    summary = write_run(store, cells_of("mnist")[NERO], 0.01, 0, 0.75).read_summary()
+    for number in range(5000):  # not through RunDirectory: it waits for the disk each time
+        path = store.root / "copies" / f"copy-{number}"
+        path.mkdir(parents=True)
+        (path / "summary.json").write_text(json.dumps(summary))
+    start, worked = time.perf_counter(), time.process_time()
+    assert len(load_runs(store)) == 5001
+    assert time.process_time() - worked < 2  # half a second as a rule; of this process alone, whatever else is going on
+    assert time.perf_counter() - start < 8
+
+
+def test_the_report_imports_neither_torch_nor_wandb() -> None:
+    modules = [path.stem for path in Path(nero.report.__file__).parent.glob("*.py") if path.stem != "__init__"]
+    assert {"figures", "tables"} <= set(modules)
+    imports = ", ".join(f"nero.report.{module}" for module in modules)
+    program = f"import sys, {imports}; print([name for name in ('torch', 'wandb') if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

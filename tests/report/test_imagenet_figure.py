@@ -1,0 +1,395 @@
+"""Figure 9 and its table: a line for each setting, the target in the validation panel, and what is missing."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nero.plans.config import compose
+from nero.plans.plan import Cell, survey
+from nero.report import catalogue, paper
+from nero.report.cells import EmbeddedDataError
+from nero.report.figures import figure9 as imagenet_figure
+from nero.report.figures import style
+from nero.report.frame import load_curves
+from nero.report.tables.formats import to_csv, to_latex, to_markdown
+from nero.report.tables.imagenet_settings import name as name_of
+from nero.runs.store import Store
+from support.fake_runs import cells_of, loaded, states_of, without_task, write_classifier
+from support.markdown_rows import markdown_rows
+from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks
+
+NAMES = {"Nero OOTB": "nero", "Nero tuned": "nero_tuned", "SGD": "sgd 0.0", "SGD + weight decay": "sgd 0.0001"}
+FINALS = {"nero": 0.254, "nero_tuned": 0.238, "sgd 0.0": 0.268, "sgd 0.0001": 0.235}
+RATES = {"nero": 0.01, "nero_tuned": 0.02, "sgd 0.0": 0.1, "sgd 0.0001": 0.1}
+TARGET = 23.7
+QUIETLY = pytest.mark.filterwarnings("error")
+
+
+def cell_of(words: str) -> Cell:
+    return cells_of("imagenet")[f"{paper.IMAGENET} {words}"]
+
+
+def run(store: Store, words: str, final: float | None, **others: Any) -> None:
+    write_classifier(store, cell_of(words), RATES[words], 0, final, **others)
+
+
+def fill(store: Store) -> None:
+    for words, final in FINALS.items():
+        run(store, words, final)
+
+
+def drawn(store: Store, further: Sequence[Cell] = ()) -> Figure:
+    """The experiment's cells, and others that somebody may add to it."""
+    _, states = states_of(store, "imagenet")
+    summaries = store.summaries()
+    return imagenet_figure.figure9([*states, *(survey(cell, summaries) for cell in further)], load_curves(store))
+
+
+def target_of(axes: Axes) -> np.ndarray:
+    [line] = [line for line in axes.lines if line.get_linestyle() == "-."]
+    return np.asarray(line.get_xydata())
+
+
+# what is run
+
+
+def test_the_runs_are_those_that_the_paper_describes() -> None:
+    sgd = [cell_of(words) for words in ("sgd 0.0", "sgd 0.0001")]
+    assert [(c.setting("optim.momentum"), c.setting("optim.weight_decay")) for c in sgd] == [(0.9, 0.0), (0.9, 0.0001)]
+    assert cell_of("nero_tuned").setting("optim.sigma_b") == 1.0
+    assert cell_of("nero_tuned").setting("optim.gain_penalty") > 0
+    assert not cell_of("nero").setting("optim.gain_penalty")
+    assert {words: cell_of(words).lrs for words in FINALS} == {words: (lr,) for words, lr in RATES.items()}
+    assert len(loaded("imagenet").cells) == len(FINALS)
+
+
+def test_training_ends_at_the_end_of_the_axis() -> None:
+    assert compose([f"task={paper.IMAGENET}"]).epochs == paper.IMAGENET_EPOCHS == 90
+
+
+# ours
+
+
+def test_lines_are_the_errors_in_per_cent_of_four_settings(store: Store) -> None:
+    fill(store)
+    left, right = drawn(store).axes
+    for axes, factor in ((left, 1 / 5), (right, 1)):
+        found = lines(axes)
+        assert list(found) == list(NAMES)
+        for name, words in NAMES.items():
+            errors = np.array([90, 200 * FINALS[words], 100 * FINALS[words]])  # as `write_classifier` logs them
+            np.testing.assert_array_equal(found[name][:, 0], [1, 2, 3])
+            np.testing.assert_allclose(found[name][:, 1], factor * errors)
+    assert labels(right) == [
+        "Nero OOTB, η = 0.01, n = 1",
+        "Nero tuned, η = 0.02, n = 1",
+        "SGD, η = 0.1, n = 1",
+        "SGD + weight decay, η = 0.1, n = 1",
+    ]
+
+
+def test_each_setting_has_a_colour_of_its_own_and_two_are_those_of_other_figures(store: Store) -> None:
+    fill(store)
+    left, right = drawn(store).axes
+    found = colours(right)
+    assert colours(left) == found
+    assert len(set(found.values())) == 4
+    assert found["Nero OOTB"] == style.OPTIMS["nero"][1]
+    assert found["SGD"] == style.OPTIMS["sgd"][1]
+
+
+def test_the_order_of_an_experiment_is_no_matter_to_names_and_colours(store: Store) -> None:
+    fill(store)
+    _, states = states_of(store, "imagenet")
+    _, right = imagenet_figure.figure9(states[::-1], load_curves(store)).axes
+    _, usual = drawn(store).axes
+    assert colours(right) == colours(usual)
+    assert {name: line[-1, 1] for name, line in lines(right).items()} == {
+        name: pytest.approx(100 * FINALS[words]) for name, words in NAMES.items()
+    }
+
+
+def test_several_seeds_have_a_mean_and_a_range(store: Store) -> None:
+    cell = replace(cell_of("sgd 0.0001"), repeat_seeds=(1, 2))
+    for seed, final in enumerate((0.23, 0.234, 0.25)):
+        write_classifier(store, cell, 0.1, seed, final)
+    _, right = imagenet_figure.figure9([survey(cell, store.summaries())], load_curves(store)).axes
+    assert lines(right)["SGD + weight decay"][-1, 1] == pytest.approx(23.8)
+    [band] = bands(right)
+    assert band_at(band, 3) == (pytest.approx(23), pytest.approx(25))
+
+
+def test_the_panels_say_what_they_show(store: Store) -> None:
+    figure = drawn(store)
+    assert "ImageNet (Figure 9)" in figure.get_suptitle()
+    left, right = figure.axes
+    arithmetic = style.PRECISIONS[cell_of("nero").setting("precision")]
+    assert face(left).split(" missing: ")[0] == f"ResNet-50 ({arithmetic}), training"
+    assert face(right).split(" missing: ")[0] == f"ResNet-50 ({arithmetic}), validation"
+    assert left.get_ylabel() == "training top-1 error (%) as it ran\n(augmented)"
+    assert right.get_ylabel() == "validation top-1 error (%)"
+    for axes in (left, right):
+        assert axes.get_xlabel() == "epoch"
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "15", "30", "45", "60", "75", "90"]
+
+
+# the target
+
+
+@pytest.mark.parametrize("final", [None, 0.6, 0.235, 0.05])
+def test_the_validation_panel_has_the_target_in_sight(store: Store, final: float | None) -> None:
+    if final is not None:
+        run(store, "sgd 0.0001", final, curve=[0.99, *[final] * 89])
+    left, right = drawn(store).axes
+    assert target_of(right).tolist() == [[0, TARGET], [90, TARGET]]
+    low, high = right.get_ylim()
+    assert low < TARGET < high
+    assert not [line for line in left.lines if line.get_linestyle() == "-."]
+    assert not marks(right), "the paper prints no final error"
+    assert not lines(right, AUTHORS), "the authors' runs are not logged"
+
+
+def test_the_target_says_whose_it_is_just_below_its_line(store: Store) -> None:
+    fill(store)
+    figure = drawn(store)
+    _, right = figure.axes
+    figure.draw_without_rendering()
+    [words] = right.texts
+    assert words.get_text() == "target: 23.7 % (76.3 % top-1), passed by the paper's SGD + weight decay"
+    place, around = words.get_window_extent(), right.get_window_extent()
+    _, line = right.transData.transform((0, TARGET))
+    assert line - 10 < place.y1 < line
+    assert around.x0 <= place.x0 < place.x1 <= around.x1
+    assert around.y0 <= place.y0
+
+
+def test_the_target_has_no_line_in_the_legend(store: Store) -> None:
+    fill(store)
+    for axes in drawn(store).axes:
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == labels(axes)
+
+
+# other settings
+
+
+def sgd(*overrides: str, **swept: float) -> Cell:
+    variant = tuple((f"optim.{key}", value) for key, value in swept.items())
+    return Cell(paper.IMAGENET, "sgd", (0.1,), 0, (), variant, overrides)
+
+
+def nero(*overrides: str, optim: str = "nero", lr: float = 0.01, **swept: float) -> Cell:
+    return replace(sgd(*overrides, **swept), optim=optim, lrs=(lr,))
+
+
+OTHERS = {
+    "Adam": Cell(paper.IMAGENET, "adam", (0.001,), 0, ()),
+    "LAMB": Cell(paper.IMAGENET, "lamb", (0.01, 0.1), 0, ()),
+    "SGD at momentum = 0.0": sgd("optim.momentum=0.0"),
+    "SGD + weight decay at momentum = 0.5": sgd("optim.momentum=0.5", weight_decay=0.0001),
+    "SGD at weight_decay = 0.0005": sgd("optim.momentum=0.9", weight_decay=0.0005),
+    "SGD at weight_decay = 0.001": sgd("optim.momentum=0.9", "optim.weight_decay=0.001"),
+    "SGD at nesterov = True": sgd("optim.momentum=0.9", "+optim.nesterov=true"),
+    "Nero at gain_penalty = 0.01": nero("+optim.gain_penalty=0.01"),
+    "Nero": nero(lr=0.02),
+    "Nero tuned at gain_penalty = 0.001": nero(optim="nero_tuned", lr=0.02, gain_penalty=0.001),
+    "Nero tuned at sigma_b = 0.5": nero("optim.sigma_b=0.5", optim="nero_tuned", lr=0.02),
+    "Nero tuned at precision = fp32": replace(nero(optim="nero_tuned"), variant=(("precision", "fp32"),)),
+}
+"""What somebody may add, by the name that it should have."""
+
+
+def test_cells_are_named_by_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {**{name: cell_of(words) for name, words in NAMES.items()}, **OTHERS}
+    assert [name_of(cell) for cell in expected.values()] == list(expected)
+    without_task(monkeypatch, paper.IMAGENET)
+    assert [name_of(cell) for cell in expected.values()] == list(expected), "what it is called is known before"
+
+
+BESIDE = [name for name in OTHERS if name != "Nero"]  # a table has the same optimiser but once, unless it is swept
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_fifth_row_is_drawn_beside_the_four(store: Store, name: str) -> None:
+    fill(store)
+    cell = OTHERS[name]
+    write_classifier(store, cell, cell.lrs[0], 0, 0.3)
+    usual = colours(drawn(store).axes[0])
+    for axes, final in zip(drawn(store, [cell]).axes, (6, 30), strict=True):
+        found = colours(axes)
+        assert found.keys() == {*NAMES, name}
+        assert found.items() >= usual.items()
+        assert len(set(found.values())) == 5
+        assert lines(axes)[name][-1, 1] == pytest.approx(final)
+
+
+def test_a_fifth_row_without_runs_is_said(store: Store) -> None:
+    fill(store)
+    for axes in drawn(store, [OTHERS["Nero tuned at gain_penalty = 0.001"]]).axes:
+        assert face(axes).endswith("missing: Nero tuned at gain_penalty = 0.001 (seed 0)")
+
+
+@pytest.mark.parametrize("further", [0, 1, len(BESIDE)])
+def test_words_stay_on_the_figure_and_off_the_panels(store: Store, further: int) -> None:
+    fill(store)
+    others = [OTHERS[name] for name in BESIDE[:further]]
+    for cell in others:
+        write_classifier(store, cell, cell.lrs[0], 0, 0.3)
+    figure = drawn(store, others)
+    panels = [axes.get_window_extent() for axes in figure.axes]
+    first, second = (axes.get_legend().get_window_extent() for axes in figure.axes)
+    assert not first.overlaps(second)
+    for legend in (first, second):
+        assert not any(legend.overlaps(panel) for panel in panels)
+        assert figure.bbox.x0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= legend.y0
+    for panel in panels:  # legends take no room from them
+        assert panel.width > 0.35 * figure.bbox.width
+        assert panel.height > 2 * figure.dpi
+
+
+def test_two_cells_for_one_line_are_refused(store: Store) -> None:
+    again = replace(cell_of("sgd 0.0"), overrides=("optim.momentum=0.9", "task.epochs=30"))
+    with pytest.raises(ValueError, match="a panel has sgd twice"):
+        drawn(store, [again])
+
+
+def test_cells_of_other_tasks_are_left_out(store: Store) -> None:
+    fill(store)
+    other = replace(cell_of("nero"), task=paper.RESNET18)
+    assert list(lines(drawn(store, [other]).axes[0])) == list(NAMES)
+
+
+# what is not there
+
+
+def test_missing_and_diverged_runs_are_said_and_not_drawn(store: Store) -> None:
+    run(store, "sgd 0.0", 0.27)
+    run(store, "nero", None, curve=[0.99, 0.98])
+    for axes in drawn(store).axes:
+        assert "missing: Nero tuned, SGD + weight decay (seed 0)" in face(axes)
+        assert "diverged: Nero OOTB (seed 0)" in face(axes)
+        assert lines(axes).keys() == {"Nero OOTB", "SGD"}
+        assert lines(axes)["Nero OOTB"][:, 0].tolist() == [1, 2]
+
+
+def test_while_the_task_is_to_come_the_figure_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_task(monkeypatch, paper.IMAGENET)
+    for axes in drawn(store).axes:
+        assert "missing: Nero OOTB, Nero tuned, SGD, SGD + weight decay (task imagenet_resnet50 is" in face(axes)
+        assert not lines(axes)
+
+
+@QUIETLY
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_format: str) -> None:
+    figure = drawn(store)
+    for axes in figure.axes:
+        assert not lines(axes)
+        assert axes.get_legend() is None
+        assert "missing: Nero OOTB, Nero tuned, SGD, SGD + weight decay (seed 0)" in face(axes)
+    assert style.render(figure, file_format)
+
+
+@pytest.mark.parametrize("words", FINALS)
+def test_embedded_runs_are_refused(store: Store, words: str) -> None:
+    run(store, words, 0.3, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        drawn(store)
+    with pytest.raises(EmbeddedDataError):
+        catalogue.make_table(catalogue.gather("imagenet", store))
+
+
+# the scale
+
+
+def test_the_scale_shows_what_follows_the_first_epochs_in_plain_numbers(store: Store) -> None:
+    for words, final in FINALS.items():
+        run(store, words, final, curve=[0.95, 0.9, 0.8, 0.75, 0.7, *np.linspace(0.58, final, 85)])
+    left, right = drawn(store).axes
+    assert right.get_ylim()[1] == 60
+    assert left.get_ylim()[1] == 12, "a fifth of the validation's 58 %"
+    for axes in (left, right):
+        assert axes.get_yscale() == "log"
+        ticks = axes.get_yticks()
+        assert len(ticks) >= 3
+        assert [float(text.get_text()) for text in axes.get_yticklabels()] == ticks.tolist()
+        assert axes.get_ylim()[0] < min(ticks)
+        assert not len(axes.get_yticks(minor=True))
+    assert {22, 25, 30} <= set(right.get_yticks()), "where the settings end"
+
+
+def test_a_wide_scale_has_fewer_ticks(store: Store) -> None:
+    run(store, "nero", 0.1, curve=[*[0.95] * 50, *[0.1] * 40])
+    ticks = drawn(store).axes[1].get_yticks()
+    assert ticks.tolist() == [10, 15, 20, 25, 30, 40, 50, 60, 80, 100]
+
+
+# the table
+
+
+LISTED = ["SGD", "SGD + weight decay", "Nero OOTB", "Nero tuned"]  # as in the experiment
+
+
+def table_of(store: Store) -> list[list[str]]:
+    return markdown_rows(to_markdown(catalogue.make_table(catalogue.gather("imagenet", store))))
+
+
+def test_the_table_has_a_line_for_each_setting_and_ranks_them(store: Store) -> None:
+    fill(store)
+    penalty = cell_of("nero_tuned").setting("optim.gain_penalty")
+    heads, _, *body = table_of(store)
+    assert heads == ["curve", "settings", "top-1 error (%) ↓, ours"], "the paper has no numbers for a column"
+    assert body == [
+        ["SGD", "momentum = 0.9, weight_decay = 0.0", "26.80 (n = 1, η = 0.1)"],
+        ["SGD + weight decay", "momentum = 0.9, weight_decay = 0.0001", "**23.50** (n = 1, η = 0.1)"],
+        ["Nero OOTB", "beta = 0.999", "25.40 (n = 1, η = 0.01)"],
+        [
+            "Nero tuned",
+            f"beta = 0.999, sigma_b = 1.0, gain_penalty = {penalty}",
+            "<u>23.80</u> (n = 1, η = 0.02)",
+        ],
+    ]
+
+
+def test_the_table_says_what_is_missing_and_what_the_paper_says(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = to_markdown(catalogue.make_table(catalogue.gather("imagenet", store)))
+    assert "its SGD with weight decay that it surpassed 76.3 % top-1 accuracy, an error of 23.7 %." in text
+    assert "paper: float32" not in text, "nothing of the paper's stands beside ours"
+    assert [(words[0], words[-1]) for words in table_of(store)[2:]] == [(name, "missing") for name in LISTED]
+    without_task(monkeypatch, paper.IMAGENET)
+    assert [(words[0], words[-1]) for words in table_of(store)[2:]] == [(name, "missing") for name in LISTED]
+
+
+def test_the_table_in_other_formats(store: Store) -> None:
+    fill(store)
+    table = catalogue.make_table(catalogue.gather("imagenet", store))
+    latex = to_latex(table)
+    assert latex.isascii()
+    assert r"SGD + weight decay & momentum = 0.9, weight\_decay = 0.0001 & \textbf{23.50}" in latex
+    found = {(line["optim"], line["variant"]): line for line in csv.DictReader(io.StringIO(to_csv(table)))}
+    assert {key: float(line["mean"]) for key, line in found.items()} == {
+        ("sgd", "weight_decay = 0.0"): 26.8,
+        ("sgd", "weight_decay = 0.0001"): 23.5,
+        ("nero", ""): 25.4,
+        ("nero_tuned", ""): 23.8,
+    }
+    assert {line["paper_mean"] for line in found.values()} == {""}
+
+
+# bytes
+
+
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+    fill(store)
+    one = style.render(drawn(store), file_format)
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
+        assert style.render(drawn(store), file_format) == one

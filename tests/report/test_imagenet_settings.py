@@ -1,0 +1,140 @@
+"""The ImageNet task's settings: what cannot be, what suits the machine, and what the paper had."""
+
+import math
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hydra.utils import instantiate
+
+from nero.engine.schedules import cosine
+from nero.engine.seeding import SeedStreams
+from nero.plans.config import compose
+from nero.plans.plan import load_experiment
+from nero.tasks.base import BadSetting, Context, Machine
+from nero.tasks.imagenet import ImageNet
+from support.image_files import class_folders
+from support.tiny_network import Tiny
+from support.whole_runs import assert_one_line
+from tasks.test_imagenet_task import CPU, RESIZE, SIZE, TASK, WORDS, make_task
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For embedded images, which are made once."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 training images, where ImageNet would be."""
+    root = tmp_path_factory.mktemp("photographs")
+    for split, each in (("train", 12), ("val", 5)):
+        class_folders(root / "imagenet" / split, 2, each)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["task.resize=15"], "task: resize must be at least image_size, 16, not 15"),
+        (["task.resize=0"], "task: resize must be a whole number from 1, not 0"),
+        (["task.image_size=1.5"], "task: image_size must be a whole number from 1, not 1.5"),
+        (["task.batch_size=111"], "task: batch_size must be at most 110, the images there are, not 111"),
+        (["task.batch_size=true"], "task: batch_size must be a whole number from 1, not True"),
+        (["task.network.norm_parts=3"], r"task: network.norm_parts: a batch of 20 images is no 3 equal parts"),
+        (["task.network.norm_parts=0"], r"task: network.norm_parts: a batch of 20 images is no 0 equal parts"),
+        (["task.train_examples=5"], "task: train_examples: 5 images do not fill 10 classes"),
+        (["task.train_examples=0"], "task: train_examples must be a whole number from 1, not 0"),
+        (["+task.network.colour=3"], "task: network: .*unexpected keyword argument 'colour'"),
+        (["+task.network.width=-1"], "task: network: .*negative"),
+        (["task.schedule.warmup=2"], r"task\.schedule: a warm-up of 2 epochs leaves nothing of 2 epochs"),
+        (["machine.workers=-1"], "machine.workers must be null or a whole number from 0, not -1"),
+        (["machine.decode=tpu"], "machine.decode must be one of auto, cpu, gpu, dali, not 'tpu'"),
+        (["machine.decode=gpu"], "machine.decode=gpu needs a CUDA GPU"),
+        (["machine.channels_last=1"], "machine.channels_last must be true or false, not 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, data: Path, words: list[str], message: str) -> None:
+    assert_one_line(tmp_path, TASK, [*WORDS, f"data_root={data}", *words], message)
+
+
+def test_more_images_than_there_are_cannot_be_asked_for(tmp_path: Path, photographs: Path) -> None:
+    words = [*WORDS, f"data_root={photographs}", "data=real", "task.train_examples=25"]
+    assert_one_line(tmp_path / "runs", TASK, words, "task: train_examples must be at most 24, not 25")
+
+
+def test_without_dali_it_is_said_what_to_install(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    words = [*WORDS, f"data_root={data}", "machine.decode=dali"]
+    assert_one_line(tmp_path, TASK, words, "machine.decode=dali: .*pip install nvidia-dali")
+
+
+def test_there_is_a_worker_for_each_core_but_for_embedded_images(
+    photographs: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ["data=real", "task.train_examples=null", "task.batch_size=8"]
+    for cores, workers in ((1, 1), (6, 6), (200, 16)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: set(range(cores)), raising=False)
+        assert make_task(photographs, *real).workers == workers
+    assert make_task(photographs, *real, "machine.workers=3").workers == 3
+    assert make_task(data).workers == 0
+
+
+def test_ranks_of_a_machine_share_its_cores_and_each_has_its_part_of_a_batch(
+    data: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+
+    def task_of(rank: int, size: int, root: Path = photographs) -> ImageNet:
+        ranks: Any = SimpleNamespace(rank=rank, size=size, local_size=size, sum_=lambda tensor: None)
+        context = Context(CPU, SeedStreams(0), "real", root, ranks=ranks, machine=Machine())
+        return ImageNet(context, Tiny, 1, 8, SIZE, RESIZE)
+
+    tasks = [task_of(rank, 3) for rank in range(3)]
+    assert [task.workers for task in tasks] == [2, 2, 2]
+    assert [place for task in tasks for place in task.stream.part] == list(range(8))
+    for task in tasks:
+        assert task.network.stages[0][1].own == 0, "a part of two images is cut, so that all exchange sums"
+    assert [task.network.stages[0][1].own for task in (task_of(rank, 2) for rank in range(2))] == [2, 2]
+    with pytest.raises(BadSetting, match="batch_size must be at least 9, the number of ranks"):
+        task_of(0, 9)
+
+
+# the paper's settings
+
+
+def test_the_schedule_warms_up_for_an_epoch_and_then_follows_a_cosine_to_zero() -> None:
+    schedule = instantiate(compose([f"task={TASK}"]).cfg.task.schedule)
+    assert [schedule(progress) for progress in (0, 0.25, 0.5, 1)] == [0, 0.25, 0.5, 1]
+    for progress in (1, 10.5, 45.5, 77, 89.99, 90):
+        expected = 0.5 * (1 + math.cos(math.pi * (progress - 1) / 89))
+        assert schedule(progress) == pytest.approx(expected, abs=1e-12)
+    assert schedule(45.5) == pytest.approx(0.5)
+    assert schedule(90) == pytest.approx(0)
+    with pytest.raises(ValueError, match="leaves nothing"):
+        cosine(epochs=1, warmup=1)
+
+
+def test_the_runs_of_figure_9_are_the_protocols() -> None:
+    runs = {}
+    for cell in load_experiment("imagenet").cells:
+        (lr,) = cell.lrs
+        cfg = compose(cell.run(lr, cell.search_seed).overrides).cfg
+        assert (cfg.task.batch_size, cfg.task.epochs, cfg.task.train_examples) == (400, 90, None)
+        assert (cfg.task.image_size, cfg.task.resize, cfg.data) == (224, 256, "real")
+        assert list(cfg.task.network.layers) == [3, 4, 6, 3]
+        assert cfg.task.network.norm_parts == 4
+        runs[(cell.optim, *(value for _, value in cell.variant))] = cfg.optim
+    assert set(runs) == {("sgd", 0.0), ("sgd", 0.0001), ("nero",), ("nero_tuned",)}
+    for decay in (0.0, 1e-4):
+        sgd = runs["sgd", decay]
+        assert (sgd.lr, sgd.momentum, sgd.weight_decay, sgd._target_) == (0.1, 0.9, decay, "torch.optim.SGD")
+    plain, tuned = runs["nero",], runs["nero_tuned",]
+    assert (plain.lr, plain.beta, plain._target_) == (0.01, 0.999, "nero.optim.Nero")
+    assert (plain.get("sigma_b"), plain.get("gain_penalty")) == (None, None), "out of the box"
+    assert (tuned.lr, tuned.beta, tuned.sigma_b, tuned._target_) == (0.02, 0.999, 1.0, "nero.optim.Nero")
+    assert tuned.gain_penalty > 0

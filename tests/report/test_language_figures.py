@@ -1,0 +1,367 @@
+"""Figures 6 and 7: our lines, the paper's marks and the authors' curves, what is missing, and a readable scale."""
+
+import csv
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from nero.plans.plan import Cell, survey
+from nero.report import paper
+from nero.report.cells import EmbeddedDataError
+from nero.report.figures import figure6 as language_figures
+from nero.report.figures import style
+from nero.report.figures.log_scale import LogScale
+from nero.report.frame import load_curves
+from nero.runs.store import Store
+from support.fake_runs import cells_of, states_of, write_language_model
+from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks
+
+OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
+FINALS = {"nero": 12.0, "sgd": 90.0, "adam": 13.0, "lamb": 16.0}
+SEEDS = np.array([0.0, 0.5, 4.0])  # what each seed adds to these
+
+FIGURES: dict[str, tuple[str, int, Callable[..., Figure]]] = {
+    "figure6": (paper.WIKITEXT2, paper.WIKITEXT2_EPOCHS, language_figures.figure6),
+    "figure7": (paper.MULTI30K, paper.MULTI30K_EPOCHS, language_figures.figure7),
+}
+EVERY_FIGURE = pytest.mark.parametrize("name", FIGURES)
+QUIETLY = pytest.mark.filterwarnings("error")
+
+
+def drawn(store: Store, name: str) -> Figure:
+    _, states = states_of(store, "table1")
+    return FIGURES[name][2](states, load_curves(store))
+
+
+def cell_of(name: str, optim: str) -> Cell:
+    return cells_of("table1")[f"{FIGURES[name][0]} {optim}"]
+
+
+def fill(store: Store, name: str, lr: float = 0.001) -> None:
+    """Every optimiser at one rate, with all seeds: the rest of the grid is not there."""
+    for optim, final in FINALS.items():
+        for seed, added in enumerate(SEEDS):
+            write_language_model(store, cell_of(name, optim), lr, seed, final + added)
+
+
+def expected(optim: str) -> np.ndarray:
+    """Validation perplexities of `fill`, a line per epoch and a column per seed."""
+    return np.outer([8, 2, 1], FINALS[optim] + SEEDS)
+
+
+# ours
+
+
+@EVERY_FIGURE
+def test_lines_are_means_over_the_seeds(store: Store, name: str) -> None:
+    fill(store, name)
+    left, right = drawn(store, name).axes
+    for axes, factor in ((left, 2), (right, 1)):
+        found = lines(axes)
+        assert list(found) == list(OPTIMS.values())
+        assert colours(axes) == {name: style.OPTIMS[optim][1] for optim, name in OPTIMS.items()}
+        for optim, word in OPTIMS.items():
+            np.testing.assert_array_equal(found[word][:, 0], [1, 2, 3])
+            np.testing.assert_allclose(found[word][:, 1], factor * expected(optim).mean(axis=1))
+
+
+@EVERY_FIGURE
+def test_bands_are_ranges_over_the_seeds(store: Store, name: str) -> None:
+    fill(store, name)
+    for axes, factor in zip(drawn(store, name).axes, (2, 1), strict=True):
+        for optim, band in zip(OPTIMS, bands(axes), strict=True):
+            for epoch, values in enumerate(factor * expected(optim), start=1):
+                assert band_at(band, epoch) == (pytest.approx(values.min()), pytest.approx(values.max()))
+
+
+@EVERY_FIGURE
+def test_panels_say_what_they_show(store: Store, name: str) -> None:
+    figure = drawn(store, name)
+    left, right = figure.axes
+    seen = {"figure6": "dropout on", "figure7": "label smoothing 0.1, dropout on"}[name]
+    assert left.get_ylabel() == f"training perplexity as it ran\n({seen})"
+    assert right.get_ylabel() == "validation perplexity"
+    arithmetic = style.PRECISIONS[cell_of(name, "nero").setting("precision")]
+    assert [face(axes).split(" search incomplete: ")[0] for axes in figure.axes] == [
+        f"Transformer ({arithmetic}), training",
+        f"Transformer ({arithmetic}), validation",
+    ]
+    assert {"figure6": "Wikitext-2", "figure7": "Multi30k"}[name] in figure.get_suptitle()
+    assert f"(Figure {name[-1]})" in figure.get_suptitle()
+
+
+@EVERY_FIGURE
+def test_two_cells_for_one_line_are_refused(store: Store, name: str) -> None:
+    _, states = states_of(store, "table1")
+    other = survey(replace(cell_of(name, "sgd"), variant=(("precision", "fp32"),)), {})
+    with pytest.raises(ValueError, match="a panel has sgd twice"):
+        FIGURES[name][2]([*states, other], load_curves(store))
+
+
+# the paper's
+
+
+@EVERY_FIGURE
+def test_the_papers_finals_stand_beside_ours(store: Store, name: str) -> None:
+    _, epochs, _ = FIGURES[name]
+    left, right = drawn(store, name).axes
+    kind = {"figure6": "language model", "figure7": "translation"}[name]
+    with (paper.PAPER / "table1.csv").open(newline="") as file:
+        printed = {row["optimizer"]: row for row in csv.DictReader(file) if row["task"] == kind}
+    found = marks(right)
+    assert list(found) == list(OPTIMS.values())
+    for optim, word in OPTIMS.items():
+        at, mean, low, high = found[word]
+        std = float(printed[optim]["std"])
+        assert mean == float(printed[optim]["mean"])
+        assert (low, high) == (pytest.approx(mean - std), pytest.approx(mean + std))
+        assert epochs < at < right.get_xlim()[1]
+    assert max(right.get_xticks()) == epochs, "there is no epoch in the paper's strip"
+    assert not marks(left)
+    assert (
+        right.containers[1].get_label()
+        == {
+            "figure6": "SGD, paper: 181.76 ± 0.49, η = 1",
+            "figure7": "SGD, paper: 92.40 ± 89.48, η = 0.0001",
+        }[name]
+    )
+
+
+def logged(optim: str, lr: float, metric: str) -> list[float]:
+    """The authors' mean over seeds, epoch by epoch, straight from their log."""
+    with (paper.PAPER / "multi30k_perplexity.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["optimizer"], float(row["lr"])) == (optim, lr)]
+    by_epoch: dict[int, list[float]] = {}
+    for row in rows:
+        if row["metric"] == metric:
+            by_epoch.setdefault(int(row["epoch"]), []).append(float(row["value"]))
+    assert sorted(by_epoch) == list(range(100))
+    assert {len(values) for values in by_epoch.values()} == {3}
+    return [statistics.fmean(by_epoch[epoch]) for epoch in range(100)]
+
+
+AUTHORS_RATES = {"nero": 0.001, "sgd": 0.0001, "adam": 0.0001, "lamb": 0.01}
+
+
+def test_the_authors_curves_are_their_logs_with_epochs_from_one(store: Store) -> None:
+    for axes, metric in zip(drawn(store, "figure7").axes, ("train", "val"), strict=True):
+        found = lines(axes, AUTHORS)
+        assert list(found) == list(OPTIMS.values())
+        for optim, lr in AUTHORS_RATES.items():
+            epochs, values = found[OPTIMS[optim]].T
+            np.testing.assert_array_equal(epochs, range(1, 101))
+            np.testing.assert_allclose(values, logged(optim, lr, metric))
+            assert colours(axes, AUTHORS)[OPTIMS[optim]] == style.darker(style.OPTIMS[optim][1])
+    assert labels(axes, AUTHORS)[0] == "Nero, authors, η = 0.001, n = 3"
+
+
+def test_the_authors_curves_end_at_the_papers_marks(store: Store) -> None:
+    _, right = drawn(store, "figure7").axes
+    for name, (_, mean, _, _) in marks(right).items():
+        assert lines(right, AUTHORS)[name][-1, 1] == pytest.approx(mean, abs=0.0051)
+
+
+def test_of_wikitext_2_there_are_no_curves_of_the_authors(store: Store) -> None:
+    assert not any(lines(axes, AUTHORS) for axes in drawn(store, "figure6").axes)
+
+
+def test_an_entry_of_a_legend_stands_for_the_authors_curve_and_mark(store: Store) -> None:
+    fill(store, "figure7")
+    left, right = drawn(store, "figure7").axes
+    for axes, theirs in (
+        (left, labels(left, AUTHORS)),
+        (right, [str(bar.get_label()) for bar in right.containers]),
+    ):
+        legend = axes.get_legend()
+        assert [text.get_text() for text in legend.get_texts()] == [*labels(axes), *theirs]
+        dashes = [line for line in legend.findobj(Line2D) if line.get_linestyle() == AUTHORS]
+        assert len(dashes) == len(OPTIMS)
+
+
+@EVERY_FIGURE
+def test_no_legend_lies_on_a_panel(store: Store, name: str) -> None:
+    fill(store, name)
+    figure = drawn(store, name)
+    panels = [axes.get_window_extent() for axes in figure.axes]
+    for axes in figure.axes:
+        assert not any(axes.get_legend().get_window_extent().overlaps(panel) for panel in panels)
+
+
+@EVERY_FIGURE
+def test_embedded_runs_are_refused_beside_the_paper(store: Store, name: str) -> None:
+    write_language_model(store, cell_of(name, "adam"), 0.1, 0, 300.0, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        drawn(store, name)
+
+
+# what is not there
+
+
+@EVERY_FIGURE
+def test_missing_runs_are_said(store: Store, name: str) -> None:
+    for lr in (0.001, 0.01):
+        write_language_model(store, cell_of(name, "nero"), lr, 0, 100 * lr)
+    for lr in cell_of(name, "lamb").lrs:
+        write_language_model(store, cell_of(name, "lamb"), lr, 0, 1 + lr)
+    for axes in drawn(store, name).axes:
+        assert labels(axes) == ["Nero, η = 0.001, n = 1 of 3", "LAMB, η = 0.0001, n = 1 of 3"]
+        assert "search incomplete: Nero (2 of 5 rates); SGD, Adam (0 of 5 rates) missing: LAMB" in face(axes)
+        assert "missing: LAMB (seeds 1, 2)" in face(axes)
+
+
+@EVERY_FIGURE
+def test_diverged_runs_are_said(store: Store, name: str) -> None:
+    for lr in cell_of(name, "sgd").lrs:
+        write_language_model(store, cell_of(name, "sgd"), lr, 0, None)
+    for lr in cell_of(name, "adam").lrs:
+        write_language_model(store, cell_of(name, "adam"), lr, 0, 20.0 if lr == 0.01 else None)
+    write_language_model(store, cell_of(name, "adam"), 0.01, 1, None)
+    write_language_model(store, cell_of(name, "adam"), 0.01, 2, 21.0)
+    for axes in drawn(store, name).axes:
+        assert "diverged: SGD (every learning rate); Adam (seed 1)" in face(axes)
+        assert lines(axes).keys() == {"Adam"}
+        assert lines(axes)["Adam"][:, 0].tolist() == [1], "the seed that diverged has one epoch"
+
+
+@EVERY_FIGURE
+@QUIETLY
+def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, name: str) -> None:
+    figure = drawn(store, name)
+    for axes in figure.axes:
+        assert not lines(axes)
+        assert "search incomplete: Nero, SGD, Adam, LAMB (0 of 5 rates)" in face(axes)
+    assert style.render(figure, "png").startswith(b"\x89PNG")
+
+
+# values that are not finite, or beyond all bounds
+
+
+def panels_of(store: Store, name: str = "figure6", **curves: Sequence[Sequence[float | None]]) -> list[Axes]:
+    """The panels with one run for each seed's curve of the named optimisers; they draw without a warning."""
+    for optim, seeds in curves.items():
+        for seed, curve in enumerate(seeds):
+            write_language_model(store, cell_of(name, optim), 0.01, seed, curve[-1], curve=curve, status="done")
+    figure = drawn(store, name)
+    style.render(figure, "svg")
+    return figure.axes
+
+
+@QUIETLY
+def test_a_perplexity_that_is_not_finite_is_a_gap(store: Store) -> None:
+    _, right = panels_of(store, nero=[[400, 300, None, 200, 180]])
+    np.testing.assert_array_equal(lines(right)["Nero"], [[1, 400], [2, 300], [3, np.nan], [4, 200], [5, 180]])
+
+
+@QUIETLY
+def test_one_seed_that_is_not_finite_is_a_gap_of_the_mean(store: Store) -> None:
+    left, right = panels_of(store, nero=[[400, None, 200, 180], [500, 250, 220, 190]])
+    for axes, factor in ((left, 2), (right, 1)):
+        np.testing.assert_array_equal(lines(axes)["Nero"][:, 1], factor * np.array([450, np.nan, 210, 185]))
+        [band] = bands(axes)
+        assert 2 not in band[:, 0]
+        assert band_at(band, 3) == (factor * 200, factor * 220)
+
+
+@QUIETLY
+def test_a_run_that_ends_without_a_finite_perplexity_is_drawn_until_then(store: Store) -> None:
+    _, right = panels_of(store, nero=[[400, 300, 250, 240], [400, 310, None, None]])
+    assert lines(right)["Nero"].tolist() == [[1, 400], [2, 305]]
+    assert "diverged: Nero (seed 1)" in face(right)
+
+
+@QUIETLY
+@pytest.mark.parametrize("huge", [1e5, 1e20, 1e300])
+def test_huge_values_run_out_of_a_panel_that_shows_the_others(store: Store, huge: float) -> None:
+    tame = [500, 300, 250, 220, 200, 190, 185, 182]
+    wild = [500, huge, 300, 260, huge, 240, 230, 225]
+    for axes, factor in zip(panels_of(store, nero=[tame], sgd=[wild]), (2, 1), strict=True):
+        low, high = axes.get_ylim()
+        assert axes.get_yscale() == "log"
+        assert low < factor * 182
+        assert factor * 300 <= high <= 1000
+        assert len(axes.get_yticks()) >= 3
+
+
+@QUIETLY
+def test_one_seed_that_explodes_does_not_take_the_others_out_of_sight(store: Store) -> None:
+    tame = [500, 300, 250, 220, 200, 190, 185, 182]
+    _, right = panels_of(store, sgd=[tame, tame, [1e6] * 8], nero=[tame])
+    assert right.get_ylim()[1] == 1000
+
+
+@QUIETLY
+@pytest.mark.parametrize("high", [2e3, 4e7, 8e307])
+def test_where_nothing_is_learnt_there_is_a_scale_still(store: Store, high: float) -> None:
+    left, _ = panels_of(store, sgd=[[high] * 8])
+    low, top = left.get_ylim()
+    assert 0 < low < top
+    assert len(left.get_yticks()) >= 3
+    assert left.get_xlim()[1] < 21, "there are no marks"
+
+
+# the scale
+
+
+def test_the_scale_shows_what_follows_the_first_epochs(store: Store) -> None:
+    curve = [9000, 280, 240, 220, 210, 205, 200, 195]
+    _, right = panels_of(store, nero=[curve])
+    low, high = right.get_ylim()
+    assert low == pytest.approx(172.99 / 1.15), "the least that is drawn is the paper's Nero"
+    assert high == 250, "the tick above three quarters of what follows"
+    assert [text.get_text() for text in right.get_yticklabels()] == ["160", "180", "200", "220", "250"]
+
+
+def test_a_gap_leaves_the_scale_as_it_is() -> None:
+    axes = Figure().subplots()
+    axes.plot(range(1, 9), [900, 650, 640, np.nan, 630, np.inf, 200, 190])
+    LogScale(lambda low, high: (200, 250, 300, 700, 1000), (1, 1e6), epochs=20, start=1, share=0.5).fit([axes])
+    assert axes.get_ylim() == (pytest.approx(190 / 1.15), 700)
+
+
+def test_a_curve_that_rises_is_in_sight_where_it_ends(store: Store) -> None:
+    _, right = panels_of(store, nero=[[400, 300, 200, 190, 190, 190, 190, 190, 190, 600]])
+    assert right.get_ylim()[1] == 700
+
+
+def test_a_curve_that_ends_early_is_in_sight_where_it_ends(store: Store) -> None:
+    _, right = panels_of(store, nero=[[400, 300, 200, 190]], lamb=[[900, 600]])
+    assert right.get_ylim()[1] == 700
+
+
+def test_a_deviation_as_large_as_its_mean_does_not_stretch_the_scale(store: Store) -> None:
+    _, right = drawn(store, "figure7").axes
+    assert marks(right)["SGD"][2] < 3
+    least = min(points[:, 1].min() for points in lines(right, AUTHORS).values())
+    assert right.get_ylim()[0] == pytest.approx(min(11.35, least) / 1.15)
+    assert right.get_ylim()[1] <= 1000
+
+
+@EVERY_FIGURE
+def test_ticks_are_plain_numbers_inside_the_scale(store: Store, name: str) -> None:
+    fill(store, name)
+    for axes in drawn(store, name).axes:
+        low, high = axes.get_ylim()
+        ticks = axes.get_yticks()
+        assert 3 <= len(ticks) <= 12
+        assert all(low <= tick <= high for tick in ticks)
+        assert [float(text.get_text()) for text in axes.get_yticklabels()] == pytest.approx(ticks.tolist())
+        assert not len(axes.get_yticks(minor=True))
+
+
+# bytes
+
+
+@EVERY_FIGURE
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_the_same_runs_give_the_same_bytes(store: Store, name: str, file_format: str) -> None:
+    fill(store, name)
+    one = style.render(drawn(store, name), file_format)
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
+        assert style.render(drawn(store, name), file_format) == one

@@ -1,0 +1,314 @@
+"""Figure 8: rewards against steps of the environment, the paper's marks beside them, and what is missing."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import replace
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nero.plans.config import compose
+from nero.plans.plan import Cell, load_experiment, survey
+from nero.report import catalogue, paper
+from nero.report.cells import EmbeddedDataError
+from nero.report.figures import figure8 as pong_figure
+from nero.report.figures import panel, style
+from nero.report.figures.curves import against
+from nero.report.frame import load_curves
+from nero.report.tables.formats import published_text
+from nero.runs.store import Store
+from support.fake_runs import PLAYED, cells_of, states_of, write_player, write_run
+from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks
+
+MOMENTUM = "LAMB with β₁ = 0.9"
+PUBLISHED = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
+OPTIMS = {**PUBLISHED, "lamb_momentum": MOMENTUM}
+FINALS = {"nero": 16.0, "sgd": 10.0, "adam": 12.0, "lamb": -20.0, "lamb_momentum": 14.0}
+SEEDS = np.array([0.0, 0.5, 4.0])  # what each seed adds to these
+EPOCHS = (10, 20, 2440, 4880, 4882)  # of an update each; those between are not logged
+QUIETLY = pytest.mark.filterwarnings("error")
+
+
+def drawn(store: Store) -> Figure:
+    _, states = states_of(store, "pong")
+    return pong_figure.figure8(states, load_curves(store))
+
+
+def panel_of(store: Store) -> Axes:
+    [axes] = drawn(store).axes
+    return axes
+
+
+def cell_of(optim: str) -> Cell:
+    return cells_of("pong")[f"{paper.PONG} {optim}"]
+
+
+def values(optim: str) -> np.ndarray:
+    """Rewards of `fill`, a line per logged epoch and a column per seed."""
+    return np.array([-21, -20, 0, 1, 1])[:, None] + np.outer([0, 0, 0.5, 1, 1], FINALS[optim] + SEEDS)
+
+
+def fill(store: Store) -> None:
+    """Every optimiser at one rate, with all seeds: the rest of the grid is not there."""
+    for optim in OPTIMS:
+        for seed, column in enumerate(values(optim).T):
+            curve = dict(zip(EPOCHS, column.tolist(), strict=True))
+            write_player(store, cell_of(optim), 0.001, seed, curve[4882], curve)
+
+
+def in_millions(epoch: int) -> float:
+    return epoch * 8 * 128 / 1e6
+
+
+# what is run
+
+
+def test_the_runs_of_table_1_are_the_runs_of_the_figure() -> None:
+    table1 = {cell.optim: cell for cell in load_experiment("table1").cells if cell.task == paper.PONG}
+    for optim in PUBLISHED:
+        mine, theirs = cell_of(optim), table1[optim]
+        assert (mine.lrs, mine.seeds) == (theirs.lrs, theirs.seeds)
+        assert all(mine.run(lr, 2).run_id == theirs.run(lr, 2).run_id for lr in mine.lrs)
+
+
+def test_momentum_is_all_that_sets_the_fifth_curve_apart_from_the_papers_lamb() -> None:
+    rate = paper.table1().results[paper.PONG, (), "lamb"].lr
+    cell = cell_of("lamb_momentum")
+    assert (cell.lrs, cell.seeds) == ((rate,), (0, 1, 2))
+    without, with_momentum = (compose(cell_of(o).run(rate, 0).overrides).identity for o in ("lamb", "lamb_momentum"))
+    assert without.pop("optim_name") != with_momentum.pop("optim_name")
+    assert (without["optim"].pop("betas"), with_momentum["optim"].pop("betas")) == ([0.0, 0.999], [0.9, 0.999])
+    assert without == with_momentum
+
+
+def test_training_ends_at_the_end_of_the_axis() -> None:
+    config = compose([f"task={paper.PONG}"])
+    assert config.epochs == EPOCHS[-1]
+    assert config.cfg.task.environments * config.cfg.task.steps == PLAYED
+    assert in_millions(config.epochs) == pytest.approx(paper.PONG_MILLIONS, abs=0.001)
+
+
+# ours
+
+
+def test_lines_are_means_over_the_seeds_against_millions_of_steps(store: Store) -> None:
+    fill(store)
+    axes = panel_of(store)
+    found = lines(axes)
+    assert list(found) == list(OPTIMS.values())
+    assert colours(axes) == {name: style.OPTIMS[optim][1] for optim, name in OPTIMS.items()}
+    for optim, name in OPTIMS.items():
+        np.testing.assert_allclose(found[name][:, 0], [in_millions(epoch) for epoch in EPOCHS])
+        np.testing.assert_allclose(found[name][:, 1], values(optim).mean(axis=1))
+
+
+def test_bands_are_ranges_over_the_seeds(store: Store) -> None:
+    fill(store)
+    for optim, band in zip(OPTIMS, bands(panel_of(store)), strict=True):
+        for epoch, seeds in zip(EPOCHS, values(optim), strict=True):
+            assert band_at(band, in_millions(epoch)) == (pytest.approx(seeds.min()), pytest.approx(seeds.max()))
+
+
+def test_a_line_begins_when_every_seed_has_finished_a_game(store: Store) -> None:
+    first: Mapping[int, float | None] = {10: None, 20: -21.0, 30: -20.0}
+    second: Mapping[int, float | None] = {10: None, 20: None, 30: -18.0}
+    for seed, curve in enumerate((first, second)):
+        write_player(store, cell_of("nero"), 0.01, seed, curve[30], curve)
+    axes = panel_of(store)
+    assert lines(axes)["Nero"].tolist() == [[in_millions(30), -19.0]]
+
+
+def test_a_seed_whose_log_ends_early_ends_the_mean(store: Store) -> None:
+    write_player(store, cell_of("sgd"), 0.1, 0, 10.0, {10: -20.0, 20: -18.0, 30: 10.0})
+    write_player(store, cell_of("sgd"), 0.1, 1, 10.0, {10: -10.0, 20: -8.0, 25: 10.0})
+    assert lines(panel_of(store))["SGD"].tolist() == [[in_millions(10), -15.0], [in_millions(20), -13.0]]
+
+
+def test_a_record_that_does_not_say_where_it_stands_is_left_out() -> None:
+    whose = {"run_id": "a", "seed": 0}
+    records = [
+        (10, "reward", -20.0),
+        (10, "steps", 5e5),
+        (20, "reward", -19.0),
+        (30, "reward", 3.0),
+        (30, "steps", None),
+    ]
+    frame = pd.DataFrame([{**whose, "epoch": epoch, "key": key, "value": value} for epoch, key, value in records])
+    other = frame.assign(run_id="b", value=frame.value * 2)
+    found = against(pd.concat([frame, other], ignore_index=True), "reward", "steps", 1e6)
+    assert found[["run_id", "epoch", "value", "steps"]].to_numpy().tolist() == [
+        ["a", 10, -20.0, 0.5],
+        ["b", 10, -40.0, 1.0],
+    ]
+
+
+def test_the_panel_says_what_it_shows(store: Store) -> None:
+    figure = drawn(store)
+    [axes] = figure.axes
+    assert "Pong (Figure 8)" in figure.get_suptitle()
+    arithmetic = style.PRECISIONS[cell_of("nero").setting("precision")]
+    assert face(axes).split(" search incomplete: ")[0] == f"Vanilla CNN ({arithmetic}), training games"
+    assert axes.get_xlabel() == "environment steps (millions)"
+    window = cell_of("nero").setting("task.window")
+    assert axes.get_ylabel() == f"reward\n(mean of the last {window} finished games)"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_the_scale_is_that_of_the_game(store: Store) -> None:
+    empty = panel_of(store).get_ylim()
+    fill(store)
+    axes = panel_of(store)
+    assert axes.get_ylim() == empty
+    assert axes.get_yticks().tolist() == [-21, -14, -7, 0, 7, 14, 21]
+    low, high = axes.get_ylim()
+    assert -25 <= low < -21 < 21 < high <= 25
+
+
+# the paper's
+
+
+def test_the_papers_finals_stand_beside_ours(store: Store) -> None:
+    axes = panel_of(store)
+    with (paper.PAPER / "table1.csv").open(newline="") as file:
+        printed = {row["optimizer"]: row for row in csv.DictReader(file) if row["task"] == "ppo"}
+    found = marks(axes)
+    assert list(found) == list(PUBLISHED.values()), "the paper has no number for LAMB with momentum"
+    for optim, name in PUBLISHED.items():
+        at, mean, low, high = found[name]
+        std = float(printed[optim]["std"])
+        assert mean == float(printed[optim]["mean"])
+        assert (low, high) == (pytest.approx(mean - std), pytest.approx(mean + std))
+        assert paper.PONG_MILLIONS < at < axes.get_xlim()[1]
+    assert axes.containers[3].get_label() == "LAMB, paper: -19.46 ± 0.10, η = 0.001"
+    assert not lines(axes, AUTHORS), "the authors' runs are not logged"
+
+
+def test_the_papers_strip_has_no_place_for_what_the_paper_does_not_have(store: Store) -> None:
+    axes = panel_of(store)
+    width = axes.get_xlim()[1] - paper.PONG_MILLIONS
+    assert width == pytest.approx((len(PUBLISHED) + 0.5) * panel.APART * paper.PONG_MILLIONS)
+
+
+def test_the_word_over_the_papers_marks_hides_none(store: Store) -> None:
+    figure = drawn(store)
+    figure.draw_without_rendering()
+    [axes] = figure.axes
+    [word] = [text for text in axes.texts if text.get_text() == "paper"]
+    _, highest = axes.transData.transform((0, max(high for *_, high in marks(axes).values())))
+    assert word.get_window_extent().y0 > highest
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_the_legend_sets_ours_beside_the_papers(store: Store, filled: bool) -> None:
+    if filled:
+        fill(store)
+    figure = drawn(store)
+    [axes] = figure.axes
+    legend = axes.get_legend()
+    theirs = [str(bar.get_label()) for bar in axes.containers]
+    written = [text.get_text() for text in legend.get_texts()]
+    assert written == ([*labels(axes), *theirs, " "] if filled else theirs)
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
+def test_the_longest_words_stay_on_the_figure(store: Store) -> None:
+    for optim in OPTIMS:
+        write_player(store, cell_of(optim), 0.0001 if optim != "lamb_momentum" else 0.001, 0, 3.0)
+    figure = drawn(store)
+    [axes] = figure.axes
+    assert labels(axes)[-1] == f"{MOMENTUM}, η = 0.001, n = 1 of 3"
+    around = axes.get_tightbbox()
+    assert around is not None
+    assert figure.bbox.x0 <= around.x0 < around.x1 <= figure.bbox.x1
+    assert figure.bbox.y0 <= around.y0 < around.y1 <= figure.bbox.y1
+
+
+def test_the_table_has_the_papers_numbers_for_four_of_five(store: Store) -> None:
+    [row] = catalogue.make_table(catalogue.gather("pong", store)).rows
+    theirs = {optim: published_text(entry).value for optim, entry in row.entries.items()}
+    assert theirs == {
+        "nero": "20.62 ± 0.05",
+        "sgd": "11.99 ± 8.65",
+        "adam": "15.92 ± 3.40",
+        "lamb": "-19.46 ± 0.10",
+        "lamb_momentum": "",
+    }
+
+
+@pytest.mark.parametrize("optim", ["adam", "lamb_momentum"])
+def test_embedded_runs_are_refused_beside_the_paper(store: Store, optim: str) -> None:
+    write_player(store, cell_of(optim), 0.001, 0, 3.0, data="embedded")
+    with pytest.raises(EmbeddedDataError):
+        drawn(store)
+
+
+def test_two_cells_for_one_line_are_refused(store: Store) -> None:
+    _, states = states_of(store, "pong")
+    other = survey(replace(cell_of("sgd"), variant=(("precision", "fp32"),)), {})
+    with pytest.raises(ValueError, match="a panel has sgd twice"):
+        pong_figure.figure8([*states, other], load_curves(store))
+
+
+# what is not there
+
+
+def test_missing_runs_are_said(store: Store) -> None:
+    for lr in (0.001, 0.01):
+        write_player(store, cell_of("nero"), lr, 0, 100 * lr)
+    for lr in cell_of("lamb").lrs:
+        write_player(store, cell_of("lamb"), lr, 0, -lr)
+    write_player(store, cell_of("lamb_momentum"), 0.001, 1, 13.0)
+    axes = panel_of(store)
+    assert labels(axes) == [
+        "Nero, η = 0.01, n = 1 of 3",
+        "LAMB, η = 0.0001, n = 1 of 3",
+        f"{MOMENTUM}, η = 0.001, n = 1 of 3",
+    ]
+    assert "search incomplete: Nero (2 of 5 rates); SGD, Adam (0 of 5 rates) missing: " in face(axes)
+    assert f"missing: LAMB (seeds 1, 2); {MOMENTUM} (seeds 0, 2)" in face(axes)
+
+
+def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
+    for lr in cell_of("sgd").lrs:
+        write_player(store, cell_of("sgd"), lr, 0, None)
+    write_player(store, cell_of("lamb_momentum"), 0.001, 0, 13.0)
+    write_player(store, cell_of("lamb_momentum"), 0.001, 1, None)
+    write_player(store, cell_of("lamb_momentum"), 0.001, 2, 13.0)
+    axes = panel_of(store)
+    assert f"diverged: SGD (every learning rate); {MOMENTUM} (seed 1)" in face(axes)
+    assert lines(axes).keys() == {MOMENTUM}
+    assert lines(axes)[MOMENTUM][:, 0].tolist() == [in_millions(10)], "the seed that diverged has one record"
+
+
+def test_a_log_without_steps_of_the_environment_is_said(store: Store) -> None:
+    metric = {"key": pong_figure.REWARD, "goal": "max", "label": "reward"}
+    write_run(store, cell_of("lamb_momentum"), 0.001, 0, 3.0, metric=metric)
+    axes = panel_of(store)
+    assert f"{MOMENTUM} (no log of seed 0)" in face(axes)
+    assert not lines(axes)
+
+
+@QUIETLY
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_format: str) -> None:
+    figure = drawn(store)
+    [axes] = figure.axes
+    assert not lines(axes)
+    assert "search incomplete: Nero, SGD, Adam, LAMB (0 of 5 rates)" in face(axes)
+    assert f"missing: {MOMENTUM} (seeds 0, 1, 2)" in face(axes)
+    assert style.render(figure, file_format), "without a warning: fonts have the letters of every name"
+
+
+# bytes
+
+
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+    fill(store)
+    one = style.render(drawn(store), file_format)
+    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
+        assert style.render(drawn(store), file_format) == one

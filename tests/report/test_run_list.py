@@ -1,0 +1,269 @@
+"""Runs in a terminal and side by side: which are shown, in which order, and in what words."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from nero.cli import main as command_line
+from nero.report.tables.run_list import COLUMNS, SHOWN, UnknownColumn, describe_runs, in_order
+from nero.runs.logged import Choice, UnknownRun, dotted, logged_runs, named, same_value, setting
+from nero.runs.store import Store
+from support.logged_stores import ADAM, NERO, REPARAM, change_summary, logged, write_unfinished, write_whole
+
+Script = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    write_whole(store, NERO, 0.01, 0, 0.9)
+    write_whole(store, NERO, 0.1, 1, None)
+    write_whole(store, ADAM, 0.01, 0, 0.6)
+    write_whole(store, ADAM, 0.01, 1, None, status="failed", data="embedded")
+    write_unfinished(store, ADAM, 0.001, 0)
+    write_whole(store, REPARAM, 0.01, 0, 0.8)
+    return store
+
+
+def names(runs: Sequence[object]) -> list[str]:
+    """Without the hashes."""
+    return [str(getattr(run, "run_id")).rpartition("-")[0] for run in runs]  # noqa: B009
+
+
+EVERY = [
+    "mnist_mlp100-adam-0.001-s0",
+    "mnist_mlp100-adam-0.01-s0",
+    "mnist_mlp100-adam-0.01-s1",
+    "mnist_mlp100-nero-0.01-s0",
+    "mnist_mlp100-nero-0.1-s1",
+    "mnist_reparam-adam-0.01-s0",
+]
+
+
+@pytest.mark.parametrize(
+    ("choice", "places"),
+    [
+        (Choice(), [0, 1, 2, 3, 4, 5]),
+        (Choice(tasks=["*_mlp*"]), [0, 1, 2, 3, 4]),
+        (Choice(tasks=["mnist_reparam", "nothing"]), [5]),
+        (Choice(optims=["n*", "sgd"]), [3, 4]),
+        (Choice(lrs=[0.1, 1e-3]), [0, 4]),
+        (Choice(seeds=[0]), [0, 1, 3, 5]),
+        (Choice(standings=["unfinished"]), [0]),
+        (Choice(standings=["diverged", "failed"]), [2, 4]),
+        (Choice(standings=["running"]), []),
+        (Choice(data=["embedded"]), [2]),
+        (Choice(settings=[setting("task.sigma=100")]), [5]),
+        (Choice(settings=[setting("optim.lr=1e-2"), setting("seed=0")]), [1, 3, 5]),
+        (Choice(settings=[setting("optim.betas=[0.9, 0.999]")]), [0, 1, 2, 5]),
+        (Choice(optims=["adam"], standings=["done"], seeds=[0]), [1, 5]),
+    ],
+)
+def test_which_runs_are_meant(filled: Store, choice: Choice, places: list[int]) -> None:
+    found = names(choice.of(logged_runs(filled)))
+    assert found == [EVERY[place] for place in places]
+
+
+def test_a_setting_is_written_as_in_yaml_and_compared_by_its_value() -> None:
+    assert setting("precision=bf16") == ("precision", "bf16")
+    assert setting("a=1e-3") == ("a", 0.001)
+    assert setting("a=null") == ("a", None)
+    assert setting("a=b=c") == ("a", "b=c")
+    for text in ("a", "=1"):
+        with pytest.raises(ValueError, match="must be KEY=VALUE"):
+            setting(text)
+    assert same_value(1, 1.0)
+    assert not same_value(1, True)
+    assert not same_value([1, 2], [1])
+    assert dotted({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+
+
+def test_a_run_that_a_process_has_is_running_and_one_that_was_cut_off_is_unfinished(store: Store) -> None:
+    run = write_unfinished(store)
+    assert logged(run).standing == "unfinished"
+    with run.exclusive():
+        assert logged(run).standing == "running"
+
+
+def test_a_run_that_could_not_be_measured_says_so_and_shows_no_value(store: Store) -> None:
+    run = write_whole(store)
+    change_summary(run, final=None, final_metrics={"train/loss": 1.0})
+    assert logged(run).standing == "unmeasured"
+    assert describe_runs([logged(run)], ["status", "final"]).splitlines()[1].split() == ["unmeasured", "-"]
+
+
+def test_a_line_per_run(filled: Store) -> None:
+    head, *lines = describe_runs(logged_runs(filled)).splitlines()
+    assert head.split() == list(SHOWN)
+    assert [line.split()[1:] for line in lines] == [
+        ["unfinished", "0/3", "train/accuracy", "-", "0:02"],
+        ["done", "3/3", "train/accuracy", "0.6000", "0:02"],
+        ["failed", "1/1", "train/accuracy", "-", "0:02"],
+        ["done", "3/3", "train/accuracy", "0.9000", "0:02"],
+        ["diverged", "1/1", "train/accuracy", "-", "0:02"],
+        ["done", "3/3", "train/accuracy", "0.8000", "0:02"],
+    ]
+
+
+def test_every_column_can_be_shown_and_sorted_by(filled: Store) -> None:
+    runs = logged_runs(filled)
+    for name in COLUMNS:
+        assert len(describe_runs(in_order(runs, [name]), [name]).splitlines()) == 7
+    with pytest.raises(UnknownColumn, match="no column 'finals'; there are: run, task"):
+        in_order(runs, ["finals"])
+
+
+def test_runs_without_a_value_come_last_either_way(filled: Store) -> None:
+    runs = logged_runs(filled)
+    assert [run.summary["final"] for run in in_order(runs, ["final"])] == [0.6, 0.8, 0.9, None, None, None]
+    assert [run.summary["final"] for run in in_order(runs, ["final"], backwards=True)][:3] == [0.9, 0.8, 0.6]
+    by_both = names(in_order(runs, ["seed", "lr"]))
+    assert by_both[0] == EVERY[0]
+    assert by_both[-2:] == [EVERY[2], EVERY[4]]
+
+
+def test_what_a_limit_leaves_out_is_counted(filled: Store) -> None:
+    runs = logged_runs(filled)
+    assert describe_runs(runs, limit=4).splitlines()[-1] == "2 more of 6"
+    assert len(describe_runs(runs, limit=6).splitlines()) == 7
+
+
+@pytest.mark.parametrize("width", [50, 60, 79])
+def test_no_line_is_wider_than_the_terminal_and_runs_can_still_be_told_apart(filled: Store, width: int) -> None:
+    lines = describe_runs(logged_runs(filled), width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len({line.split()[0] for line in lines}) == 7
+    assert any("…" in line for line in lines)
+
+
+def test_enough_of_an_id_names_a_run(filled: Store) -> None:
+    runs = logged_runs(filled)
+    for run in runs:
+        assert named(runs, run.run_id) is run
+        assert named(runs, run.run_id[-8:]) is run
+        assert named(runs, f"{run.directory.path}/") is run
+    assert named(runs, "mnist_r") is runs[5]
+    with pytest.raises(UnknownRun, match=r"'nero' may be any of 2 runs: mnist_mlp100-nero-0.01-s0-\w+, mnist_mlp100-n"):
+        named(runs, "nero")
+    with pytest.raises(UnknownRun, match="no run is called 'sgd'"):
+        named(runs, "sgd")
+
+
+# through the command line
+
+
+def test_the_command_lists_what_fits_and_says_when_nothing_does(script: Script, filled: Store) -> None:
+    plain = script("runs.py")
+    assert plain.returncode == 0, plain.stderr
+    assert len(plain.stdout.splitlines()) == 7
+    some = script("runs.py", "list", "--optim", "adam,sgd", "--status", "done", "--sort", "final", "--reverse")
+    assert names_of(some.stdout) == [EVERY[5], EVERY[1]]
+    few = script("runs.py", "--limit", "2", "--columns", "task,lr")
+    assert few.stdout.splitlines() == [
+        "task             lr",
+        "mnist_mlp100  0.001",
+        "mnist_mlp100   0.01",
+        "4 more of 6",
+    ]
+    none = script("runs.py", "--task", "cifar*")
+    assert (none.returncode, none.stderr) == (1, "error: none of 6 runs is such a run\n")
+    unknown = script("runs.py", "--where", "optim.betta=1")
+    assert (unknown.returncode, unknown.stderr) == (1, "error: no run has the setting optim.betta\n")
+
+
+def names_of(table: str) -> list[str]:
+    return [line.split()[0].rpartition("-")[0] for line in table.splitlines()[1:]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sort", "finals"], "error: there is no column 'finals'"),
+        (["--columns", "runs"], "error: there is no column 'runs'"),
+        (["compare", "sgd"], "error: no run is called 'sgd'"),
+        (["compare", "adam"], "error: 'adam' may be any of 4 runs"),
+        (["compare", "reparam", "mnist_r"], "is named twice"),
+        (["--lr", "fast"], "must be numbers, not 'fast'"),
+        (["--status", "finished"], "must be of running, done"),
+        (["--where", "precision"], "must be KEY=VALUE, not 'precision'"),
+        (["--limit", "0"], "must be a whole number from 1, not '0'"),
+        (["show"], "invalid choice: 'show'"),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_a_line(
+    filled: Store, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    store = ["--store", str(filled.root)] if words != ["show"] else []
+    try:
+        status = command_line.main(["runs", *words, *store])
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_store_without_runs_is_told_in_a_line(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["runs", "list", "--store", str(store.root)]
+    assert command_line.main(words) == 1
+    assert capsys.readouterr().err == f"error: there is no store at {store.root}\n"
+    store.root.mkdir()
+    assert command_line.main(words) == 1
+    assert capsys.readouterr().err == f"error: there are no runs in {store.root}\n"
+
+
+def test_runs_that_cannot_be_read_are_counted(filled: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    (filled.runs()[0].path / "summary.json").write_text("{")
+    assert command_line.main(["runs", "--store", str(filled.root)]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("1 run with a summary that cannot be read")
+    assert len(said.out.splitlines()) == 6
+
+
+def test_runs_side_by_side(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    write_whole(store, NERO, 0.01, 0, 0.9, also={"train/loss": [3.0, 2.0, 1.0]})
+    write_whole(store, ADAM, 0.01, 1, None)
+    first, second = (run.run_id for run in reversed(logged_runs(store)))
+    assert command_line.main(["runs", "compare", "nero", "adam", "--store", str(store.root)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"1  {first}", f"2  {second}"]
+    rows = {line.split("  ")[1]: line.split()[-2:] for line in lines[3:] if line.startswith("  ")}
+    assert rows["optim_name"] == ["nero", "adam"]
+    assert rows["optim.beta"] == ["0.999", "-"]
+    assert rows["seed"] == ["0", "1"]
+    assert "optim.lr" not in rows, "it is the same"
+    assert rows["train/accuracy *"] == ["0.9000", "-"]
+    assert rows["status"] == ["done", "diverged"]
+    assert rows["time"] == ["0:02", "0:02"]
+    assert [line.split() for line in lines if "commit" in line] == [["commit", *["0" * 10] * 2, "with", "changes"]]
+
+
+def test_the_same_settings_are_said_to_be_the_same(filled: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["runs", "compare", "reparam", "--store", str(filled.root)]) == 0
+    assert "their settings do not differ" in capsys.readouterr().out
+
+
+def test_the_command_nero_names_what_it_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["--help"]) == 0
+    assert "runs" in capsys.readouterr().out
+    assert command_line.main([]) == 2
+    assert command_line.main(["rnus"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "error: there is no command 'rnus'; there are: runs"
+
+
+def test_a_reader_that_has_had_enough_ends_the_list_quietly() -> None:
+    words = [sys.executable, str(ROOT / "scripts" / "runs.py"), "--store", str(ROOT / "results" / "runs")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+
+
+def test_the_list_needs_neither_pandas_nor_torch() -> None:
+    code = "import sys, nero.cli.main; print([name for name in ('pandas', 'torch', 'wandb') if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(ROOT))
+    assert result.stdout.strip() == "[]"

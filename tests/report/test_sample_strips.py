@@ -1,0 +1,332 @@
+"""Strips of samples: the very pixels of the pictures in their places, and words where there are none."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+from nero.plans.plan import Cell, survey
+from nero.report import paper
+from nero.report.figures import style
+from nero.report.figures.sample_strips import CLASSES, samples, spread
+from nero.runs.store import RunDirectory, Store
+from support.fake_runs import STAND_IN_FID, cells_of, states_of, write_generator
+from support.read_figures import face
+
+OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
+EPOCHS = (10, 60, 120)  # at which `write_generator` takes FID
+SIDE, GAP = 32, 2  # pixels
+QUIETLY = pytest.mark.filterwarnings("error")
+
+
+def cell_of(optim: str) -> Cell:
+    return cells_of("table1")[f"{paper.CGAN} {optim}"]
+
+
+def drawn(store: Store) -> Figure:
+    return samples(states_of(store, "table1")[1], store)
+
+
+def strips(figure: Figure) -> dict[str, Axes]:
+    """By the first word of their headings."""
+    return {face(axes).split(",")[0]: axes for axes in figure.axes}
+
+
+def picture(seed: int, width: int = 320, height: int = 256) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def as_file(pixels: np.ndarray, file_format: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, file_format)
+    return file.getvalue()
+
+
+def with_pictures(run: RunDirectory, epochs: Sequence[int] = EPOCHS) -> RunDirectory:
+    for epoch in epochs:
+        run.write_picture("samples.png", epoch, as_file(picture(epoch)))
+    return run
+
+
+def with_many_pictures(store: Store, optim: str) -> RunDirectory:
+    """As a run has them that takes FID every ten epochs."""
+    epochs = range(10, 121, 10)
+    return with_pictures(write_generator(store, cell_of(optim), 0.01, 0, 15.0, dict.fromkeys(epochs, 15.0)), epochs)
+
+
+def pixels_of(axes: Axes) -> np.ndarray:
+    [image] = axes.images
+    return np.asarray(image.get_array())
+
+
+def tile(pixels: np.ndarray, row: int, column: int) -> np.ndarray:
+    top, left = row * (SIDE + GAP), column * (SIDE + GAP)
+    return pixels[top : top + SIDE, left : left + SIDE]
+
+
+def words(axes: Axes) -> str:
+    return " ".join(text.get_text() for text in axes.texts).replace("\n", " ")
+
+
+# what is shown
+
+
+def test_a_strip_has_the_first_row_of_its_pictures(store: Store) -> None:
+    with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
+    pixels = pixels_of(strips(drawn(store))["Nero"])
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == (10 * SIDE + 9 * GAP, 3 * SIDE + 2 * GAP, 3)
+    for column, epoch in enumerate(EPOCHS):
+        for row in range(10):
+            expected = picture(epoch)[0:SIDE, SIDE * row : SIDE * row + SIDE]
+            np.testing.assert_array_equal(tile(pixels, row, column), expected)
+
+
+def test_images_stand_apart_on_white(store: Store) -> None:
+    with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
+    pixels = pixels_of(strips(drawn(store))["Nero"])
+    rows, columns = (np.arange(size) % (SIDE + GAP) >= SIDE for size in pixels.shape[:2])
+    assert (pixels[rows] == 255).all()
+    assert (pixels[:, columns] == 255).all()
+
+
+def test_images_are_shown_by_their_pixels(store: Store) -> None:
+    with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
+    [image] = strips(drawn(store))["Nero"].images
+    assert image.get_interpolation() == "none"
+
+
+def test_rows_are_named_by_class_and_columns_by_epoch(store: Store) -> None:
+    with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
+    axes = strips(drawn(store))["Nero"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["10", "60", "120"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == list(CLASSES)
+    assert axes.get_xlabel() == "epoch"
+    middle, step = (SIDE - 1) / 2, SIDE + GAP
+    assert axes.get_xticks().tolist() == [middle + step * place for place in range(3)]
+    assert axes.get_yticks().tolist() == [middle + step * place for place in range(10)]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1], "the first class is on top"
+
+
+def test_of_many_pictures_the_first_the_last_and_some_between_are_shown(store: Store) -> None:
+    with_many_pictures(store, "nero")
+    axes = strips(drawn(store))["Nero"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["10", "30", "60", "90", "120"]
+    np.testing.assert_array_equal(tile(pixels_of(axes), 2, 1), picture(30)[:SIDE, 2 * SIDE : 3 * SIDE])
+
+
+@given(st.sets(st.integers(1, 10_000)).map(sorted), st.integers(2, 12))
+def test_epochs_are_spread(epochs: list[int], most: int) -> None:
+    shown = spread(epochs, most)
+    assert list(shown) == sorted(set(shown) & set(epochs))
+    assert shown[:1] == tuple(epochs[:1])
+    assert shown[-1:] == tuple(epochs[-1:])
+    assert len(shown) == len(epochs) if len(epochs) <= most else 2 <= len(shown) <= most
+    between = np.diff([epochs.index(epoch) for epoch in shown[1:]])
+    assert len(set(between.tolist())) <= 1
+
+
+def test_a_jpeg_is_read_as_well(store: Store) -> None:
+    run = write_generator(store, cell_of("nero"), 0.01, 0, 15.5)
+    flat = np.repeat(np.arange(0, 250, 25, dtype=np.uint8), SIDE)[None, :, None] * np.ones((256, 1, 3), np.uint8)
+    for epoch in EPOCHS:
+        run.write_picture("samples.jpg", epoch, as_file(flat, "JPEG"))
+    pixels = pixels_of(strips(drawn(store))["Nero"])
+    for row in range(10):
+        assert np.abs(tile(pixels, row, 1).astype(int) - 25 * row).max() < 8
+
+
+def test_grey_pictures_are_read_as_well(store: Store) -> None:
+    run = write_generator(store, cell_of("nero"), 0.01, 0, 15.5)
+    grey = picture(0)[:, :, 0]
+    for epoch in EPOCHS:
+        run.write_picture("samples.png", epoch, as_file(grey))
+    shown = tile(pixels_of(strips(drawn(store))["Nero"]), 3, 1)
+    np.testing.assert_array_equal(shown, np.repeat(grey[:SIDE, 3 * SIDE : 4 * SIDE, None], 3, axis=2))
+
+
+# whose samples
+
+
+def test_headings_say_whose_samples_these_are(store: Store) -> None:
+    for optim in OPTIMS:
+        for lr in cell_of(optim).lrs:
+            with_pictures(write_generator(store, cell_of(optim), lr, 0, 15.43 if lr == 0.01 else 50.0))
+    figure = drawn(store)
+    assert [face(axes) for axes in figure.axes] == [f"{name}, η = 0.01, seed 0: FID 15.43" for name in OPTIMS.values()]
+    assert figure.get_suptitle() == "Class-conditional GAN (CIFAR-10): samples from the same z by epoch"
+
+
+def test_the_searchs_own_seed_is_shown_else_the_first_that_is_logged(store: Store) -> None:
+    cell = replace(cell_of("nero"), lrs=(0.01,))
+    for seed in (2, 1):
+        with_pictures(write_generator(store, cell, 0.01, seed, 15.0 + seed))
+        figure = samples([survey(cell, store.summaries())], store)
+        assert [face(axes) for axes in figure.axes] == [f"Nero, η = 0.01, seed {seed}: FID {15 + seed}.00"]
+    with_pictures(write_generator(store, cell, 0.01, 0, 99.0))
+    figure = samples([survey(cell, store.summaries())], store)
+    assert [face(axes) for axes in figure.axes] == ["Nero, η = 0.01, seed 0: FID 99.00"]
+
+
+def test_each_optimiser_has_its_own_pictures(store: Store) -> None:
+    for place, optim in enumerate(OPTIMS):
+        run = write_generator(store, cell_of(optim), 0.01, 0, 15.0)
+        run.write_picture("samples.png", 120, as_file(picture(1000 + place)))
+    found = strips(drawn(store))
+    assert list(found) == list(OPTIMS.values())
+    for place, name in enumerate(OPTIMS.values()):
+        np.testing.assert_array_equal(tile(pixels_of(found[name]), 9, 2), picture(1000 + place)[:SIDE, -SIDE:])
+
+
+def test_a_search_that_goes_on_is_said(store: Store) -> None:
+    with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
+    assert face(strips(drawn(store))["Nero"]) == "Nero, η = 0.01, seed 0: FID 15.50 search incomplete: 1 of 5 rates"
+
+
+def test_other_tasks_are_left_out(store: Store) -> None:
+    assert [face(axes) for axes in drawn(store).axes] == list(OPTIMS.values())
+
+
+# embedded data
+
+
+@QUIETLY
+def test_embedded_runs_are_shown_under_a_title_that_says_so(store: Store) -> None:
+    cell = replace(cell_of("nero"), lrs=(0.01,), repeat_seeds=(), overrides=("data=embedded",))
+    run = write_generator(store, cell, 0.01, 0, 0.125, {3: 0.125}, metric=STAND_IN_FID, data="embedded")
+    with_pictures(run, [3])
+    figure = samples([survey(cell, store.summaries())], store)
+    [axes] = figure.axes
+    title = figure.get_suptitle().replace("\n", " ")
+    assert title == "Class-conditional GAN (embedded data, not the paper's): samples from the same z by epoch"
+    assert [text.get_text() for text in axes.get_yticklabels()] == [f"class {number}" for number in range(10)]
+    [drawn_title] = [text for text in figure.texts if text.get_text() == figure.get_suptitle()]
+    assert figure.bbox.x0 < drawn_title.get_window_extent().x0
+    assert face(axes) == "Nero, η = 0.01, seed 0: stand-in FID 0.12"
+    np.testing.assert_array_equal(tile(pixels_of(axes), 4, 0), picture(3)[:SIDE, 4 * SIDE : 5 * SIDE])
+    assert style.render(figure, "png").startswith(b"\x89PNG")
+
+
+def test_embedded_runs_that_are_missing_are_announced_as_such(store: Store) -> None:
+    cell = replace(cell_of("nero"), overrides=("data=embedded",))
+    assert "embedded" in samples([survey(cell, {})], store).get_suptitle()
+
+
+# what is not there
+
+
+def test_a_run_without_pictures_is_said(store: Store) -> None:
+    write_generator(store, cell_of("sgd"), 0.01, 0, 33.0)
+    axes = strips(drawn(store))["SGD"]
+    assert not axes.images
+    assert words(axes) == "no pictures"
+
+
+def test_missing_and_diverged_cells_are_said(store: Store) -> None:
+    for lr in cell_of("sgd").lrs:
+        write_generator(store, cell_of("sgd"), lr, 0, None)
+    found = strips(drawn(store))
+    assert words(found["Nero"]) == "search incomplete: 0 of 5 rates"
+    assert words(found["SGD"]) == "every learning rate diverged"
+
+
+def test_a_run_that_diverged_is_shown_until_then(store: Store) -> None:
+    cell = replace(cell_of("lamb"), lrs=(0.01,))
+    with_pictures(write_generator(store, cell, 0.01, 0, None), [10])
+    [axes] = samples([survey(cell, store.summaries())], store).axes
+    assert face(axes) == "LAMB, η = 0.01, seed 0: diverged"
+    assert pixels_of(axes).shape[1] == SIDE
+
+
+def whole() -> bytes:
+    return as_file(picture(0))
+
+
+BAD = {
+    "nothing in it": (b"", "damaged picture"),
+    "no picture": (b"\x89PNG\r\n\x1a\n but then something else", "damaged picture"),
+    "cut off": (whole()[: len(whole()) // 2], "damaged picture"),
+    "a bit turned": (whole()[:5000] + bytes([whole()[5000] ^ 1]) + whole()[5001:], "damaged picture"),
+    "too small": (as_file(picture(0, 32, 32)), "picture of another size"),
+    "turned": (as_file(picture(0, 256, 320)), "picture of another size"),
+}
+
+
+@pytest.mark.parametrize(("data", "said"), BAD.values(), ids=BAD)
+def test_a_picture_that_cannot_be_shown_is_said_and_the_others_are_shown(store: Store, data: bytes, said: str) -> None:
+    run = with_pictures(write_generator(store, cell_of("adam"), 0.01, 0, 23.0))
+    run.write_picture("samples.png", 60, data)
+    axes = strips(drawn(store))["Adam"]
+    assert face(axes).endswith(f"{said}: epoch 60")
+    pixels = pixels_of(axes)
+    np.testing.assert_array_equal(tile(pixels, 2, 2), picture(120)[:SIDE, 2 * SIDE : 3 * SIDE])
+    assert len(np.unique(tile(pixels, 2, 1))) == 1, "a blank"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["10", "60", "120"]
+
+
+def test_an_epoch_with_an_fid_and_no_picture_is_said(store: Store) -> None:
+    with_pictures(write_generator(store, cell_of("adam"), 0.01, 0, 23.0), [60])
+    axes = strips(drawn(store))["Adam"]
+    assert face(axes).endswith("no picture: epochs 10, 120")
+    assert pixels_of(axes).shape[1] == 3 * SIDE + 2 * GAP
+
+
+def test_a_picture_without_its_line_in_the_log_is_shown(store: Store) -> None:
+    run = with_pictures(write_generator(store, cell_of("adam"), 0.01, 0, 23.0))
+    (run.path / "metrics.jsonl").unlink()
+    axes = strips(drawn(store))["Adam"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["10", "60", "120"]
+
+
+def test_where_every_picture_is_damaged_words_stand_in_their_place(store: Store) -> None:
+    run = write_generator(store, cell_of("adam"), 0.01, 0, 23.0)
+    for epoch in EPOCHS:
+        run.write_picture("samples.jpg", epoch, b"no picture")
+    axes = strips(drawn(store))["Adam"]
+    assert not axes.images
+    assert words(axes) == "damaged picture: epochs 10, 60, 120"
+
+
+def test_an_experiment_without_a_gan_is_said(store: Store) -> None:
+    _, states = states_of(store, "mnist")
+    [axes] = samples(states, store).axes
+    assert words(axes) == "no run of cifar10_cgan is asked for"
+
+
+@QUIETLY
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_an_empty_store_gives_a_valid_figure(store: Store, file_format: str) -> None:
+    assert style.render(drawn(store), file_format)
+
+
+def test_words_and_strips_stay_on_the_figure(store: Store) -> None:
+    for optim in ("sgd", "adam"):
+        with_many_pictures(store, optim)
+    write_generator(store, cell_of("nero"), 0.01, 0, 15.0)  # no pictures
+    for picture in sorted(with_many_pictures(store, "lamb").pictures("samples").values())[:-1]:
+        picture.unlink()  # much to say of it
+    figure = drawn(store)
+    figure.draw_without_rendering()
+    boxes = [axes.get_tightbbox() for axes in figure.axes]
+    for number, box in enumerate(boxes):
+        assert box is not None
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+        assert not any(box.overlaps(other) for other in boxes[:number] if other is not None)
+
+
+# bytes
+
+
+@pytest.mark.parametrize("file_format", style.FORMATS)
+def test_the_same_pictures_give_the_same_bytes(store: Store, file_format: str) -> None:
+    with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
+    one = style.render(drawn(store), file_format)
+    assert style.render(drawn(store), file_format) == one

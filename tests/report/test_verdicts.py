@@ -1,0 +1,262 @@
+"""How results compare with the paper's: intervals and verdicts themselves, and where tables show them."""
+
+import csv
+import io
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from nero.report import paper
+from nero.report.cells import RowKey
+from nero.report.paper import Result
+from nero.report.tables import constraints
+from nero.report.tables.formats import print_table, to_csv, to_latex, to_markdown, verdict_text
+from nero.report.tables.html_format import to_html
+from nero.report.tables.table import Entry, Table, build_table
+from nero.report.units import signed
+from nero.report.verdicts import PRINTED, RULE, Comparison, Verdict, compare, difference, sample_deviation
+from nero.runs.store import Store
+from support.fake_runs import cells_of, fill, fill_cell, loaded, plausible, states_of, write_run
+from support.markdown_rows import markdown_rows
+
+PROPERTY = settings(deadline=None, derandomize=True)
+DEEP = "mnist_mlp100"
+PAPERS = Result(10.0, 0.5, 0.01, 3)
+T2, T4 = 4.302652729749464, 2.7764451051977934
+"""Student's t for 95 % and two or four degrees of freedom, from tables."""
+
+LAMB_ON_VGG11 = ([13.78, 13.96, 14.08], Result(13.66, 0.05, 0.01))
+
+VALUES = st.floats(-100, 100).map(lambda value: round(value, 3))
+FINALS = st.lists(VALUES, min_size=2, max_size=6)
+RESULTS = st.builds(
+    Result, VALUES, st.floats(0.01, 30).map(lambda std: round(std, 2)), st.just(0.1), n=st.integers(2, 6)
+)
+
+
+def welch_p(finals: list[float], theirs: Result) -> float:
+    """Two-sided p of Welch's test, by an integral of the density that shares no code with the quantile."""
+    n = len(finals)
+    ours, other = np.var(finals, ddof=1) / n, theirs.std**2 / (theirs.n - 1)
+    df = (ours + other) ** 2 / (ours**2 / (n - 1) + other**2 / (theirs.n - 1))
+    edge = math.atan(abs(np.mean(finals) - theirs.mean) / math.sqrt(ours + other) / math.sqrt(df))
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+
+    def integral(low: float, high: float) -> float:
+        angles = (high - low) / 2 * nodes + (high + low) / 2
+        return float((high - low) / 2 * weights @ np.cos(angles) ** (df - 1))
+
+    above = integral(edge, math.pi / 2)
+    return above / (integral(0, edge) + above)
+
+
+@PROPERTY
+@given(FINALS, RESULTS)
+@example(*LAMB_ON_VGG11)
+def test_what_agrees_is_what_welchs_test_does_not_tell_apart(finals: list[float], theirs: Result) -> None:
+    found = difference(finals, theirs)
+    p = welch_p(finals, theirs)
+    assume(abs(p - 0.05) > 1e-4)
+    agrees = p > 0.05 or abs(found.mean) <= PRINTED
+    assert (found.verdict is Verdict.AGREES) == agrees
+    if not agrees:
+        assert found.verdict is (Verdict.HIGHER if statistics.fmean(finals) > theirs.mean else Verdict.LOWER)
+
+
+@pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")  # of finals that are all the same
+@PROPERTY
+@given(FINALS, RESULTS)
+@example(*LAMB_ON_VGG11)
+def test_intervals_and_verdicts_are_scipys(finals: list[float], theirs: Result) -> None:
+    found = difference(finals, theirs)
+    deviation = sample_deviation(theirs.std, theirs.n)
+    ours = np.mean(finals), np.std(finals, ddof=1), len(finals)
+    p = stats.ttest_ind_from_stats(*ours, theirs.mean, deviation, theirs.n, equal_var=False).pvalue
+    if abs(p - 0.05) > 1e-9 and found.high - found.mean > PRINTED:
+        assert (found.verdict is Verdict.AGREES) == (p > 0.05)
+    # Any runs with the paper's mean and deviation have the paper's interval.
+    shape = np.arange(theirs.n) - (theirs.n - 1) / 2
+    runs = theirs.mean + theirs.std * shape / np.std(shape)
+    interval = stats.ttest_ind(finals, runs, equal_var=False).confidence_interval(0.95)
+    half = (interval.high - interval.low) / 2
+    assert found.high - found.mean == pytest.approx(max(half, PRINTED), rel=1e-6)
+    assert found.mean == pytest.approx((interval.high + interval.low) / 2, rel=1e-6, abs=1e-9)
+
+
+def test_lamb_on_vgg11_agrees() -> None:
+    """The paper's three seeds happen to lie close together; p is 0.07."""
+    finals, theirs = LAMB_ON_VGG11
+    found = difference(finals, theirs)
+    assert found.verdict is Verdict.AGREES
+    assert [signed(end) for end in (found.mean, found.low, found.high)] == ["+0.28", "-0.04", "+0.60"]
+    assert welch_p(finals, theirs) == pytest.approx(0.067, abs=0.003)
+
+
+def test_equal_spreads_have_the_degrees_of_freedom_of_both() -> None:
+    found = difference([9.0, 10.0, 11.0], Result(10.0, math.sqrt(2 / 3), 0.1, 3))
+    assert found.mean == 0
+    assert found.high == -found.low == pytest.approx(T4 * math.sqrt(2 / 3))
+
+
+@pytest.mark.parametrize(("final", "verdict"), [(10.0, "agrees"), (13.03, "agrees"), (13.05, "higher"), (6.9, "lower")])
+def test_one_run_is_held_against_the_prediction_interval_of_the_papers(final: float, verdict: str) -> None:
+    found = difference([final], PAPERS)
+    half = T2 * 0.5 * math.sqrt(3 / 2) * math.sqrt(1 + 1 / 3)
+    assert (found.low, found.high) == (pytest.approx(final - 10 - half), pytest.approx(final - 10 + half))
+    assert half == pytest.approx(3.0424, abs=1e-4)
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize("finals", [[10.0], [10.0, 10.0], [10.004, 10.004, 10.004]])
+def test_no_interval_is_narrower_than_the_digits_that_the_paper_prints(finals: list[float]) -> None:
+    certain = Result(10.0, 0.0, 0.01)
+    found = difference(finals, certain)
+    assert found.high - found.low == pytest.approx(2 * PRINTED)
+    assert found.verdict is Verdict.AGREES
+    assert difference([final + 0.006 for final in finals], certain).verdict is Verdict.HIGHER
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_no_spread_is_too_small_or_too_large(size: float) -> None:
+    found = difference([size, 2 * size, 3 * size], Result(0.0, size, 0.01))
+    assert all(map(math.isfinite, (found.mean, found.low, found.high)))
+
+
+def test_what_diverged_is_not_compared() -> None:
+    assert compare([10.0], True, PAPERS) == compare([], True, PAPERS) == Comparison(Verdict.DIVERGED)
+
+
+def test_without_a_run_it_is_missing_and_without_a_number_of_the_papers_there_is_no_verdict() -> None:
+    assert compare([], False, PAPERS) == Comparison(Verdict.MISSING)
+    assert compare([10.0], False, None) is None
+
+
+def test_the_spread_of_one_run_is_not_known() -> None:
+    with pytest.raises(ValueError, match="the spread of 1 run"):
+        difference([1.0, 2.0], Result(1.0, 0.0, 0.1, n=1))
+
+
+@PROPERTY
+@given(st.floats(-1e9, 1e9))
+def test_differences_always_have_a_sign(value: float) -> None:
+    assert signed(value)[0] in "+-"
+    assert float(signed(value)) == pytest.approx(value, abs=0.0051, rel=0.005)
+    assert signed(value) != "-0.00"
+
+
+# in tables
+
+
+def mnist_table(store: Store) -> Table:
+    return build_table(*states_of(store), paper.mnist())
+
+
+def deep_entry(table: Table, optim: str) -> Entry:
+    [row] = [row for row in table.rows if row.key == RowKey(DEEP)]
+    return row.entries[optim]
+
+
+def test_a_row_has_a_line_of_verdicts_below_the_papers(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    table = mnist_table(store)
+    _, _, *body = markdown_rows(to_markdown(table))
+    first = next(number for number, row in enumerate(body) if row[0] == f"`{DEEP}`")
+    ours, theirs, verdicts = body[first : first + 3]
+    assert [row[2] for row in (ours, theirs, verdicts)] == ["ours", "authors' logs", "verdict"]
+    for place, optim in enumerate(table.optims, start=3):
+        comparison = deep_entry(table, optim).comparison
+        assert comparison is not None
+        assert comparison.difference is not None
+        mean, low, high = map(
+            signed, (comparison.difference.mean, comparison.difference.low, comparison.difference.high)
+        )
+        assert verdicts[place] == f"{comparison.verdict}: {mean} [{low}, {high}]"
+    assert RULE in to_markdown(table)
+    latex = to_latex(table)
+    assert verdicts[3].replace("-", "$-$") in latex
+    assert "σ" not in to_markdown(table)
+
+
+def test_csv_has_verdict_difference_and_interval_of_every_cell(store: Store) -> None:
+    write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.001, 0, 0.3)
+    lines = list(csv.DictReader(io.StringIO(to_csv(mnist_table(store)))))
+    [nero] = [line for line in lines if (line["task"], line["optim"], line["variant"]) == (DEEP, "nero", "")]
+    theirs = paper.mnist().results[DEEP, (), "nero"]
+    half = T2 * theirs.std * math.sqrt(3 / 2) * math.sqrt(1 + 1 / 3)
+    assert (nero["verdict"], nero["complete"]) == ("lower", "0")
+    assert float(nero["difference"]) == pytest.approx(30.0 - theirs.mean)
+    assert float(nero["difference_low"]) == pytest.approx(30.0 - theirs.mean - half)
+    assert float(nero["difference_high"]) == pytest.approx(30.0 - theirs.mean + half)
+    others = [line for line in lines if line["optim"] != "nero"]
+    assert {line["verdict"] for line in others} == {"missing"}
+    assert {line[f"difference{end}"] for line in others for end in ("", "_low", "_high")} == {""}
+    assert "deviation" not in nero
+
+
+def test_a_verdict_on_part_of_the_runs_is_incomplete(store: Store) -> None:
+    write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.001, 0, 0.3)
+    nero = verdict_text(deep_entry(mnist_table(store), "nero"))
+    assert (nero.value.partition(":")[0], nero.detail) == ("lower", "incomplete")
+    sgd = verdict_text(deep_entry(mnist_table(store), "sgd"))
+    assert (sgd.value, sgd.detail) == ("missing", "")
+    fill_cell(store, cells_of("mnist")[f"{DEEP} lamb"], plausible)
+    assert verdict_text(deep_entry(mnist_table(store), "lamb")).detail == ""
+
+
+@pytest.mark.parametrize("final", [0.3, None])
+def test_nothing_is_compared_before_the_papers_rate_is_in(store: Store, final: float | None) -> None:
+    cell = cells_of("mnist")[f"{DEEP} nero"]
+    assert paper.mnist().results[DEEP, (), "nero"].lr == 0.001
+    write_run(store, cell, 0.01, 0, final)
+    entry = deep_entry(mnist_table(store), "nero")
+    assert entry.comparison == Comparison(Verdict.INCOMPLETE)
+    assert not Verdict.INCOMPLETE.differs
+    assert (verdict_text(entry).value, verdict_text(entry).detail) == ("incomplete", "")
+    write_run(store, cell, 0.001, 0, 0.2)  # in, and behind: the leading rate is compared
+    comparison = deep_entry(mnist_table(store), "nero").comparison
+    assert comparison is not None
+    assert comparison.difference is not None
+    theirs = paper.mnist().results[DEEP, (), "nero"].mean
+    assert comparison.difference.mean == pytest.approx((20.0 if final is None else 30.0) - theirs)
+
+
+def test_divergence_is_a_verdict_of_its_own(store: Store) -> None:
+    lost = {("nero", 2), *(("sgd", seed) for seed in range(3))}
+    fill(store, "mnist", lambda c, lr, seed: None if (c.optim, seed) in lost else plausible(c, lr, seed))
+    table = mnist_table(store)
+    for optim in ("nero", "sgd"):
+        assert deep_entry(table, optim).comparison == Comparison(Verdict.DIVERGED)
+        assert verdict_text(deep_entry(table, optim)).value == "diverged"
+
+
+def test_a_search_that_has_only_diverged_yet_is_diverged_and_incomplete(store: Store) -> None:
+    write_run(store, cells_of("mnist")[f"{DEEP} sgd"], 0.1, 0, None)
+    found = verdict_text(deep_entry(mnist_table(store), "sgd"))
+    assert (found.value, found.detail) == ("diverged", "incomplete")
+
+
+def test_table_2_has_a_column_of_verdicts(store: Store) -> None:
+    table = build_table(*states_of(store, "ablation"), paper.ablation(), constraints.LISTING)
+    head, _, *body = markdown_rows(to_markdown(table))
+    assert head[-1] == "verdict"
+    assert [row[-1] for row in body] == ["missing"] * len(loaded("ablation").cells)
+
+
+def test_a_table_without_the_papers_numbers_has_no_verdicts(store: Store) -> None:
+    text = to_markdown(build_table(*states_of(store, "smoke")))
+    assert "erdict" not in text
+    imagenet = build_table(*states_of(store, "imagenet"), paper.imagenet())
+    assert "erdict" not in to_markdown(imagenet)
+
+
+def test_a_page_keeps_an_interval_on_one_line(store: Store) -> None:
+    fill(store, "mnist", plausible)
+    html = to_html(print_table(mnist_table(store)))
+    words = verdict_text(deep_entry(mnist_table(store), "nero")).value
+    assert words.replace(", ", ",\N{NO-BREAK SPACE}") in html
+    assert 'data-verdict="agrees"' in html

@@ -1,0 +1,157 @@
+"""Runs mirrored in wandb after they were logged: every number arrives, and once."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nero.runs.logged import logged_runs
+from nero.runs.mirroring import SYNCED, Destination, mirror
+from nero.runs.store import RunDirectory, Store
+from nero.runs.tracking import WandbMirror
+from support.logged_stores import ADAM, NERO, REPARAM, change_summary, write_unfinished, write_whole
+from support.offline_mirror import read_mirror
+
+Script = Callable[..., "subprocess.CompletedProcess[str]"]
+
+pytest.importorskip("wandb", reason="needs the extra `tracking`")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """Without a login, and with a place for what wandb keeps."""
+    (tmp_path / "home").mkdir()
+    return {"HOME": str(tmp_path / "home"), "WANDB_API_KEY": ""}
+
+
+def mirrors(run: RunDirectory) -> list[Path]:
+    return sorted(run.path.glob("wandb/offline-run-*/*.wandb"))
+
+
+@pytest.mark.slow
+def test_every_number_the_config_and_the_end_arrive(script: Script, store: Store, home: dict[str, str]) -> None:
+    done = write_whole(store, NERO, 0.01, 0, 0.75, curve=[0.25, float("nan"), 0.75])
+    diverged = write_whole(store, ADAM, 0.1, 1, None)
+    result = script("runs.py", "sync", "--project", "turning", **home)
+    assert result.returncode == 0, result.stderr
+    assert "2 of 2 runs mirrored, offline, in the project turning" in result.stdout
+    (path,) = mirrors(done)
+    found = read_mirror(path)
+    assert (found.run_id, found.project) == (done.run_id, "turning")
+    assert {key: value for key, value in found.config.items() if key != "_wandb"} == done.read_config()
+    for line, arrived in zip(done.read_metrics(), found.history, strict=True):
+        numbers = {key: value for key, value in line.items() if isinstance(value, int | float)}
+        assert {key: value for key, value in arrived.items() if not key.startswith("_")} == numbers
+        assert arrived["_step"] == line["epoch"]
+    assert "train/accuracy" not in found.history[1], "it was not finite"
+    assert (found.summary["status"], found.summary["final"], found.exit_code) == ("done", 0.75, 0)
+    (path,) = mirrors(diverged)
+    assert read_mirror(path).summary["status"] == "diverged"
+
+
+SYNC = """
+import sys
+from nero.cli.main import main
+for words in sys.argv[2:]:
+    main(["runs", "sync", "--store", sys.argv[1], *words.split()])
+"""
+
+
+@pytest.mark.slow
+def test_a_second_sync_does_only_what_is_new_or_changed(store: Store, home: dict[str, str]) -> None:
+    runs = [write_whole(store, NERO), write_whole(store, ADAM)]
+
+    def sync(*each: str) -> list[str]:
+        """What is said at the end of each of several."""
+        command = [sys.executable, "-c", SYNC, str(store.root), *each]
+        result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **home}, check=True)
+        return [line.partition(" mirrored")[0] for line in result.stdout.splitlines() if "mirrored" in line]
+
+    assert sync("", "") == ["2 of 2 runs", "0 of 2 runs"]
+    change_summary(runs[0], seconds=99.0)
+    runs.append(write_whole(store, REPARAM))
+    assert sync("", "--project another --optim nero", "--again --optim nero", "") == [
+        "2 of 3 runs",
+        "1 of 1 run",
+        "1 of 1 run",
+        "0 of 3 runs",
+    ]
+    assert [bool(mirrors(run)) for run in runs] == [True] * 3
+
+
+class Silent:
+    """In place of wandb, and told everything."""
+
+    def __init__(self, *words: object, **settings: object) -> None:
+        self.told: list[str] = []
+        self.wandb = type("wandb", (), {"Error": LookupError})
+
+    def start(self, run_id: str, *others: object) -> None:
+        self.told.append(run_id)
+
+    def epoch(self, record: object) -> None:
+        if record == {"epoch": 99}:
+            raise LookupError("no\nnetwork")
+
+    def finish(self, summary: object) -> None: ...
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Silent:
+    there = Silent()
+    monkeypatch.setattr("nero.runs.mirroring.WandbMirror", lambda *words, **settings: there)
+    return there
+
+
+def test_only_runs_with_a_result_unless_all_are_asked_for_and_never_one_in_hand(store: Store, told: Silent) -> None:
+    done, cut_off, held = write_whole(store), write_unfinished(store, ADAM), write_unfinished(store, REPARAM)
+    with held.exclusive():
+        said = [one.words for one in mirror(logged_runs(store), Destination())]
+        assert told.told == [done.run_id]
+        assert sum("--all takes it too" in words for words in said) == 2
+        said = [one.words for one in mirror(logged_runs(store), Destination(), every=True)]
+        assert said.count("already there") == 1
+        assert said.count("passed over: a process is writing it") == 1
+    assert told.told == [done.run_id, cut_off.run_id]
+
+
+def test_each_destination_is_remembered_and_what_cannot_be_read_is_done_again(store: Store, told: Silent) -> None:
+    run = write_whole(store)
+    for destination in (Destination(), Destination(mode="online"), Destination(entity="we"), Destination()):
+        list(mirror(logged_runs(store), destination))
+    assert len(told.told) == 3
+    assert json.loads((run.path / SYNCED).read_text()).keys() == {"offline /nero", "online /nero", "offline we/nero"}
+    (run.path / SYNCED).write_text("{")
+    list(mirror(logged_runs(store), Destination()))
+    assert len(told.told) == 4
+
+
+def test_what_wandb_complains_of_is_one_line_and_the_run_is_not_remembered(store: Store, told: Silent) -> None:
+    run = write_whole(store)
+    run.append_metrics({"epoch": 99})
+    with pytest.raises(RuntimeError, match=r"^wandb: no network$"):
+        list(mirror(logged_runs(store), Destination()))
+    assert not (run.path / SYNCED).exists()
+
+
+def test_a_mirror_of_a_run_that_goes_on_is_added_to_and_a_replay_takes_its_place() -> None:
+    assert WandbMirror().settings["resume"] == "allow"
+    assert WandbMirror(replay=True).settings["resume"] is None
+
+
+def test_without_wandb_it_says_what_to_install(store: Store) -> None:
+    write_whole(store)
+    code = (
+        "import sys; sys.modules['wandb'] = None\n"
+        "from nero.cli.main import main\n"
+        f"sys.exit(main(['runs', 'sync', '--store', {str(store.root)!r}]))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: ")
+    assert "pip install -e '.[tracking]'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,112 @@
+"""The way to SLURM: the README's commands ask for what they say, and a launcher's tasks are the ranks of a run."""
+
+import os
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT, script_environment
+from engine.test_distributed import WORDS
+from nero.runs.store import Store
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("submitit") is None, reason="needs submitit: the extra `cluster`"),
+]
+
+SBATCH = """#!/bin/sh
+cp "$1" "{kept}"
+exit 1
+"""
+
+
+def recipes() -> list[list[str]]:
+    """The README's commands for SLURM, as words."""
+    blocks = (ROOT / "README.md").read_text().split("```")[1::2]
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    commands = [line for line in lines if "submitit_slurm" in line and line.startswith("python")]
+    return [shlex.split(command) for command in commands]
+
+
+def made(target: str) -> list[str]:
+    """What the README's `make` for SLURM runs, as words."""
+    blocks = (ROOT / "README.md").read_text().split("```")[1::2]
+    lines = [
+        line for block in blocks for line in block.splitlines() if f"make {target} LAUNCHER=submitit_slurm" in line
+    ]
+    [command] = lines
+    words = shlex.split(command, comments=True)
+    dry = subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    [line] = [line for line in dry.splitlines() if "scripts/train.py" in line]
+    return shlex.split(line)
+
+
+def test_the_readme_has_a_recipe_for_one_node_and_one_for_two() -> None:
+    assert [[word for word in words if ".nodes=" in word] for words in recipes()] == [
+        ["hydra.launcher.nodes=1"],
+        ["hydra.launcher.nodes=2"],
+    ]
+
+
+@pytest.mark.parametrize(("place", "nodes", "gpus"), [(0, 1, 4), (1, 2, 8)])
+def test_the_readmes_commands_ask_slurm_for_what_they_say(tmp_path: Path, place: int, nodes: int, gpus: int) -> None:
+    python, *words = recipes()[place]
+    assert python == "python"
+    script = asked_for(tmp_path, words)
+    for line in (
+        "#SBATCH --array=0-3%4",  # a job for each of the figure's four runs
+        f"#SBATCH --nodes={nodes}",
+        f"#SBATCH --ntasks-per-node={gpus}",
+        f"#SBATCH --gpus-per-node={gpus}",
+        "#SBATCH --time=1440",
+        "export SLURM_KILL_BAD_EXIT=1",
+    ):
+        assert line in script
+
+
+def test_the_readmes_make_asks_slurm_for_what_it_says(tmp_path: Path) -> None:
+    _, *words = made("imagenet")
+    script = asked_for(tmp_path, words)
+    for line in (
+        "#SBATCH --array=0-3%4",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --time=1440",
+        "#SBATCH --partition=gpu",
+        "export SLURM_KILL_BAD_EXIT=1",
+    ):
+        assert line in script
+    assert "hydra.launcher.array_parallelism=20" in made("table1")
+    assert "hydra.launcher.timeout_min=240" in made("table1")
+
+
+def asked_for(tmp_path: Path, words: list[str]) -> list[str]:
+    """The lines of what sbatch is given. A stand-in for it keeps the script and refuses the job."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sbatch", "srun"):
+        (tools / name).write_text(SBATCH.format(kept=tmp_path / "job.sh"))
+        (tools / name).chmod(0o755)
+    env = script_environment(tmp_path)
+    env["PATH"] = f"{tools}{os.pathsep}{env['PATH']}"
+    command = [sys.executable, *words, f"hydra.sweep.dir={tmp_path / 'out'}"]
+    subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=120)
+    return (tmp_path / "job.sh").read_text().splitlines()
+
+
+def test_a_launchers_tasks_train_a_run_together(tmp_path: Path) -> None:
+    launcher = ("hydra/launcher=submitit_local", "hydra.launcher.tasks_per_node=2", "hydra.launcher.timeout_min=5")
+    words = ["--multirun", *WORDS, *launcher, "optim=sgd,nero", f"hydra.sweep.dir={tmp_path / 'out'}"]
+    env = {**script_environment(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *words]
+    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
+    assert result.returncode == 0, result.stderr
+    summaries = Store(tmp_path / "runs").summaries().values()
+    assert sorted(summary["optim"] for summary in summaries) == ["nero", "sgd"]
+    for summary in summaries:
+        assert summary["status"] == "done"
+        assert summary["device"].startswith("2 x CPU")

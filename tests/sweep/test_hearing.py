@@ -1,0 +1,234 @@
+"""Every job of a sweep is heard of: those that were killed, those that vanished, and the others beside them."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hydra.core.utils import JobReturn, JobStatus
+
+from nero.sweep.job_results import LOOKS_UNTIL_GONE, SECONDS_BETWEEN_LOOKS, Queue, every_job_heard
+
+needs_submitit = pytest.mark.skipif(find_spec("submitit") is None, reason="needs submitit: the extra `cluster`")
+NO_ACCOUNTS = (1, "", "Slurm accounting storage is disabled")
+NO_SUCH_JOB = (1, "", "slurm_load_jobs error: Invalid job id specified")
+NO_CONTROLLER = (1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+
+
+class Slurm:
+    """Says what it is told to, and counts the questions; time stands still between them."""
+
+    def __init__(self, squeue: tuple[int, str, str], sacct: tuple[int, str, str] = NO_ACCOUNTS) -> None:
+        self.answers = {"squeue": squeue, "sacct": sacct}
+        self.asked: list[Sequence[str]] = []
+        self.seconds = 0.0
+        self.queue = Queue(self.answer, lambda: self.seconds)
+
+    def answer(self, command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        self.asked.append(command)
+        return subprocess.CompletedProcess(command, *self.answers[command[0]])
+
+    def look(self, *jobs: str, times: int = 1) -> list[str]:
+        for job in jobs:
+            self.queue.register_job(job)
+        for _ in range(times):
+            self.seconds += SECONDS_BETWEEN_LOOKS
+            states = [self.queue.get_state(job) for job in jobs]
+        return states
+
+
+def test_one_question_serves_all_jobs_of_an_array_and_is_not_repeated_at_once() -> None:
+    slurm = Slurm((0, "12_0|RUNNING\n12_1|PENDING\n", ""))
+    slurm.queue.register_job("12")  # submitit announces the array as well as its jobs
+    assert slurm.look("12_0", "12_1") == ["RUNNING", "PENDING"]
+    assert [command[-1] for command in slurm.asked] == ["--jobs=12"]
+    slurm.seconds += SECONDS_BETWEEN_LOOKS / 2
+    assert not slurm.queue.is_done("12_0")
+    assert len(slurm.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "PENDING",
+        "RUNNING",
+        "CONFIGURING",
+        "COMPLETING",
+        "SUSPENDED",
+        "STOPPED",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "PREEMPTED",
+    ],
+)
+def test_a_job_that_may_go_on_is_waited_for(state: str) -> None:
+    slurm = Slurm((0, f"12|{state}\n", ""))
+    slurm.look("12", times=3 * LOOKS_UNTIL_GONE)
+    assert not slurm.queue.is_done("12", mode="cache")
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "COMPLETED"])
+def test_a_job_that_the_queue_says_has_ended_is_not(state: str) -> None:
+    slurm = Slurm((0, f"12_0|RUNNING\n12_1|{state}\n", ""))
+    assert slurm.look("12_0", "12_1") == ["RUNNING", state]
+    assert slurm.queue.is_done("12_1", mode="cache")
+    assert slurm.queue.get_info("12_1", mode="cache")["State"] == state
+
+
+@pytest.mark.parametrize("absent", [NO_SUCH_JOB, (0, "12_7|RUNNING\n", "")], ids=["forgotten", "others are there"])
+def test_a_job_that_is_gone_from_the_queue_for_several_looks_is_over(absent: tuple[int, str, str]) -> None:
+    slurm = Slurm(absent)
+    slurm.look("12_1", times=LOOKS_UNTIL_GONE - 1)
+    assert not slurm.queue.is_done("12_1", mode="cache")
+    assert slurm.look("12_1") == ["GONE"]
+    assert slurm.queue.is_done("12_1", mode="cache")
+
+
+def test_looks_in_a_row_count_as_one() -> None:
+    slurm = Slurm(NO_SUCH_JOB)
+    for _ in range(3 * LOOKS_UNTIL_GONE):
+        assert not slurm.queue.is_done("12", mode="force")
+
+
+def test_a_controller_that_does_not_answer_says_nothing_about_a_job() -> None:
+    slurm = Slurm(NO_CONTROLLER)
+    slurm.look("12", times=50)
+    assert not slurm.queue.is_done("12", mode="cache")
+    slurm.answers["squeue"] = NO_SUCH_JOB
+    slurm.look("12", times=LOOKS_UNTIL_GONE - 1)
+    slurm.answers["squeue"] = (0, "12|RUNNING\n", "")  # it is back, and so is the job
+    slurm.look("12")
+    slurm.answers["squeue"] = NO_SUCH_JOB
+    slurm.look("12", times=LOOKS_UNTIL_GONE - 1)
+    assert not slurm.queue.is_done("12", mode="cache")
+
+
+def test_where_there_are_accounts_they_say_what_became_of_a_job_that_the_queue_forgot() -> None:
+    slurm = Slurm(NO_SUCH_JOB, (0, "12_0|CANCELLED by 0\n12_1|COMPLETED\n12_2|RUNNING\n", ""))
+    jobs = ("12_0", "12_1", "12_2")
+    assert slurm.look(*jobs) == ["CANCELLED", "COMPLETED", "UNKNOWN"]
+    # Accounts of a node that died can have a job running for ever.
+    assert slurm.look("12_2", times=LOOKS_UNTIL_GONE) == ["GONE"]
+
+
+def test_slurm_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not Queue().is_done("12", mode="force")
+
+
+def said(text: str) -> JobReturn:
+    return JobReturn(overrides=[text], status=JobStatus.COMPLETED, _return_value=text)
+
+
+def killed(overrides: list[str]) -> JobReturn:
+    print("so far so good", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return said("never")
+
+
+def broken(overrides: list[str]) -> JobReturn:
+    raise ValueError("no such\nluck")
+
+
+def fine(overrides: list[str]) -> JobReturn:
+    return said(overrides[0])
+
+
+@needs_submitit
+@pytest.mark.slow
+def test_after_a_job_that_was_killed_the_others_are_still_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from submitit import AutoExecutor
+    from submitit.core.core import Job
+    from submitit.slurm.slurm import SlurmJob
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the jobs find their work in this file
+    before = (Job.results, SlurmJob.watcher)
+    with every_job_heard():
+        executor = AutoExecutor(folder=tmp_path, cluster="local")
+        executor.update_parameters(timeout_min=2)
+        jobs = [executor.submit(work, [f"seed={n}"]) for n, work in enumerate((killed, broken, fine))]
+        for job in jobs:
+            job._results_timeout_s = 1
+        returns = [job.results()[0] for job in jobs]
+    assert [job.status.name for job in returns] == ["FAILED", "FAILED", "COMPLETED"]
+    assert [job.overrides for job in returns] == [["seed=0"], ["seed=1"], ["seed=2"]]
+    first, second, third = (job._return_value for job in returns)
+    assert isinstance(first, RuntimeError)
+    assert str(first).startswith(f"job {jobs[0].job_id} ended as ")
+    assert str(first).endswith(" and left no result; the last it said: so far so good")
+    assert str(second) == f"job {jobs[1].job_id} failed: luck"
+    assert third == "seed=2"
+    assert "\n" not in f"{first}{second}"
+    assert (Job.results, SlurmJob.watcher) == before
+
+
+@needs_submitit
+def test_all_is_as_before_even_after_a_launch_that_raised() -> None:
+    from submitit.core.core import Job
+    from submitit.slurm.slurm import SlurmJob
+
+    before = (Job.results, SlurmJob.watcher)
+
+    def launch() -> None:
+        assert (Job.results, SlurmJob.watcher) != before
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), every_job_heard():
+        launch()
+    assert (Job.results, SlurmJob.watcher) == before
+
+
+@pytest.fixture
+def ray_plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Hydra's plugin for Ray as far as it matters here: it asks Ray for one result after the other."""
+
+    def get(run: Any) -> Any:
+        if isinstance(run, Exception):
+            raise run
+        return run
+
+    package, core = ModuleType("hydra_plugins.hydra_ray_launcher"), ModuleType("hydra_plugins.hydra_ray_launcher._core")
+    package.__spec__ = core.__spec__ = SimpleNamespace(name="stand-in")  # type: ignore[assignment]
+    package._core, core.ray = core, SimpleNamespace(get=get, version="2")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    monkeypatch.setitem(sys.modules, core.__name__, core)
+    return core
+
+
+def test_after_a_job_that_ray_lost_the_others_are_still_heard(ray_plugin: Any) -> None:
+    ray = ray_plugin.ray
+    with every_job_heard():
+        runs = [said("a"), MemoryError("a worker died\nfor want of memory"), said("b")]
+        returns = [ray_plugin.ray.get(run) for run in runs]
+        assert ray_plugin.ray.version == "2"
+    assert [job.status.name for job in returns] == ["COMPLETED", "FAILED", "COMPLETED"]
+    assert str(returns[1]._return_value) == "Ray's job failed: MemoryError: for want of memory"
+    assert ray_plugin.ray is ray
+
+
+def test_what_another_launcher_uses_is_left_alone(ray_plugin: Any) -> None:
+    ray = ray_plugin.ray
+    with every_job_heard(SimpleNamespace()):
+        assert ray_plugin.ray is ray
+    launcher = type("RayLauncher", (), {"__module__": "hydra_plugins.hydra_ray_launcher.ray_launcher"})
+    own = type("MyLauncher", (launcher,), {"__module__": "mine"})
+    with every_job_heard(own()):
+        assert ray_plugin.ray is not ray
+
+
+def test_sweeps_that_need_no_hearing_start_without_submitit() -> None:
+    code = (
+        "import sys, nero.sweep.job_results as h\n"
+        "with h.every_job_heard(object()): pass\n"
+        "print(sorted({'submitit', 'ray'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout == "[]\n", result.stderr

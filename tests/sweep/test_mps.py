@@ -1,0 +1,104 @@
+"""CUDA's Multi-Process Service for the time of a sweep; a stand-in for NVIDIA's program writes down what it is told."""
+
+import os
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from nero.plans.config import ConfigError
+from nero.sweep import mps
+
+STAND_IN = """#!/bin/sh
+echo "$CUDA_MPS_PIPE_DIRECTORY:$*:$(if [ -z "$1" ]; then cat; fi)" >> {log}
+test -d "$CUDA_MPS_PIPE_DIRECTORY" && exit {status}
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return install(tmp_path, monkeypatch, 0)
+
+
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int) -> Path:
+    program = tmp_path / "bin" / mps.CONTROL
+    program.parent.mkdir()
+    program.write_text(STAND_IN.format(log=tmp_path / "log", status=status))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv(mps.PIPES, raising=False)
+    return tmp_path / "log"
+
+
+def machine(wanted: object = "auto", device: str = "auto") -> DictConfig:
+    return OmegaConf.create({"mps": wanted, "device": device})
+
+
+def launcher(name: str, **settings: object) -> DictConfig:
+    return OmegaConf.create({"_target_": f"plugin.{name}", **settings})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "target", "n_jobs", "expected"),
+    [
+        ("auto", "auto", "JoblibLauncher", 4, True),
+        ("auto", "cuda", "JoblibLauncher", -1, True),
+        ("auto", "auto", "JoblibLauncher", 1, False),
+        ("auto", "cpu", "JoblibLauncher", 4, False),
+        ("auto", "auto", "BasicLauncher", None, False),
+        ("auto", "auto", "SlurmLauncher", None, False),
+        ("auto", "auto", "LocalLauncher", None, True),
+        ("auto", "auto", "RayLauncher", None, True),
+        (False, "auto", "JoblibLauncher", 4, False),
+        (True, "auto", "BasicLauncher", None, True),
+    ],
+)
+def test_it_is_for_runs_side_by_side_on_this_machines_gpu(
+    log: Path, wanted: object, device: str, target: str, n_jobs: int | None, expected: bool
+) -> None:
+    assert mps.is_wanted(machine(wanted, device), launcher(target, n_jobs=n_jobs)) is expected
+
+
+def test_without_nvidias_program_it_is_left_out_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert not mps.is_wanted(machine(), launcher("JoblibLauncher", n_jobs=4))
+    with pytest.raises(ConfigError, match=r"^machine\.mps=true needs nvidia-cuda-mps-control"):
+        mps.is_wanted(machine(True), launcher("JoblibLauncher", n_jobs=4))
+    with pytest.raises(ConfigError, match=r"^machine\.mps must be auto, true or false, not 'yes'$"):
+        mps.is_wanted(machine("yes"), launcher("JoblibLauncher"))
+
+
+def test_the_daemon_is_started_and_ended_and_processes_within_find_it(log: Path) -> None:
+    with mps.served(True):
+        folder = os.environ[mps.PIPES]
+        assert Path(folder).is_dir()
+        assert log.read_text() == f"{folder}:-d:\n"
+    assert log.read_text().splitlines() == [f"{folder}:-d:", f"{folder}::quit -t 10"]
+    assert mps.PIPES not in os.environ
+    assert mps.LOGS not in os.environ
+    assert not Path(folder).exists()
+
+
+def test_it_ends_with_a_sweep_that_raises(log: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), mps.served(True):
+        raise KeyboardInterrupt
+    assert log.read_text().splitlines()[-1].endswith("::quit -t 10")
+    assert mps.PIPES not in os.environ
+
+
+def test_someone_elses_daemon_is_used_and_left_alone(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(mps.PIPES, "/their/pipes")
+    with mps.served(True):
+        assert os.environ[mps.PIPES] == "/their/pipes"
+    assert os.environ[mps.PIPES] == "/their/pipes"
+    assert not log.exists()
+
+
+def test_a_daemon_that_does_not_start_is_said_and_runs_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = install(tmp_path, monkeypatch, 1)
+    with mps.served(True):
+        assert mps.PIPES not in os.environ, "nobody would answer there"
+    assert len(log.read_text().splitlines()) == 1
+    assert "did not start: runs take turns on a GPU" in capsys.readouterr().err

@@ -1,0 +1,524 @@
+"""PPO on the embedded game: what a rollout holds, the loss against one written out, and that a run survives a cut."""
+
+import math
+from collections import deque
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.distributions import Categorical
+
+from nero.engine.schedules import linear_to_zero
+from nero.engine.seeding import SeedStreams, seed_global
+from nero.games.base import Turn
+from nero.games.catch import Catch
+from nero.models.policy import Policy
+from nero.plans.config import compose
+from nero.runs.store import RunDirectory
+from nero.tasks.base import Context
+from nero.tasks.ppo import PPO, Scores, as_input, discounted_sums
+from nero.train.run import build_optimizers, build_task, train
+from support.toy import make_loop, without_times
+from support.whole_runs import assert_one_line, final_weights, prepare, train_until
+
+TASK = "pong_ppo"
+CPU = torch.device("cpu")
+SMALL = (
+    "task.environments=3",
+    "task.steps=8",
+    "task.passes=2",
+    "task.minibatches=2",
+    "task.network.hidden=8",
+    "task.epochs=6",
+    "task.log_every=2",
+)
+GAMES, STEPS = 3, 40  # two thirds of a game, so that the second rollout has ends in its middle
+
+
+def make_task(device: torch.device = CPU, seed: int = 0, **settings: Any) -> PPO:
+    seed_global(0)
+    context = Context(device, SeedStreams(seed), "embedded", Path())
+    defaults: dict[str, Any] = {
+        "game": "pong",
+        "epochs": 3,
+        "environments": GAMES,
+        "steps": STEPS,
+        "passes": 2,
+        "minibatches": 4,
+        "clip": 0.1,
+        "discount": 0.99,
+        "gae_lambda": 0.95,
+        "entropy": 0.01,
+        "value": 0.5,
+        "clip_norm": 0.5,
+        "window": 10,
+        "log_every": 1,
+        "network": partial(Policy, hidden=8),
+    }
+    return PPO(context, **{**defaults, **settings})
+
+
+def loud(task: PPO) -> PPO:
+    """A policy that is sure of some things: at first every action is as likely as any other."""
+    with torch.no_grad():
+        task.network.policy.weight.mul_(300)
+    return task
+
+
+class Replay:
+    """The same games once more, with stacks of frames made on the host, one after the other."""
+
+    def __init__(self, task: PPO) -> None:
+        self.games = Catch(GAMES)
+        frames = self.games.reset(task.context.streams.number("games", 0))
+        self.stacks = [deque([np.zeros((84, 84), np.uint8)] * 3 + [frame], maxlen=4) for frame in frames]
+
+    def stacked(self) -> Tensor:
+        return torch.from_numpy(np.stack([np.stack(stack) for stack in self.stacks]))
+
+    def step(self, actions: Tensor) -> Turn:
+        self.games.send(actions.numpy())
+        turn = self.games.receive()
+        for stack, frame, ended in zip(self.stacks, turn.frames, turn.ended, strict=True):
+            if ended:
+                stack.extend([np.zeros((84, 84), np.uint8)] * 3)
+            stack.append(frame)
+        return turn
+
+
+def gae(rewards: Tensor, values: Tensor, ended: Tensor, last: Tensor, discount: float, lam: float) -> Tensor:
+    """Advantages by the recurrence, from the end."""
+    following, advantage, found = last, torch.zeros_like(last), []
+    for reward, value, end in reversed(list(zip(rewards, values, ended, strict=True))):
+        goes_on = 1.0 - end.to(value.dtype)
+        advantage = reward + discount * following * goes_on - value + discount * lam * goes_on * advantage
+        following = value
+        found.append(advantage)
+    return torch.stack(found[::-1])
+
+
+def test_a_rollout_holds_what_was_seen_done_and_won_across_updates() -> None:
+    task = loud(make_task())
+    replay = Replay(task)
+    network, rollout = task.network, task.rollout
+    ends = 0
+    for epoch in range(3):
+        list(task.batches(epoch))  # as it stands: nothing is learnt in between
+        for step in range(STEPS):
+            stacked = replay.stacked()
+            assert torch.equal(rollout.observations(step * GAMES + torch.arange(GAMES)), stacked)
+            with torch.no_grad():
+                logits, values = network(stacked.float() / 255)
+            actions = rollout.actions[step]
+            assert torch.allclose(rollout.values[step], values, atol=1e-5)
+            assert torch.allclose(rollout.log_probs[step], Categorical(logits=logits).log_prob(actions), atol=1e-5)
+            turn = replay.step(actions)
+            assert rollout.rewards[step].tolist() == turn.rewards.tolist()
+            assert rollout.ended[step].tolist() == turn.ended.tolist()
+            ends += int(turn.ended.sum())
+        with torch.no_grad():
+            last = network(replay.stacked().float() / 255)[1]
+        doubles = (tensor.double() for tensor in (rollout.rewards, rollout.values, rollout.ended, last))
+        expected = gae(*doubles, 0.99, 0.95)
+        assert torch.allclose(rollout.returns.double(), expected + rollout.values, atol=1e-5)
+        normal = (expected - expected.mean()) / (expected.std() + 1e-5)
+        assert torch.allclose(rollout.advantages.double(), normal, atol=1e-4)
+    assert ends >= GAMES, "no game ended: nothing was tested of it"
+
+
+@given(
+    values=st.lists(st.lists(st.floats(-5, 5), min_size=2, max_size=2), min_size=1, max_size=12),
+    seed=st.integers(0, 99),
+    factor=st.floats(0, 1),
+)
+def test_sums_ahead_are_the_recurrence_from_the_end(values: list[list[float]], seed: int, factor: float) -> None:
+    given_values = torch.tensor(values, dtype=torch.float64)
+    ended = torch.rand(given_values.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
+    expected, total = [], torch.zeros(2, dtype=torch.float64)
+    for value, end in zip(given_values.flip(0), ended.flip(0), strict=True):
+        total = value + factor * torch.where(end, 0.0, total)
+        expected.append(total)
+    sums = discounted_sums(given_values, ended.double(), factor)
+    assert torch.allclose(sums, torch.stack(expected[::-1]), atol=1e-9)
+
+
+def test_the_loss_is_the_clipped_objective_and_its_gradient() -> None:
+    task = loud(make_task())
+    list(task.batches(0))
+    with torch.no_grad():  # a policy and values that have moved on since they played
+        for weight in task.network.parameters():
+            weight.add_(0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
+    rollout, indices = task.rollout, torch.randperm(GAMES * STEPS)[:30]
+    [(name, loss)] = task.losses((indices,))
+    assert name == "network"
+    loss.backward()
+    gradients = [weight.grad.clone() for weight in task.network.parameters()]
+    task.network.zero_grad()
+
+    actions, old, advantages, old_values, returns = (
+        getattr(rollout, field).flatten()[indices]
+        for field in ("actions", "log_probs", "advantages", "values", "returns")
+    )
+    stacks = torch.stack([rollout.observations(torch.tensor([i]))[0] for i in indices.tolist()])
+    logits, values = task.network(as_input(stacks))
+    policy = Categorical(logits=logits)
+    terms, value_terms, clipped = [], [], 0
+    for i in range(30):
+        ratio = (policy.log_prob(actions)[i] - old[i]).exp()
+        held = min(max(ratio, torch.tensor(0.9)), torch.tensor(1.1))
+        clipped += bool(ratio != held)
+        terms.append(min(ratio * advantages[i], held * advantages[i]))
+        moved = old_values[i] + min(max(values[i] - old_values[i], torch.tensor(-0.1)), torch.tensor(0.1))
+        value_terms.append(max((values[i] - returns[i]) ** 2, (moved - returns[i]) ** 2))
+    assert 0 < clipped < 30, "both sides of the clipping are met"
+    expected = -torch.stack(terms).mean() + 0.5 * 0.5 * torch.stack(value_terms).mean() - 0.01 * policy.entropy().mean()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    expected.backward()
+    for ours, weight in zip(gradients, task.network.parameters(), strict=True):
+        assert torch.allclose(ours, weight.grad, rtol=1e-4, atol=1e-6)
+
+    means = task.meters.read()
+    assert means["count"] == 1
+    assert means["entropy"] == pytest.approx(policy.entropy().mean().item(), rel=1e-5)
+    assert means["value_loss"] == pytest.approx(0.5 * torch.stack(value_terms).mean().item(), rel=1e-5)
+    assert means["policy_loss"] == pytest.approx(-torch.stack(terms).mean().item(), rel=1e-4)
+    assert means["clip_fraction"] == pytest.approx(clipped / 30)
+    assert means["kl"] > 0
+
+
+def test_minibatches_are_every_step_of_every_game_once_per_pass_in_new_orders() -> None:
+    task = make_task()
+    batches = [batch for (batch,) in task.batches(0)]
+    assert len(batches) == task.steps_per_epoch == 2 * 4
+    passes = [torch.cat(batches[:4]), torch.cat(batches[4:])]
+    for order in passes:
+        assert order.sort().values.tolist() == list(range(GAMES * STEPS))
+    assert not torch.equal(*passes)
+    assert not torch.equal(torch.cat([batch for (batch,) in task.batches(1)][:4]), passes[0])
+
+
+def test_actions_come_as_often_as_the_policy_says() -> None:
+    luck = make_task(environments=100, steps=200)._luck(0)
+    logits = torch.tensor([0.0, 1.0, -0.5])
+    drawn = (logits + luck).argmax(dim=-1).flatten().bincount() / luck[..., 0].numel()
+    assert drawn.tolist() == pytest.approx(logits.softmax(dim=0).tolist(), abs=4 * 0.5 / math.sqrt(20_000))
+    assert luck.isfinite().all()
+
+
+def test_another_seed_plays_and_acts_otherwise() -> None:
+    actions = []
+    for seed in (0, 0, 1):
+        task = make_task(seed=seed)
+        list(task.batches(0))
+        actions.append(task.rollout.actions.clone())
+    assert torch.equal(actions[0], actions[1])
+    assert not torch.equal(actions[0], actions[2])
+
+
+def test_the_policy_learns_from_the_sign_of_rewards_and_scores_are_the_games_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = make_task()
+    plain = task.games.receive
+    turns: list[Turn] = []
+
+    def generous() -> Turn:
+        turn = plain()
+        turns.append(turn._replace(rewards=turn.rewards * np.float32([0.5, 1, 7])))
+        return turns[-1]
+
+    monkeypatch.setattr(task.games, "receive", generous)
+    for epoch in range(2):
+        list(task.batches(epoch))
+    rewards = np.stack([turn.rewards for turn in turns])
+    assert {-0.5, -7} <= set(np.unique(rewards).tolist())
+    assert np.array_equal(task.rollout.rewards.numpy(), np.sign(rewards[STEPS:]))
+    ends = [np.flatnonzero([turn.over[game] for turn in turns]) for game in range(GAMES)]
+    expected = [rewards[: end[0] + 1, game].sum() for game, end in enumerate(ends)]
+    assert [score for score, _ in task.scores.finished] == expected
+
+
+@pytest.mark.parametrize(("ready_at", "looks"), [(1, 1), (4, 4), (10, 10), (11, 10)])
+def test_the_host_watches_the_device_for_a_moment_and_then_sleeps(
+    monkeypatch: pytest.MonkeyPatch, ready_at: int, looks: int
+) -> None:
+    """The moment is as long as ten looks; to sleep is nothing where the device is ready."""
+    now, events = [0], []
+
+    class Device:
+        def record(self) -> None:
+            events.append("asked")
+
+        def query(self) -> bool:
+            now[0] += 1
+            events.append("looked")
+            return now[0] >= ready_at
+
+        def synchronize(self) -> None:
+            events.append("slept")
+
+    monkeypatch.setattr("nero.tasks.ppo.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("nero.tasks.ppo.WATCHING", 10)
+    rollout = make_task().rollout
+    rollout.done = Device()
+    rollout.wait()
+    assert events == ["asked", *["looked"] * looks, "slept"]
+
+
+def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
+    scores = Scores(count=2, kept=3)
+    assert math.isnan(scores.mean_return(3))
+
+    def turn(rewards: list[float], over: list[bool]) -> Turn:
+        ended = np.array([True, True])  # a lost life is no end of a game
+        return Turn(np.zeros((2, 1, 1), np.uint8), np.array(rewards, np.float32), ended, np.array(over))
+
+    for rewards, over in (
+        ([5.0, 1.0], [False, False]),
+        ([5.0, 0.0], [True, False]),  # 10 after 2 steps
+        ([0.0, 2.0], [True, True]),  # 0 after 1 and 3 after 3
+        ([7.0, 7.0], [False, False]),
+    ):
+        scores.add(turn(rewards, over))
+    assert scores.mean_return(3) == scores.mean_return(100) == pytest.approx((10 + 0 + 3) / 3)
+    assert scores.mean_return(2) == pytest.approx((0 + 3) / 2)
+    assert scores.mean_length(3) == pytest.approx((2 + 1 + 3) / 3)
+    assert scores.mean_length(1) == 3
+    other = Scores(count=2, kept=3)
+    other.restore(scores.state())
+    for one in (scores, other):
+        one.add(turn([1.0, 2.0], [True, False]))
+        assert one.mean_return(3) == pytest.approx((0 + 3 + 8) / 3), "the oldest is forgotten"
+
+
+def test_a_run_logs_what_the_update_did_and_how_games_went(tmp_path: Path) -> None:
+    config, run = prepare(tmp_path, TASK, *SMALL, "task.steps=32", "task.epochs=5")
+    outcome = train(config)
+    assert outcome["status"] == "done"
+    assert outcome["epochs_done"] == 5
+    records = run.read_metrics()
+    assert [record["epoch"] for record in records] == [2, 4, 5], "every second update, and the last"
+    assert [record["epochs"] for record in records] == [2, 2, 1]
+    assert [record["train/environment_steps"] for record in records] == [192, 384, 480]
+    assert [record["step"] for record in records] == [8, 16, 20]
+    assert [record["lr"] for record in records] == pytest.approx([0.01 * (1 - done / 5) for done in (1, 3, 4)])
+    for record in records:
+        assert 0 < record["train/entropy"] <= math.log(3) + 1e-6
+        assert record["train/value_loss"] > 0
+        assert record["train/kl"] >= 0
+        assert 0 <= record["train/clip_fraction"] <= 1
+        assert record["train/steps_per_second"] > 0
+        assert record["train/restarts"] == 0
+    assert records[0]["train/length"] == 57
+    assert outcome["metric"] == {"key": "train/reward_100", "goal": "max", "label": "reward"}
+    assert outcome["final"] == records[-1]["train/reward_100"]
+    assert -3 <= outcome["final"] <= 3
+
+
+def test_the_reward_is_logged_over_10_games_and_over_those_that_the_paper_is_compared_by() -> None:
+    """Against a list of all returns: 30 games with another return each."""
+    task = make_task(window=20)
+    returns = [float(number % 7 - number / 10) for number in range(30)]
+    for number, value in enumerate(returns):
+        task.scores.finished.append((value, number))
+    logged = task.evaluate()
+    assert logged["train/return"] == pytest.approx(sum(returns[-10:]) / 10)
+    assert logged["train/reward_20"] == pytest.approx(sum(returns[-20:]) / 20)
+    assert task.metric.key == "train/reward_20"
+    assert compose(["task=pong_ppo"]).cfg.task.window == 100
+    assert make_task(window=10).metric.key == "train/return", "as the first runs logged it"
+    assert make_task(window=3).scores.finished.maxlen == 10
+
+
+def test_a_cut_run_on_games_that_can_be_saved_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    config, whole = prepare(tmp_path / "whole", TASK, *SMALL)
+    train(config)
+    for stop in (1, 3, 5):  # after so many updates, in the middle of what a line of the log stands for and not
+        config, run = prepare(tmp_path / str(stop), TASK, *SMALL)
+        train_until(config, stop)
+        assert train(config)["status"] == "done"
+        assert without_times(run.read_metrics()) == without_times(whole.read_metrics())
+        for ours, theirs in zip(final_weights(run), final_weights(whole), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_the_speed_of_a_run_that_goes_on_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update takes a second, and what was played before the cut took no time of the process that goes on."""
+    now, collect = [0.0], PPO._collect
+
+    def slowly(self: PPO, epoch: int) -> None:
+        collect(self, epoch)
+        now[0] += 1
+
+    monkeypatch.setattr("nero.tasks.ppo.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(PPO, "_collect", slowly)
+    config, run = prepare(tmp_path, TASK, *SMALL)
+    train_until(config, 3)
+    now[0] += 500
+    assert train(config)["status"] == "done"
+    assert [record["train/steps_per_second"] for record in run.read_metrics()] == [24.0, 24.0, 24.0]
+
+
+def test_emulators_begin_anew_and_the_log_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    config, run = prepare(tmp_path, TASK, *SMALL, "data=real")
+    train_until(config, 4)
+    assert train(config)["status"] == "done"
+    assert [record["train/restarts"] for record in run.read_metrics()] == [0, 0, 1]
+    assert [record["train/environment_steps"] for record in run.read_metrics()] == [48, 96, 144]
+
+
+def test_another_game_has_its_own_actions_and_screen(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    config, _ = prepare(tmp_path, TASK, *SMALL, "data=real", "task.game=journey_escape")
+    task = build_task(config, CPU)
+    assert isinstance(task, PPO)
+    assert task.games.screen == (230, 160)
+    assert task.network.policy.out_features == task.games.actions == 16
+    list(task.batches(0))
+    assert task.rollout.frames[3:].float().std() > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["data=real", "task.game=pingpong"], "game: ale-py has no game 'pingpong'"),
+        (["task.minibatches=5"], "minibatches must divide environments x steps = 24: 5"),
+        (["task.steps=0"], "steps must be a whole number from 1"),
+        (["task.window=0.5"], "window must be a whole number from 1"),
+        (["task.clip_norm=-1"], "clip_norm must be a positive number"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_line(tmp_path: Path, words: list[str], message: str) -> None:
+    if "data=real" in words:
+        pytest.importorskip("ale_py")
+    assert_one_line(tmp_path, TASK, [*SMALL, *words], message)
+
+
+@pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb", "lamb_momentum", "madam"])
+def test_gradients_are_clipped_for_every_optimiser(tmp_path: Path, optim: str) -> None:
+    config, _ = prepare(tmp_path, TASK, *SMALL, f"optim={optim}")
+    task = build_task(config, CPU)
+    [optimizer] = build_optimizers(config.cfg.optim, task).values()
+    for weight in task.networks()["network"].parameters():
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    norm = torch.cat([weight.grad.flatten() for weight in task.networks()["network"].parameters()]).norm()
+    assert norm.item() == pytest.approx(0.5, rel=1e-4)
+
+
+def test_the_papers_settings_are_the_shipped_ones() -> None:
+    settings = compose([f"task={TASK}", "optim=adam"]).cfg
+    assert settings.task.epochs * settings.task.environments * settings.task.steps == 4_999_168
+    assert settings.task.schedule.epochs == settings.task.epochs
+    assert (settings.optim.eps, list(settings.optim.betas)) == (1e-5, [0.0, 0.999])
+    with_momentum = compose([f"task={TASK}", "optim=lamb_momentum"]).cfg.optim
+    assert (with_momentum.eps, list(with_momentum.betas)) == (1e-5, [0.9, 0.999])
+
+
+class OffZero(Policy):
+    """A policy with biases.
+
+    Without them rounding would decide what passes a ReLU: a balanced filter sums to zero, over one grey as well.
+    """
+
+    def __init__(self, actions: int, hidden: int) -> None:
+        super().__init__(actions, hidden)
+        for name, weight in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.uniform_(weight, -0.1, 0.1)
+
+
+class ShortRun:
+    """Of a policy with biases, at a rate so small that the same actions are drawn whatever is rounded how."""
+
+    def __init__(self, folder: Path, optim: str, data: str, *words: str) -> None:
+        if data == "real":
+            pytest.importorskip("ale_py")
+        network = f"task.network._target_={__name__}.{OffZero.__name__}"
+        config, run = prepare(folder, TASK, *SMALL, network, f"optim={optim}", f"data={data}", "precision=fp32", *words)
+        assert train(config)["status"] == "done"
+        self.end = torch.cat([weight.double().flatten().cpu() for weight in final_weights(run)])
+        self.log = run.read_metrics()
+
+
+def assert_alike(start: ShortRun, one: ShortRun, *others: ShortRun) -> None:
+    """Weights in units of how far they have come."""
+    way = (one.end - start.end).norm()
+    assert way > 1e-6 * start.end.norm()
+    for other in others:
+        assert (other.end - one.end).norm() < 0.04 * way
+        for ours, theirs in zip(other.log, one.log, strict=True):
+            for key in ("train/entropy", "train/value_loss", "train/environment_steps"):
+                assert ours[key] == pytest.approx(theirs[key], rel=1e-3)
+
+
+@pytest.mark.parametrize("data", ["embedded", "real"])
+def test_a_run_by_another_library_for_convolutions_learns_the_same(tmp_path: Path, data: str) -> None:
+    start = ShortRun(tmp_path / "start", "nero", data, "optim.lr=1e-12")
+    usual = ShortRun(tmp_path / "usual", "nero", data, "optim.lr=1e-5")
+    with torch.backends.mkldnn.flags(enabled=False):
+        other = ShortRun(tmp_path / "other", "nero", data, "optim.lr=1e-5")
+    assert_alike(start, usual, other)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optim", ["nero", "adam"])
+@pytest.mark.parametrize("data", ["embedded", "real"])
+def test_a_captured_run_on_a_gpu_plays_and_learns_as_one_that_is_not(tmp_path: Path, optim: str, data: str) -> None:
+    start = ShortRun(tmp_path / "start", optim, data, "machine=gpu", "optim.lr=1e-12")
+    captured = ShortRun(tmp_path / "captured", optim, data, "machine=gpu", "optim.lr=1e-5")
+    eager = ShortRun(tmp_path / "eager", optim, data, "machine=gpu", "machine.capture=false", "optim.lr=1e-5")
+    cpu = ShortRun(tmp_path / "cpu", optim, data, "machine=cpu", "optim.lr=1e-5")
+    assert_alike(start, eager, captured, cpu)
+
+
+class Told(nn.Module):
+    """Is told how far right of the paddle the ball is and how far down, now and three frames ago: it need not see."""
+
+    places: Tensor
+
+    def __init__(self, actions: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(4, 32), nn.Tanh())
+        self.policy, self.value = nn.Linear(32, actions), nn.Linear(32, 1)
+        self.register_buffer("places", torch.linspace(-1, 1, 42))
+        for weight in self.policy.parameters():
+            nn.init.zeros_(weight)  # at first every action is as likely as any other
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x[:, ::3, ::2, ::2]  # the oldest and the newest frame, every other pixel
+        ball, paddle = x[:, :, :40] > 0.8, x[:, :, 40:] > 0.3
+        across = self._middle(ball.sum(dim=2)) - self._middle(paddle.sum(dim=2))
+        features = self.features(torch.cat([across, self._middle(ball.sum(dim=3))], dim=1))
+        return self.policy(features), self.value(features).squeeze(1)
+
+    def _middle(self, seen: Tensor) -> Tensor:
+        return (seen * self.places[: seen.shape[2]]).sum(dim=2) / seen.sum(dim=2).clamp(min=1)
+
+
+@pytest.mark.slow
+def test_the_game_is_learnt(tmp_path: Path) -> None:
+    """From losing two balls of three to catching more than two. To learn to see as well takes minutes on a CPU."""
+    learning = {"epochs": 30, "environments": 16, "steps": 32, "clip": 0.2, "discount": 0.95}
+    task = make_task(**learning, window=50, log_every=5, network=Told)
+    run = RunDirectory(tmp_path / "run")
+    make_loop(task, run, schedule=linear_to_zero(30)).run()
+    returns = [record["train/return"] for record in run.read_metrics()]
+    assert returns[0] < -0.5
+    assert returns[-1] > 1
+
+
+def test_on_a_cpu_torch_keeps_its_threads() -> None:
+    assert make_task().threads is None
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_torch_leaves_the_cores_to_the_games() -> None:
+    assert make_task(torch.device("cuda")).threads == 1

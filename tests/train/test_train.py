@@ -1,0 +1,376 @@
+"""One run from config to summary: statuses, skipping, provenance."""
+
+import json
+import math
+import re
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import ROOT, SMALL_PONG
+from nero.data.sources import MissingData
+from nero.engine import interrupt
+from nero.engine.distributed import ALONE, Ranks
+from nero.plans.config import ConfigError, RunConfig, compose
+from nero.runs.store import RunDirectory, Store
+from nero.tasks.base import Machine
+from nero.tasks.classification import Classification
+from nero.train.run import (
+    _device_with_fewest_runs,
+    build_optimizers,
+    build_task,
+    choose_capture,
+    choose_device,
+    choose_machine,
+    choose_ranks,
+    train,
+)
+from support.whole_runs import train_until
+
+PONG = ["task=pong_ppo", "data=embedded", *SMALL_PONG, "task.epochs=6", "task.log_every=2"]
+
+
+def prepare(tmp_path: Path, small: list[str], *words: str) -> tuple[RunConfig, RunDirectory]:
+    config = compose([*small, f"store={tmp_path}", *words])
+    return config, Store(tmp_path).run(config.task_name, config.run_id)
+
+
+def test_a_run_leaves_its_config_provenance_metrics_and_summary(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small)
+    outcome = train(config)
+    assert outcome["status"] == "done"
+    assert run.read_config() == config.identity
+    (start,) = run.read_provenance()
+    assert {"commit", "dirty", "versions", "device", "command", "started"} <= set(start)
+    assert start["versions"]["torch"] == torch.__version__.split("+")[0]
+    records, summary = run.read_metrics(), run.read_summary()
+    assert summary is not None
+    assert summary["epochs_done"] == len(records) == 2
+    assert summary["final"] == records[-1]["train/accuracy"]
+    assert summary["final_metrics"]["test/accuracy"] == records[-1]["test/accuracy"]
+    assert str(Path.home()) not in "".join(p.read_text() for p in run.path.glob("*.json*"))
+
+
+def test_a_settled_run_is_skipped_and_not_touched(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small)
+    train(config)
+    before = {path.name: path.stat().st_mtime_ns for path in run.path.iterdir()}
+    outcome = train(config)
+    assert outcome["skipped"]
+    assert outcome["status"] == "done"
+    assert {path.name: path.stat().st_mtime_ns for path in run.path.iterdir()} == before
+
+
+def test_checkpoints_are_dropped_only_once_the_result_is_written(
+    tmp_path: Path, small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = prepare(tmp_path, small, "machine.keep_checkpoint=false", "machine.checkpoint_seconds=0")
+
+    def killed(self: RunDirectory) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "drop_checkpoints", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(config)
+    assert run.status() == "done"
+    assert train(config)["skipped"]
+
+
+def test_divergence_is_a_result(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small, "optim=sgd", "optim.lr=1e30")
+    outcome = train(config)
+    assert outcome["status"] == "diverged"
+    assert outcome["final"] is None
+    assert outcome["diverged_at"]["step"] >= 1
+    assert train(config)["skipped"]
+    assert not list(run.path.glob("checkpoint*"))
+
+
+def test_an_exception_is_a_failed_run_with_its_traceback_and_can_be_run_again(
+    tmp_path: Path, small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = prepare(tmp_path, small)
+    with monkeypatch.context() as patch:
+        patch.setattr("nero.tasks.classification.Classification.evaluate", lambda self: 1 / 0)
+        outcome = train(config)
+    assert outcome["status"] == "failed"
+    assert outcome["message"] == "ZeroDivisionError: division by zero"
+    text = (run.path / "summary.json").read_text()
+    assert "ZeroDivisionError" in json.loads(text)["traceback"]
+    assert str(ROOT) not in text
+    assert train(config)["status"] == "done"
+    assert len(run.read_provenance()) == 2
+
+
+def test_a_run_that_is_held_elsewhere_is_busy(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small)
+    with run.exclusive():
+        outcome = train(config)
+    assert outcome["status"] == "busy"
+    assert "is being written by process" in outcome["message"]
+
+
+def test_a_spent_budget_stops_before_anything_is_written_and_a_later_call_goes_on(
+    tmp_path: Path, small: list[str]
+) -> None:
+    config, run = prepare(tmp_path, small, "machine.deadline=1")
+    assert train(config)["status"] == "interrupted"
+    assert not run.path.exists()
+    config, run = prepare(tmp_path, small, "machine.budget_seconds=0.5", "task.epochs=200")
+    outcome = train(config)
+    assert outcome["status"] == "interrupted"
+    assert outcome["message"] == "the time budget is used up"
+    summary = run.read_summary()
+    assert summary is not None
+    assert summary["status"] == "running"
+    assert run.load_checkpoint() is not None
+    interrupt.forget()
+
+
+def test_missing_data_ends_in_one_line_with_the_command_that_gets_it(tmp_path: Path, small: list[str]) -> None:
+    config, run = prepare(tmp_path, small, "data=real", f"data_root={tmp_path / 'none'}")
+    with pytest.raises(MissingData, match=r"prepare_data\.py mnist") as error:
+        train(config)
+    assert "\n" not in str(error.value)
+    assert run.read_summary() is None, "a run that never began is not a failed run"
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto").type == "cpu"
+    with pytest.raises(ConfigError, match="needs a CUDA GPU"):
+        choose_device("cuda")
+    with pytest.raises(ConfigError, match=r"machine\.device must be"):
+        choose_device("tpu")
+    assert choose_capture("auto", torch.device("cpu")) is False
+    assert choose_capture("auto", torch.device("cuda")) is True
+    with pytest.raises(ConfigError, match="capture=true needs"):
+        choose_capture(True, torch.device("cpu"))
+
+
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "size", "captured"), [("auto", 1, True), ("auto", 4, False), (True, 1, True), (False, 1, False)]
+)
+def test_steps_are_captured_on_a_gpu_of_one_process(wanted: bool | str, size: int, captured: bool) -> None:
+    assert choose_capture(wanted, CUDA, Ranks(size=size)) is captured
+
+
+@pytest.mark.parametrize(
+    ("wanted", "size", "message"),
+    [(True, 2, "is for one process"), ("yes", 1, "must be auto, true or false, not 'yes'"), (None, 1, "not None")],
+)
+def test_a_capture_that_cannot_be_is_one_line(wanted: object, size: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^machine\.capture.* {message}") as error:
+        choose_capture(wanted, CUDA, Ranks(size=size))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["machine.parallel=tensor"], "machine.parallel must be one of ddp, fsdp, not 'tensor'"),
+        (["machine.parallel=null"], "machine.parallel must be one of ddp, fsdp, not None"),
+        (["machine.backend=nccl"], "machine.backend must be auto or gloo, not 'nccl'"),
+    ],
+)
+def test_ranks_that_cannot_be_are_one_line_and_nothing_is_logged(
+    tmp_path: Path, small: list[str], words: list[str], message: str
+) -> None:
+    config, run = prepare(tmp_path, small, *words)
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        train(config)
+    assert not run.path.exists()
+
+
+def test_too_few_gpus_for_the_ranks_of_a_machine_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    machine = compose([]).cfg.machine
+    with pytest.raises(ConfigError) as error:
+        choose_ranks(machine, CUDA)
+    assert str(error.value) == "machine: 2 processes on this machine need as many GPUs, and torch sees 1"
+
+
+def test_a_process_by_itself_is_a_rank_alone() -> None:
+    assert choose_ranks(compose([]).cfg.machine, torch.device("cpu")) is ALONE
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], Machine(None, "auto", True)),
+        (["machine.workers=0", "machine.decode=cpu", "machine.channels_last=false"], Machine(0, "cpu", False)),
+        (["machine.workers=12", "machine.decode=gpu"], Machine(12, "gpu", True)),
+        (["machine.decode=dali"], Machine(None, "dali", True)),
+    ],
+)
+def test_what_a_task_is_told_of_the_machine(words: list[str], expected: Machine) -> None:
+    assert choose_machine(compose(words).cfg.machine, CUDA) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("machine.workers=1.5", "machine.workers must be null or a whole number from 0, not 1.5"),
+        ("machine.workers=-2", "machine.workers must be null or a whole number from 0, not -2"),
+        ("machine.workers=true", "machine.workers must be null or a whole number from 0, not True"),
+        ("machine.workers=many", "machine.workers must be null or a whole number from 0, not 'many'"),
+        ("machine.decode=null", "machine.decode must be one of auto, cpu, gpu, dali, not None"),
+        ("machine.decode=gpu", "machine.decode=gpu needs a CUDA GPU"),
+        ("machine.channels_last=auto", "machine.channels_last must be true or false, not 'auto'"),
+    ],
+)
+def test_a_machine_that_cannot_be_is_one_line(word: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        choose_machine(compose([word]).cfg.machine, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("gpus", "taken"), [(1, [0, 0, 0]), (2, [0, 1, 0]), (None, [0, 1, 2])])
+def test_runs_side_by_side_are_spread_over_the_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | None, taken: list[int]
+) -> None:
+    monkeypatch.setattr("nero.train.run.default_folder", lambda: tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    with ExitStack() as held:
+        found = [held.enter_context(_device_with_fewest_runs(gpus)) for _ in taken]
+        assert found == [torch.device("cuda", number) for number in taken]
+    assert any(tmp_path.iterdir()) is (gpus != 1), "one GPU needs no sharing out"
+
+
+@pytest.mark.parametrize("gpus", [0, 4, 1.5, True, "two"])
+def test_gpus_that_cannot_be_are_one_line(monkeypatch: pytest.MonkeyPatch, gpus: object) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    message = f"machine.gpus must be null or a number from 1 to the 3 that torch sees, not {gpus!r}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"), _device_with_fewest_runs(gpus):  # type: ignore[arg-type]
+        pass
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path, small: list[str]) -> None:
+    finals = []
+    for store, seed in (("a", 0), ("b", 0), ("c", 1)):
+        config, run = prepare(tmp_path / store, small, f"seed={seed}")
+        train(config)
+        finals.append([record["train/loss"] for record in run.read_metrics()])
+    assert finals[0] == finals[1]
+    assert finals[0] != finals[2]
+    assert all(math.isfinite(x) for x in finals[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "norm"),
+    [
+        ([], 0.5),
+        (["task.clip_norm=0.25"], 0.25),
+        (["+optim.clip_norm=0.125"], 0.125),
+        (["+optim.clip_norm=2", "task.clip_norm=0.25"], 2.0),
+        (["+optim.clip_norm=null"], None),
+        (["task.clip_norm=null"], None),
+    ],
+)
+def test_gradients_are_clipped_as_the_optimiser_says_and_else_as_the_task_says(
+    tmp_path: Path, words: list[str], norm: float | None
+) -> None:
+    config, _ = prepare(tmp_path, PONG, "optim=sgd", *words)
+    task = build_task(config, torch.device("cpu"))
+    [optimizer] = build_optimizers(config.cfg.optim, task).values()
+    weights = list(task.networks()["network"].parameters())
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    expected = math.sqrt(sum(weight.numel() for weight in weights)) if norm is None else norm
+    assert torch.cat([weight.grad.flatten() for weight in weights]).norm().item() == pytest.approx(expected, rel=1e-4)
+
+
+CGAN = ["task=cifar10_cgan", "data=embedded", "task.train_examples=20"]
+CGAN += [f"task.{network}.{key}" for network in ("generator", "discriminator") for key in ("width=8", "rows=10")]
+
+
+def test_networks_have_one_optimiser_each_with_the_same_settings_but_for_their_own(tmp_path: Path) -> None:
+    words = ["optim=adam", "optim.lr=0.003", "+optim.networks.discriminator.betas=[0.9,0.99]"]
+    config, _ = prepare(tmp_path, CGAN, *words)
+    task = build_task(config, torch.device("cpu"))
+    optimizers = build_optimizers(config.cfg.optim, task)
+    found = {name: (opt.param_groups[0]["lr"], list(opt.param_groups[0]["betas"])) for name, opt in optimizers.items()}
+    assert found == {"generator": (0.003, [0.0, 0.999]), "discriminator": (0.003, [0.9, 0.99])}
+    for name, network in task.networks().items():
+        assert [id(p) for p in optimizers[name].param_groups[0]["params"]] == [id(p) for p in network.parameters()]
+    plain, _ = prepare(tmp_path, CGAN, *words[:2])
+    assert plain.run_id != config.run_id
+
+
+def test_settings_for_a_network_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    config, _ = prepare(tmp_path, CGAN, "+optim.networks.critic.lr=0.1")
+    with pytest.raises(ConfigError, match=r"optim\.networks: there is no network 'critic'; there are: generator, dis"):
+        train(config)
+
+
+@pytest.mark.parametrize(
+    ("of_task", "of_machine", "during"),
+    [(None, "null", None), (3, "null", 3), (3, "2", 2), (None, "2", 2)],
+)
+@pytest.mark.parametrize("end", ["done", "failed"])
+def test_a_run_has_the_threads_of_its_machine_else_of_its_task_and_leaves_none_behind(
+    tmp_path: Path,
+    small: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    of_task: int | None,
+    of_machine: str,
+    during: int | None,
+    end: str,
+) -> None:
+    seen, evaluate = [], Classification.evaluate
+
+    def watched(self: Classification) -> dict[str, float]:
+        seen.append(torch.get_num_threads())
+        if end == "failed":
+            raise RuntimeError
+        return evaluate(self)
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(Classification, "evaluate", watched)
+    monkeypatch.setattr(Classification, "threads", of_task)
+    config, _ = prepare(tmp_path, small, f"machine.threads={of_machine}", "task.epochs=1")
+    assert train(config)["status"] == end
+    assert seen == [during or before]
+    assert torch.get_num_threads() == before
+
+
+def test_a_run_that_is_refused_leaves_no_threads_behind(tmp_path: Path, small: list[str]) -> None:
+    before = torch.get_num_threads()
+    config, _ = prepare(tmp_path, small, f"machine.threads={before + 1}", "+optim.clip_norm=-1")
+    with pytest.raises(ConfigError, match="clip_norm"):
+        train(config)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(("updates", "done"), [(1, 0), (2, 2), (3, 2), (5, 4)])
+def test_epochs_done_are_those_that_are_logged_where_a_line_stands_for_several(
+    tmp_path: Path, updates: int, done: int
+) -> None:
+    config, run = prepare(tmp_path, PONG)
+    train_until(config, updates)
+    summary = run.read_summary()
+    assert summary is not None
+    assert (summary["status"], summary["epochs_done"]) == ("running", done)
+    assert train(config)["epochs_done"] == 6
+    assert [record["epoch"] for record in run.read_metrics()] == [2, 4, 6]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb", "madam", "lamb_constrained"])
+def test_a_captured_run_follows_the_cpu(tmp_path: Path, small: list[str], optim: str) -> None:
+    losses = []
+    for machine in ("cpu", "gpu"):
+        words = [f"optim={optim}", "optim.lr=0.001", f"machine={machine}", "precision=fp32", "task.epochs=3"]
+        config, run = prepare(tmp_path / machine, small, *words)
+        assert train(config)["status"] == "done"
+        losses.append([record["train/loss"] for record in run.read_metrics()])
+    assert losses[0] == pytest.approx(losses[1], rel=2e-2)
