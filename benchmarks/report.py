@@ -26,6 +26,7 @@ from nero.plans.config import ROOT
 from nero.plans.plan import survey
 from nero.report import catalogue, files
 from nero.report.assembly import PAGE, Report
+from nero.report.evidence import Evidence
 from nero.report.tables.markdown_format import markdown_line
 from nero.runs.provenance import code_in_words
 from nero.runs.store import Store
@@ -98,7 +99,7 @@ def _page_of_all(folder: Path, count: int) -> int:
     summaries = store.summaries()
     experiment = of_many_runs(count)
     states = tuple(survey(cell, summaries) for cell in experiment.cells)
-    evidence = catalogue.Evidence(experiment, states, summaries, store)
+    evidence = Evidence(experiment, states, summaries, store)
     report = Report([evidence], store, folder / "every")
     files.write(report.texts(evidence) | report.figure_files(evidence) | report.page(), report.out)
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from nero.report import catalogue, files, readme
-from nero.report.catalogue import Evidence
+from nero.report.evidence import Evidence
 from nero.report.page import page
 from nero.report.tables.formats import print_table
 from nero.report.tables.sheets import Printed

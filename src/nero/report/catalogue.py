@@ -3,15 +3,15 @@
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from nero.plans.config import ROOT
-from nero.plans.plan import CellState, Experiment, Summary, load_experiment, survey
-from nero.report import cells, disagreements, frame, paper
+from nero.plans.plan import CellState, Summary, load_experiment, survey
+from nero.report import disagreements, paper
+from nero.report.evidence import Evidence
 from nero.report.figures import figure3 as figures
 from nero.report.figures import (
     figure3_numbers,
@@ -32,54 +32,9 @@ from nero.report.tables.costs import RUNS_NAME, cost_of_experiment, costs, costs
 from nero.report.tables.sensitivity import sensitivity
 from nero.report.tables.sheets import Printed
 from nero.report.tables.table import Listing, Table, build_table
-from nero.runs.store import Status, Store
+from nero.runs.store import Store
 
 Made = TypeVar("Made")
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """An experiment held against a store: all that its table and figures may look at."""
-
-    experiment: Experiment
-    states: tuple[CellState, ...]
-    summaries: Mapping[str, Summary]
-    store: Store
-
-    @cached_property
-    def curves(self) -> pd.DataFrame:
-        """Read on first use: tables need none."""
-        return frame.load_curves(self.store, self._run_ids)
-
-    @cached_property
-    def traces(self) -> pd.DataFrame:
-        return frame.load_traces(self.store, self._run_ids)
-
-    @property
-    def logged(self) -> frozenset[str]:
-        """Ids of all settled runs that the experiment asks for."""
-        return frozenset(run_id for state in self.states for run_id in state.logged)
-
-    @property
-    def _run_ids(self) -> frozenset[str]:
-        """Of those whose curves are drawn: at the learning rates that lead."""
-        runs = (run for state in self.states for run in state.at_leading.values() if run is not None)
-        return frozenset(run["run_id"] for run in runs)
-
-    def gaps(self) -> list[str]:
-        """What is missing, a line per row and reason: whose runs, and which of those failed."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for state in self.states:
-            if what := cells.gap(state):
-                failed = [run.run_id for run in state.pending if self._has_failed(run.run_id)]
-                reason = f"{what}; failed: {', '.join(failed)}" if failed else what
-                row = cells.row_text(cells.RowKey.of(state.cell))
-                found.setdefault((row, reason), []).append(state.cell.optim)
-        return [f"{row}, {', '.join(optims)}: {reason}" for (row, reason), optims in found.items()]
-
-    def _has_failed(self, run_id: str) -> bool:
-        summary: Mapping[str, Any] = self.summaries.get(run_id, {})
-        return summary.get("status") == Status.FAILED
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nero.plans.plan import pending
-from nero.report.catalogue import Evidence, highlights
+from nero.report.catalogue import highlights
+from nero.report.evidence import Evidence
 from nero.report.findings import findings
 from nero.report.tables.formats import grid, precision_text, published_text, value
 from nero.report.tables.markdown_format import list_lines, sheet_lines

@@ -1,0 +1,55 @@
+"""An experiment and its logged runs: the one argument of everything that makes a table, a figure or its numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from nero.plans.plan import CellState, Experiment, Summary
+from nero.report import cells, frame
+from nero.runs.store import Status, Store
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """An experiment and what a store holds of it."""
+
+    experiment: Experiment
+    states: tuple[CellState, ...]
+    summaries: Mapping[str, Summary]
+    store: Store
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Metrics by epoch of the runs at each cell's leading learning rate; read on first use, as tables need none."""
+        return frame.load_curves(self.store, self._leading_runs)
+
+    @cached_property
+    def traces(self) -> pd.DataFrame:
+        """Metrics by iteration of the same runs."""
+        return frame.load_traces(self.store, self._leading_runs)
+
+    @property
+    def logged(self) -> frozenset[str]:
+        """Ids of all finished runs of the experiment."""
+        return frozenset(run_id for state in self.states for run_id in state.logged)
+
+    @property
+    def _leading_runs(self) -> frozenset[str]:
+        runs = (run for state in self.states for run in state.at_leading.values() if run is not None)
+        return frozenset(run["run_id"] for run in runs)
+
+    def gaps(self) -> list[str]:
+        """What is missing, one line per row and reason, with the ids of failed runs."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for state in self.states:
+            if what := cells.gap(state):
+                failed = [run.run_id for run in state.pending if self._has_failed(run.run_id)]
+                reason = f"{what}; failed: {', '.join(failed)}" if failed else what
+                row = cells.row_text(cells.RowKey.of(state.cell))
+                found.setdefault((row, reason), []).append(state.cell.optim)
+        return [f"{row}, {', '.join(optims)}: {reason}" for (row, reason), optims in found.items()]
+
+    def _has_failed(self, run_id: str) -> bool:
+        return run_id in self.summaries and self.summaries[run_id].get("status") == Status.FAILED
