@@ -24,7 +24,7 @@ from benchmarks.synthetic_store import of_many_runs, write_store
 from nero.plans.argparse_types import check_out, whole
 from nero.plans.config import ROOT
 from nero.plans.plan import survey
-from nero.report import catalogue, files
+from nero.report import files
 from nero.report.assembly import PAGE, Report
 from nero.report.evidence import Evidence
 from nero.report.tables.markdown_format import markdown_line
