@@ -64,7 +64,7 @@ endif
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data smoke test test-fast lint $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
+.PHONY: help setup data smoke test test-all lint $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,11 +85,11 @@ smoke: $(READY)  ## the whole chain on embedded data, in minutes on a laptop: tr
 	NERO_RUNS=$(SMOKE_STORE) $(TRAIN) experiment=smoke machine=cpu $(ARGS)
 	$(PY) scripts/report.py smoke --page --store $(SMOKE_STORE) --out results/smoke
 
-test: $(READY)  ## all tests (CPU only; those for a GPU or for real data skip themselves with a reason)
-	$(PY) -m pytest $(WORKERS)
-
-test-fast: $(READY)  ## the tests that take no more than a few seconds each
+test: $(READY)  ## the fast tests, in minutes (CPU only; those for a GPU or for real data skip themselves with a reason)
 	$(PY) -m pytest $(WORKERS) -m "not slow"
+
+test-all: $(READY)  ## all other tests: whole chains, kills and full disks, SLURM, browser, notebooks
+	$(PY) -m pytest $(WORKERS) -m slow
 
 lint: $(READY)  ## ruff and mypy
 	$(PY) -m ruff check .

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -43,12 +43,30 @@ SMALL_PONG = (
 )
 
 
+# Folders whose tests are slow by nature: whole chains, kills and full disks, a browser.
+SLOW_FOLDERS = {"integration", "faults", "browser"}
+# CPU seconds, of the process and its children, that a test may take without the mark `slow`. Not wall time: that also
+# depends on what else the machine does.
+MOST_SECONDS = float(os.environ.get("NERO_TEST_SECONDS", "3"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not torch.cuda.is_available():
-        skip = pytest.mark.skip(reason="needs a CUDA GPU")
-        for item in items:
-            if "gpu" in item.keywords:
-                item.add_marker(skip)
+    no_gpu = None if torch.cuda.is_available() else pytest.mark.skip(reason="needs a CUDA GPU")
+    for item in items:
+        if item.path.parent.name in SLOW_FOLDERS:
+            item.add_marker(pytest.mark.slow)
+        if no_gpu and "gpu" in item.keywords:
+            item.add_marker(no_gpu)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that is neither fast nor marked as slow, so that `make test` stays short."""
+    before = sum(os.times()[:4])
+    yield
+    seconds = sum(os.times()[:4]) - before
+    if seconds > MOST_SECONDS and not {"slow", "gpu", "data"} & set(item.keywords):
+        pytest.fail(f"took {seconds:.1f} CPU seconds: mark it as slow, or make it faster", pytrace=False)
 
 
 @pytest.fixture

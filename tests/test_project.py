@@ -12,7 +12,7 @@ import yaml
 
 from conftest import ROOT
 
-TARGETS = {"setup", "data", "smoke", "test", "lint", "report", "figures", "notebooks", "bench", "clean"}
+TARGETS = {"setup", "data", "smoke", "test", "test-all", "lint", "report", "figures", "notebooks", "bench", "clean"}
 MADE_BY_MAKE = {"results/report.html", "results/smoke", "results/smoke/report.html"}
 EXPERIMENTS = {path.stem for path in (ROOT / "experiments").glob("*.yaml")}
 
@@ -92,7 +92,7 @@ def test_the_readme_has_a_row_for_every_experiment() -> None:
 def test_contributing_names_every_room() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     rooms = {path.parent.name for path in (ROOT / "src" / "nero").glob("*/__init__.py")}
-    assert {"optim", "games", "trained", "playing"} <= rooms
+    assert {"optim", "games", "checkpoints", "train"} <= rooms
     for room in rooms:
         assert f"`{room}`" in text, room
 
@@ -105,7 +105,7 @@ def test_cleaning_never_touches_runs() -> None:
 
 def test_the_readme_only_names_files_that_exist() -> None:
     text = (ROOT / "README.md").read_text()
-    for path in re.findall(r"`((?:src|configs|experiments|scripts|results|notebooks|docs)/[A-Za-z0-9_./-]*)`", text):
+    for path in re.findall(r"`((?:src|configs|experiments|scripts|benchmarks|results|notebooks|docs)/[A-Za-z0-9_./-]*)`", text):
         assert (ROOT / path).exists() or path in MADE_BY_MAKE, path
 
 
