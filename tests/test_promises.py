@@ -30,7 +30,7 @@ def test_every_test_of_a_fault_is_named_once() -> None:
 
 def test_every_line_of_a_table_says_when_what_and_by_which_test() -> None:
     lines = [line for line in PROMISES.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
-    lines = [line for line in lines if line != "| when | what happens | held by |"]
+    lines = [line for line in lines if line != "| event | behaviour | test |"]
     assert len(lines) >= len({name for _, name in NAMED}) > 20
     for line in lines:
         when, _, tests = (word.strip() for word in line.strip("|").split("|"))
