@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nero.models.area_resize import AreaResize, area_weights
+from nero.models.policy import AreaResize, area_weights
 
 CPU = torch.device("cpu")
 
@@ -30,7 +30,7 @@ def test_blocks_are_averaged_and_halves_go_to_the_even_grey() -> None:
 def test_an_image_of_that_size_is_left_alone_and_a_smaller_one_refused() -> None:
     image = torch.randint(0, 256, (3, 84, 84), dtype=torch.uint8)
     assert torch.equal(AreaResize((84, 84), 84, CPU)(image), image)
-    with pytest.raises(ValueError, match="60 x 160 cannot be shrunk to 84 x 84"):
+    with pytest.raises(ValueError, match="cannot downscale an image of 60 x 160 to 84 x 84"):
         AreaResize((60, 160), 84, CPU)
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 from torchvision.models.vgg import cfgs, make_layers
 
-from nero.models.ghost_batch_norm import PartedBatchNorm2d
+from nero.models.ghost_batch_norm import GhostBatchNorm2d
 from nero.models.resnet import ResNet18
 from nero.models.resnet50 import resnet50
-from nero.models.vgg import VGG11, HalvingReLU
+from nero.models.vgg import VGG11, MaxPoolReLU
 from nero.plans.config import compose
 
 VGG11_SHAPES = [
@@ -99,7 +99,7 @@ def test_resnet50_has_torchvisions_tensors_under_their_names() -> None:
     assert count(ours) == (161, 25_557_032)
     norms = [module for module in ours.modules() if isinstance(module, nn.BatchNorm2d)]
     assert len(norms) == 53
-    assert all(isinstance(norm, PartedBatchNorm2d) and norm.parts == 4 for norm in norms)
+    assert all(isinstance(norm, GhostBatchNorm2d) and norm.parts == 4 for norm in norms)
 
 
 def test_resnet50_starts_and_computes_as_torchvisions() -> None:
@@ -136,7 +136,7 @@ def test_halving_before_the_relu_is_halving_after_it() -> None:
     x[0, 0, :4] = x[0, 0, :4].round()  # ties, of zeros too
     x[1, 1, :2, :2] = float("nan")
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    out, expected = HalvingReLU()(ours), nn.functional.max_pool2d(nn.functional.relu(theirs), 2)
+    out, expected = MaxPoolReLU()(ours), nn.functional.max_pool2d(nn.functional.relu(theirs), 2)
     torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
     weights = torch.randn(out.shape, generator=generator)
     for result in (out, expected):

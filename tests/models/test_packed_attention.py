@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nero.models import packed_attention
-from nero.models.packed_attention import attend_packed, by_kernels
-from nero.models.packing import Packing, packing, places_of
+from nero.models import attention
+from nero.models.attention import Packing, attend_packed, by_kernels, packing, token_indices
 from support.fused_steps import DEVICE
 
 kernels = pytest.importorskip("nero.models.kernels.attention")
@@ -34,7 +33,7 @@ def _exact() -> Any:
 
 
 def layout(counts: list[int], length: int = LONGEST, empty: int = 40) -> Packing:
-    places = places_of(torch.tensor([counts]), torch.tensor([length]), sum(counts) + empty)[0]
+    places = token_indices(torch.tensor([counts]), torch.tensor([length]), sum(counts) + empty)[0]
     return packing(places.to(DEVICE), len(counts), length)
 
 
@@ -44,10 +43,10 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tens
 
 
 def inputs(of: Packing, to: Packing | None, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor | None]:
-    slots = len(of.places)
+    slots = len(of.indices)
     if to is None:
         return draw(slots, 3 * WIDTH, dtype=dtype), None
-    return draw(slots, WIDTH, dtype=dtype), draw(len(to.places), 2 * WIDTH, seed=1, dtype=dtype)
+    return draw(slots, WIDTH, dtype=dtype), draw(len(to.indices), 2 * WIDTH, seed=1, dtype=dtype)
 
 
 def call(query: Tensor, memory: Tensor | None, of: Packing, to: Packing | None, **settings: Any) -> Tensor:
@@ -139,8 +138,8 @@ def kept_by_dropout(of: Packing, to: Packing | None, **settings: Any) -> Tensor:
     keys = (to or of).ends.tolist()
     factors = torch.zeros(len(of.ends), HEADS, LONGEST, LONGEST, dtype=torch.float64, device=DEVICE)
     for start in range(0, LONGEST, SIZE):  # as many keys at once as a head has entries
-        query = torch.zeros(len(of.places), WIDTH, device=DEVICE)
-        memory = torch.zeros(len((to or of).places), 2 * WIDTH, device=DEVICE)
+        query = torch.zeros(len(of.indices), WIDTH, device=DEVICE)
+        memory = torch.zeros(len((to or of).indices), 2 * WIDTH, device=DEVICE)
         first = 0
         for end in keys:
             for key in range(start, min(start + SIZE, end - first)):
@@ -213,14 +212,14 @@ def test_torch_finds_nothing_wrong_with_the_operator(with_memory: bool) -> None:
 
 def test_columns_that_are_not_adjacent_are_refused() -> None:
     of = layout([3])
-    with pytest.raises(ValueError, match="side by side"):
+    with pytest.raises(ValueError, match="must be contiguous"):
         call(torch.ones(3 * WIDTH, 43, device=DEVICE).t(), None, of, None)
 
 
 def test_rows_that_no_tile_holds_are_refused() -> None:
     of = layout([3])
     query, _ = inputs(of, None)
-    with pytest.raises(ValueError, match="up to 65 words"):
+    with pytest.raises(ValueError, match="up to 65 tokens"):
         by_kernels(query, None, of.ends, of.ends, None, HEADS, LONGEST + 1, 0.0, False)
 
 
@@ -237,17 +236,17 @@ def test_rows_that_no_tile_holds_are_refused() -> None:
     ],
 )
 def test_what_the_kernels_take(dtype: torch.dtype, size: int, longest: int, taken: bool) -> None:
-    assert packed_attention._kernels_take(dtype, size, longest) == taken
+    assert attention._kernels_take(dtype, size, longest) == taken
 
 
 def test_only_gpus_have_kernels() -> None:
-    assert not packed_attention._has_kernels("cpu")
-    assert packed_attention._has_kernels("cuda") == kernels.COMPILED
+    assert not attention._has_kernels("cpu")
+    assert attention._has_kernels("cuda") == kernels.COMPILED
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_where_there_are_kernels_they_are_used(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
-    monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
+    monkeypatch.setattr(attention, "_has_kernels", lambda device: True)
     asked = []
     plain = kernels.attend_
     monkeypatch.setattr(kernels, "attend_", lambda *args: asked.append(args[-2]) or plain(*args))
@@ -262,7 +261,7 @@ def test_where_there_are_kernels_they_are_used(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.slow
 def test_a_compiled_layer_follows_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
+    monkeypatch.setattr(attention, "_has_kernels", lambda device: True)
     weight = draw(3 * WIDTH, WIDTH, seed=5)
 
     def layer(x: Tensor, of: Packing) -> Tensor:
@@ -271,7 +270,7 @@ def test_a_compiled_layer_follows_one_that_is_not(monkeypatch: pytest.MonkeyPatc
     compiled = torch.compile(layer, dynamic=True, fullgraph=True)
     for counts in ([3, 20], [4, 1, 31]):
         of = layout(counts, length=32)
-        x = draw(len(of.places), WIDTH)
+        x = draw(len(of.indices), WIDTH)
         found, wanted = compiled(x, of), layer(x, of)
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(gradients(found, x, weight), gradients(wanted, x, weight))

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nero.models.packing import NONE, Packing, packing, places_of, take
+from nero.models.attention import EMPTY, Packing, packing, take_tokens, token_indices
 
 ROWS = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 
@@ -16,7 +16,7 @@ def plain_places(counts: list[int], length: int) -> list[int]:
 
 
 def packed(counts: list[int], length: int, empty: int = 2) -> Packing:
-    places = torch.tensor([*plain_places(counts, length), *[NONE] * empty], dtype=torch.int64)
+    places = torch.tensor([*plain_places(counts, length), *[EMPTY] * empty], dtype=torch.int64)
     return packing(places, len(counts), length)
 
 
@@ -27,9 +27,9 @@ def test_places_are_counted_row_by_row(batches: list[list[int]], more: int, empt
     counts = [counts + [0] * (rows - len(counts)) for counts in batches]
     lengths = [max(max(batch), 1) + more for batch in counts]
     slots = max(map(sum, counts)) + empty
-    found = places_of(torch.tensor(counts), torch.tensor(lengths), slots).tolist()
+    found = token_indices(torch.tensor(counts), torch.tensor(lengths), slots).tolist()
     for row, batch, length in zip(found, counts, lengths, strict=True):
-        assert row == plain_places(batch, length) + [NONE] * (slots - sum(batch))
+        assert row == plain_places(batch, length) + [EMPTY] * (slots - sum(batch))
 
 
 @settings(deadline=None)
@@ -50,31 +50,31 @@ def test_what_is_packed_and_unpacked_is_as_before_with_zeros_for_padding(
 
 def test_slots_are_the_inverse_of_places() -> None:
     layout = packed([2, 0, 3], 4)
-    assert layout.slots.tolist() == [[0, 1, NONE, NONE], [NONE] * 4, [2, 3, 4, NONE]]
+    assert layout.slots.tolist() == [[0, 1, EMPTY, EMPTY], [EMPTY] * 4, [2, 3, 4, EMPTY]]
 
 
 @pytest.mark.parametrize("counts", [[2, 0, 3], [4, 4], [1]])
 def test_gradients_are_those_of_finite_differences(counts: list[int]) -> None:
     layout = packed(counts, 4)
     rows = torch.randn(len(counts), 4, 2, dtype=torch.float64, requires_grad=True)
-    words = torch.randn(len(layout.places), 2, dtype=torch.float64, requires_grad=True)
+    words = torch.randn(len(layout.indices), 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(layout.pack, rows)
     assert torch.autograd.gradcheck(layout.unpack, words)
 
 
 def test_what_is_not_there_spreads_no_nan() -> None:
     layout = packed([1, 2], 3)
-    words = torch.ones(len(layout.places), 2)
+    words = torch.ones(len(layout.indices), 2)
     words[3:] = torch.nan
     words.requires_grad_()
     rows = layout.unpack(words)
     assert rows.isfinite().all()
-    rows.backward(torch.full_like(rows, torch.nan).masked_fill((layout.slots != NONE)[..., None], 1.0))
+    rows.backward(torch.full_like(rows, torch.nan).masked_fill((layout.slots != EMPTY)[..., None], 1.0))
     assert words.grad is not None
     assert words.grad.isfinite().all()
 
 
 def test_tokens_are_taken_from_their_places() -> None:
     tokens = torch.tensor([[5, 6, 0], [7, 0, 0]])
-    found: Tensor = take(tokens, torch.tensor([0, 1, 3, NONE]), empty=9)
+    found: Tensor = take_tokens(tokens, torch.tensor([0, 1, 3, EMPTY]), fill=9)
     assert found.tolist() == [5, 6, 7, 9]

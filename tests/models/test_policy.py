@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from nero.games.atari import AtariGames
-from nero.models.area_resize import AreaResize
-from nero.models.policy import FRAMES, SIDE, Policy
+from nero.models.policy import FRAMES, SIDE, AreaResize, Policy
 from nero.optim.nero import Nero
 from nero.tasks.ppo import as_input
 

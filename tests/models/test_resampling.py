@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nero.models.resampling import convolve_and_average, enlarge_and_convolve, enlarged
+from nero.models.spectral import convolve_and_average, upsample, upsample_and_convolve
 
 
-def plainly_enlarged(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def plainly_upsampled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.conv2d(F.interpolate(x, scale_factor=2, mode="nearest"), weight, bias, padding=1)
 
 
@@ -36,7 +36,7 @@ def test_both_are_torchs_in_outputs_and_gradients(
 
     weight, bias = drawn(filters, channels, 3, 3), drawn(filters) if with_bias else None
     for ours, plainly, scale in (
-        (enlarge_and_convolve, plainly_enlarged, 1),
+        (upsample_and_convolve, plainly_upsampled, 1),
         (convolve_and_average, plainly_averaged, 2),
     ):
         x = drawn(images, channels, scale * height, scale * width)
@@ -50,21 +50,21 @@ def test_both_are_torchs_in_outputs_and_gradients(
 def test_kernels_are_made_in_the_weights_own_type_under_autocast() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(1, 3, 4, 4), torch.randn(2, 3, 3, 3)
-    exact = enlarge_and_convolve(x, weight, None)
+    exact = upsample_and_convolve(x, weight, None)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = enlarge_and_convolve(x, weight, None)
+        cast = upsample_and_convolve(x, weight, None)
     assert cast.dtype == torch.bfloat16
     torch.testing.assert_close(cast.float(), exact, rtol=0.02, atol=0.05)
 
 
 @settings(deadline=None)  # the first example loads much
 @given(images=st.integers(1, 3), channels=st.integers(1, 5), height=st.integers(1, 4), width=st.integers(1, 4))
-def test_an_enlarged_image_is_torchs_in_values_and_gradients(
+def test_an_upsampled_image_is_torchs_in_values_and_gradients(
     images: int, channels: int, height: int, width: int
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(images, channels, height, width, dtype=torch.float64, generator=generator).requires_grad_()
     grad = torch.randn(images, channels, 2 * height, 2 * width, dtype=torch.float64, generator=generator)
-    ours, theirs = enlarged(x), F.interpolate(x, scale_factor=2, mode="nearest")
+    ours, theirs = upsample(x), F.interpolate(x, scale_factor=2, mode="nearest")
     assert torch.equal(ours, theirs)
     torch.testing.assert_close(*(torch.autograd.grad(y, x, grad)[0] for y in (ours, theirs)))

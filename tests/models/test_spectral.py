@@ -196,7 +196,7 @@ def network(seed: int = 0) -> nn.Sequential:
 
 
 def passed(own: nn.Sequential, weights: list[Tensor | None] | None) -> list[Tensor]:
-    return [layer.divided(weights) for layer in own]
+    return [layer.normalised(weights) for layer in own]
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_layers_iterated_at_once_are_those_iterated_one_by_one(by_kernels: None,
     group.has_kernels = True
     for _ in range(2):
         expected = [passed(one_by_one, None) for _ in range(passes)]
-        found = [passed(at_once, weights) for weights in group.divided(passes)]
+        found = [passed(at_once, weights) for weights in group.normalised(passes)]
         for own, weights in ((one_by_one, expected), (at_once, found)):
             own.zero_grad()
             sum((weight * weight.detach().cos()).sum() for each in weights for weight in each).backward()
@@ -233,7 +233,7 @@ def test_a_matrix_of_zeros_is_iterated_to_zero_and_not_to_nan(by_kernels: None) 
     nn.init.zeros_(own[1].weight)
     group = SpectralLayers(own)
     group.has_kernels = True
-    group.divided()
+    group.normalised()
     assert float(own[1].spectral_norm.u.abs().sum()) == float(own[1].spectral_norm.v.abs().sum()) == 0.0
     assert float(own[0].spectral_norm.u.norm()) == pytest.approx(1)
 
@@ -242,10 +242,10 @@ def test_layers_are_left_to_themselves_without_kernels_and_in_evaluation(by_kern
     own = network()
     group = SpectralLayers(own)
     group.has_kernels = False
-    assert group.divided(2) == [None, None]
+    assert group.normalised(2) == [None, None]
     group.has_kernels = True
     own.eval()
-    assert group.divided() == [None]
+    assert group.normalised() == [None]
 
 
 def test_kernels_take_no_weights_that_they_would_misread() -> None:
@@ -285,7 +285,7 @@ def test_a_compiler_sees_layers_that_are_iterated_at_once(by_kernels: None) -> N
             self.spectral.has_kernels = True
 
         def forward(self, x: Tensor) -> Tensor:
-            outputs = [self.second(self.first(x, weights), weights) for weights in self.spectral.divided(2)]
+            outputs = [self.second(self.first(x, weights), weights) for weights in self.spectral.normalised(2)]
             return torch.cat(outputs)
 
     torch.manual_seed(0)
@@ -311,11 +311,11 @@ def test_on_a_gpu_layers_are_iterated_at_once_in_a_graph() -> None:
     assert group._fits()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        group.divided()
+        group.normalised()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        [weights] = group.divided()
+        [weights] = group.normalised()
     graph.replay()
     for _ in range(2):
         expected = passed(alone, None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nero.models import token_loss as module
-from nero.models.token_loss import NO_TARGET, by_pieces, token_loss
+from nero.models.token_loss import IGNORE_INDEX, split_k_product, token_loss
 from support.fused_steps import DEVICE
 
 kernels = pytest.importorskip("nero.models.kernels.token_loss")
@@ -46,15 +46,15 @@ def test_sums_and_gradients_are_torchs(
     rows: int, vocabulary: int, seed: int, smoothing: float, with_bias: bool, hidden: int
 ) -> None:
     features, weight, bias, targets = case(rows, vocabulary, seed)
-    targets[:hidden] = NO_TARGET
+    targets[:hidden] = IGNORE_INDEX
     given_bias = bias if with_bias else None
     found = token_loss(features, weight, given_bias, targets, smoothing)
     logits = F.linear(features, weight, given_bias)
-    wanted = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing, ignore_index=NO_TARGET)
-    surprise = F.cross_entropy(logits, targets, reduction="sum", ignore_index=NO_TARGET)
+    wanted = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing, ignore_index=IGNORE_INDEX)
+    nll = F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORE_INDEX)
     torch.testing.assert_close(found.loss, wanted)
-    torch.testing.assert_close(found.surprise, surprise.detach())
-    assert not found.surprise.requires_grad
+    torch.testing.assert_close(found.nll, nll.detach())
+    assert not found.nll.requires_grad
     parameters = [features, weight, *([bias] if with_bias else [])]
     # A factor, as a mean over tokens or a loss scaler brings one.
     ours, theirs = gradients(found.loss * 0.3, *parameters), gradients(wanted * 0.3, *parameters)
@@ -97,7 +97,7 @@ def test_a_row_that_does_not_count_may_hold_anything() -> None:
     features, weight, bias, targets = case(4, 6, 3)
     with torch.no_grad():
         features[1] = math.nan
-    targets[1] = NO_TARGET
+    targets[1] = IGNORE_INDEX
     found = token_loss(features, weight, bias, targets)
     assert found.loss.isfinite()
     rest = [0, 2, 3]
@@ -111,15 +111,15 @@ def test_a_row_that_does_not_count_may_hold_anything() -> None:
 def test_what_is_not_finite_is_not_hidden(to_gradient_: Callable[..., tuple[Tensor, Tensor]], value: float) -> None:
     logits = torch.zeros(2, 10)
     logits[0, 4] = value
-    losses, surprises = to_gradient_(logits, 10, torch.tensor([2, 2]), 0.1, NO_TARGET, True)
+    losses, nlls = to_gradient_(logits, 10, torch.tensor([2, 2]), 0.1, IGNORE_INDEX, True)
     assert not losses[0].isfinite()
-    assert not surprises[0].isfinite()
+    assert not nlls[0].isfinite()
     assert losses[1].isfinite()
 
 
 def test_smoothing_of_one_or_less_than_none_is_refused() -> None:
     for smoothing in (-0.1, 1.0):
-        with pytest.raises(ValueError, match="smoothing must be from 0 to below 1"):
+        with pytest.raises(ValueError, match="smoothing must be at least 0 and below 1"):
             token_loss(*case(2, 3, 0), smoothing)
 
 
@@ -147,18 +147,18 @@ def test_the_kernel_gives_what_torch_gives(vocabulary: int, smoothing: float, dt
     room = 5  # columns that are no part of the vocabulary, with anything in them
     logits = (30 * torch.randn(6, vocabulary + room, generator=generator)).to(DEVICE, dtype)
     targets = torch.randint(vocabulary, (6,), generator=generator).to(DEVICE)
-    targets[3] = NO_TARGET
+    targets[3] = IGNORE_INDEX
     exact = logits[:, :vocabulary].double().requires_grad_()
-    options = {"ignore_index": NO_TARGET, "reduction": "none"}
+    options = {"ignore_index": IGNORE_INDEX, "reduction": "none"}
     wanted = F.cross_entropy(exact, targets, label_smoothing=smoothing, **options)
-    surprise = F.cross_entropy(exact, targets, **options)
+    nll = F.cross_entropy(exact, targets, **options)
     [gradient] = torch.autograd.grad(wanted.sum(), exact)
     before = logits.clone()
     for asked in (False, True):
         assert torch.equal(logits, before), "left alone, unless a gradient is asked for"
-        losses, surprises = kernels.to_gradient_(logits, vocabulary, targets, smoothing, NO_TARGET, asked)
+        losses, nlls = kernels.to_gradient_(logits, vocabulary, targets, smoothing, IGNORE_INDEX, asked)
         torch.testing.assert_close(losses.double(), wanted.detach(), rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(surprises.double(), surprise.detach(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(nlls.double(), nll.detach(), rtol=1e-5, atol=1e-5)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(logits[:, :vocabulary].double(), gradient, rtol=tolerance, atol=1e-6)
     assert not logits[:, vocabulary:].any()
@@ -170,7 +170,7 @@ def test_with_the_kernel_columns_are_filled_up_and_nothing_else_changes(
 ) -> None:
     *leaves, targets = (tensor.detach().to(DEVICE) for tensor in case(7, 21, 5, torch.float32))
     features, weight, bias = (leaf.requires_grad_() for leaf in leaves)
-    targets[2] = NO_TARGET
+    targets[2] = IGNORE_INDEX
     parameters = [features, weight, *([bias] if with_bias else [])]
     given_bias = bias if with_bias else None
     monkeypatch.setattr(module, "_use_kernels", lambda tensor, dtype: False)
@@ -212,4 +212,4 @@ def test_a_sum_over_pieces_of_the_vocabulary_is_the_product(
     generator = torch.Generator().manual_seed(seed)
     gradient = torch.randn(rows, pieces * piece, generator=generator, dtype=torch.float64)
     weight = torch.randn(pieces * piece, width, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(by_pieces(gradient, weight, pieces), gradient @ weight)
+    torch.testing.assert_close(split_k_product(gradient, weight, pieces), gradient @ weight)

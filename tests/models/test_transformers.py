@@ -11,9 +11,9 @@ from torch._dynamo.utils import counters
 
 from nero.data.text.parallel_text import PAD
 from nero.engine.compilation import compile_networks
-from nero.models import attention, packed_attention
+from nero.models import attention
+from nero.models.attention import take_tokens, token_indices
 from nero.models.language_model import LanguageModel
-from nero.models.packing import places_of, take
 from nero.models.token_loss import token_loss
 from nero.models.translator import EPSILON, Translator
 from nero.plans.config import compose
@@ -98,7 +98,7 @@ def test_the_translator_starts_xavier_uniform() -> None:
 
 def test_heads_must_divide_the_width() -> None:
     for network in (LanguageModel, Translator):
-        with pytest.raises(ValueError, match="a width of 10 is no multiple of 3 heads"):
+        with pytest.raises(ValueError, match="width must be a multiple of heads: 10 is not a multiple of 3"):
             network(5, width=10, heads=3)
 
 
@@ -212,7 +212,7 @@ def test_the_entrance_can_be_changed(scale: bool, normalise: bool) -> None:
 
 def loss_and_gradients(network: Translator, source: Tensor, target: Tensor) -> list[Tensor]:
     features = network(source, target[:, :-1])
-    loss = token_loss(features, network.output_weight, None, target[:, 1:], 0.1, ignored=PAD).loss
+    loss = token_loss(features, network.output_weight, None, target[:, 1:], 0.1, ignore_index=PAD).loss
     return [loss, *torch.autograd.grad(loss, list(network.parameters()))]
 
 
@@ -238,13 +238,13 @@ def test_padding_changes_neither_loss_nor_gradients(rows: int, source_length: in
 def packed_loss_and_gradients(network: Translator, source: Tensor, target: Tensor, slots: int) -> list[Tensor]:
     """The same, computed on words alone."""
     in_source, in_target = (
-        places_of((side != PAD).sum(1)[None], torch.tensor([side.shape[1]], device=side.device), slots)[0]
+        token_indices((side != PAD).sum(1)[None], torch.tensor([side.shape[1]], device=side.device), slots)[0]
         for side in (source, target[:, 1:])
     )
     features = network(source, target[:, :-1], (in_source, in_target))
     assert features.shape[0] == len(in_target)
-    wanted = take(target[:, 1:], in_target, PAD)
-    loss = token_loss(features, network.output_weight, None, wanted, 0.1, ignored=PAD).loss
+    wanted = take_tokens(target[:, 1:], in_target, PAD)
+    loss = token_loss(features, network.output_weight, None, wanted, 0.1, ignore_index=PAD).loss
     return [loss, *torch.autograd.grad(loss, list(network.parameters()))]
 
 
@@ -261,7 +261,7 @@ def test_words_without_their_padding_give_the_same(rows: int, slots: int) -> Non
 
 def test_so_they_do_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
+    monkeypatch.setattr(attention, "_has_kernels", lambda device: True)
     network = translator(width=32).float().to(DEVICE)
     source, target = tokens(5, 20).to(DEVICE), tokens(5, 21, seed=1).to(DEVICE)
     source[1, 4:], target[1, 5:], target[2, 3:], source[4], target[4] = PAD, PAD, PAD, PAD, PAD
@@ -321,8 +321,8 @@ def quick(inputs: tuple[Tensor, ...], outer: Tensor, gradients: tuple[Tensor, ..
 def test_like_layers_are_compiled_once_for_words_alone(monkeypatch: pytest.MonkeyPatch, by_kernels: bool) -> None:
     if by_kernels:
         kernels = pytest.importorskip("nero.models.kernels.attention")
-        monkeypatch.setattr(packed_attention, "_has_kernels", lambda device: True)
-        monkeypatch.setitem(packed_attention.LONGEST, torch.float64, 32)
+        monkeypatch.setattr(attention, "_has_kernels", lambda device: True)
+        monkeypatch.setitem(attention.LONGEST, torch.float64, 32)
         monkeypatch.setattr(kernels, "attend_", quick)
     network, plain = (translator(layers=2 if by_kernels else 3, width=32).to(DEVICE) for _ in range(2))
     counts = compile_without_code(network, monkeypatch)

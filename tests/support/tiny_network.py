@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from nero.models.ghost_batch_norm import PartedBatchNorm2d
+from nero.models.ghost_batch_norm import GhostBatchNorm2d
 
 
 class Tiny(nn.Module):
@@ -17,7 +17,7 @@ class Tiny(nn.Module):
     @staticmethod
     def _stage(ins: int, outs: int, parts: int) -> nn.Module:
         # A smooth nonlinearity: where a ReLU has its kink, rounding decides.
-        return nn.Sequential(nn.Conv2d(ins, outs, 3, stride=2, bias=False), PartedBatchNorm2d(outs, parts), nn.Tanh())
+        return nn.Sequential(nn.Conv2d(ins, outs, 3, stride=2, bias=False), GhostBatchNorm2d(outs, parts), nn.Tanh())
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.mean(self.stages(x), dim=(2, 3)))

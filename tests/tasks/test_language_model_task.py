@@ -182,7 +182,7 @@ def test_the_grammar_is_learnt(tmp_path: Path) -> None:
         ("task.evaluation_batch=1.5", "task: evaluation_batch must be a whole number from 1, not 1.5"),
         ("task.train_examples=0", "task: train_examples must be a whole number from 1, not 0"),
         ("task.batch_size=100000", "task: batch_size: "),
-        ("task.network.heads=3", "task: network: a width of 8 is no multiple of 3 heads"),
+        ("task.network.heads=3", "task: network: width must be a multiple of heads: 8 is not a multiple of 3"),
         ("+task.network.colour=3", "task: network: .*unexpected keyword argument 'colour'"),
     ],
 )

@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 SMALL = (
     "task.environments=3",
     "task.steps=8",
-    "task.passes=2",
+    "task.update_epochs=2",
     "task.minibatches=2",
     "task.network.hidden=8",
     "task.epochs=6",
@@ -49,7 +49,7 @@ def make_task(device: torch.device = CPU, seed: int = 0, **settings: Any) -> PPO
         "epochs": 3,
         "environments": GAMES,
         "steps": STEPS,
-        "passes": 2,
+        "update_epochs": 2,
         "minibatches": 4,
         "clip": 0.1,
         "discount": 0.99,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nero.data.sources import MissingData
 from nero.data.text.parallel_text import PAD, toy_pairs
-from nero.models.packing import NONE
+from nero.models.attention import EMPTY
 from nero.plans.config import ConfigError
 from nero.tasks import translation
 from nero.tasks.translation import Translation
@@ -57,7 +57,7 @@ def test_an_epoch_has_every_pair_once_in_few_shapes(tmp_path: Path) -> None:
         length = source.shape[1]
         looked_at = [(source_places, source), (target_places, target[:, 1:])]
         for places, side in looked_at:
-            assert places[places != NONE].tolist() == (side.flatten() != PAD).nonzero().flatten().tolist()
+            assert places[places != EMPTY].tolist() == (side.flatten() != PAD).nonzero().flatten().tolist()
             assert len(places) % (4 * BATCH) == 0
         assert len(source_places) == len(target_places)
         assert length in (8, 16, 24) or length % 16 == 0
@@ -188,7 +188,7 @@ def test_the_grammar_is_learnt(tmp_path: Path) -> None:
         ("task.smoothing=-0.1", "task: smoothing must be from 0 to below 1, not -0.1"),
         ("task.smoothing=much", "task: smoothing must be from 0 to below 1, not 'much'"),
         ("task.train_examples=-2", "task: train_examples must be a whole number from 1, not -2"),
-        ("task.network.heads=3", "task: network: a width of 8 is no multiple of 3 heads"),
+        ("task.network.heads=3", "task: network: width must be a multiple of heads: 8 is not a multiple of 3"),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:

@@ -1,46 +1,39 @@
-"""The class-conditional GAN of Figure 4, in the way of BigGAN: spectral norm, self-attention, residual blocks.
+"""The class-conditional GAN of Figure 4, after BigGAN: spectral norm, self-attention, residual blocks.
 
-The authors' tables of classes have 1,000 rows for CIFAR-10's ten classes, and so have these by default: the rows that
-no image uses learn next to nothing, but under Nero they count in the mean and norm of the generator's embedding, whose
-neurons reach over all of them, and under spectral norm in the largest singular value.
+The authors' class tables have 1,000 rows for CIFAR-10's ten classes, and so do these by default. Unused rows hardly
+change, but they count in the mean and norm that Nero constrains (the neurons of the generator's embedding reach over
+all rows) and in the largest singular value of spectral norm.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.resampling import enlarged
 from nero.models.spectral import (
-    AveragingConvolution,
     Convolution,
+    DownsamplingConvolution,
     Embedding,
-    EnlargingConvolution,
     Linear,
     SpectralLayers,
+    UpsamplingConvolution,
     Weights,
+    upsample,
 )
 
-CHUNKS, CHUNK = 4, 20
-"""z is split in chunks: one for the first layer, one for each block's conditional batch norms."""
-
+CHUNKS, CHUNK = 4, 20  # z is split in chunks: one for the first layer, one for each block's conditional batch norms
 Z = CHUNKS * CHUNK
-EMBEDDING = 80
-"""Width of a class's embedding in the generator."""
-
+EMBEDDING = 80  # width of a class's embedding in the generator
 FIRST_SIDE = 4
-OUTPUT_SCALE = 10.0
-"""What the discriminator's output is multiplied by."""
-
-RUNNING = 0.001
-"""Share of a batch in the running statistics of conditional batch norm."""
+OUTPUT_SCALE = 10.0  # factor of the discriminator's output
+RUNNING = 0.001  # momentum of the running statistics of conditional batch norm
 
 
 class Generator(nn.Module):
-    """Takes z [N, 80] and class numbers [N], gives images [N, 3, 32, 32] with pixels from -1 to 1.
+    """z [N, 80] and labels [N] -> images [N, 3, 32, 32] with pixels from -1 to 1.
 
-    width:          channels of the last block; 64 is the paper's
-    rows:           of the table of classes
-    norm_bias_std:  of the normal distribution that the last batch norm's biases start from; 0 starts them at zero
+    width:          channels of the last block; 64 in the paper
+    rows:           of the class table
+    norm_bias_std:  standard deviation of the last batch norm's initial biases; 0 starts them at zero
     """
 
     def __init__(self, width: int = 64, rows: int = 1000, norm_bias_std: float = 0.0) -> None:
@@ -53,13 +46,13 @@ class Generator(nn.Module):
         self.attention = SelfAttention(2 * width)
         self.block3 = UpBlock(2 * width, width)
         self.norm = nn.BatchNorm2d(width)
-        self.last = Convolution(width, 3, kernel=3)
+        self.last = Convolution(width, 3)
         if norm_bias_std:
             nn.init.normal_(self.norm.bias, std=norm_bias_std)
         self.spectral = SpectralLayers(self)
 
     def forward(self, z: Tensor, labels: Tensor) -> Tensor:
-        [weights] = self.spectral.divided()
+        [weights] = self.spectral.normalised()
         first, *chunks = z.split(CHUNK, dim=1)
         embedded = self.embedding(one_hot(labels, self.rows, z.dtype), weights)
         condition1, condition2, condition3 = (torch.cat([embedded, chunk.to(embedded.dtype)], 1) for chunk in chunks)
@@ -72,19 +65,19 @@ class Generator(nn.Module):
 
 
 class UpBlock(nn.Module):
-    """Doubles an image's side by nearest neighbours between two normalised convolutions, beside a shortcut."""
+    """Doubles the image's side: two convolutions with conditional batch norm, and a shortcut."""
 
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()
         self.norm1 = ConditionalBatchNorm(channels)
-        self.conv1 = EnlargingConvolution(channels, filters)
+        self.conv1 = UpsamplingConvolution(channels, filters)
         self.norm2 = ConditionalBatchNorm(filters)
-        self.conv2 = Convolution(filters, filters, kernel=3)
+        self.conv2 = Convolution(filters, filters)
         self.shortcut = Convolution(channels, filters, kernel=1) if channels != filters else None
 
     def forward(self, x: Tensor, condition: Tensor, weights: Weights) -> Tensor:
-        # A 1 x 1 convolution of the enlarged image is the enlarged image of its convolution, at a quarter of the work.
-        shortcut = enlarged(x if self.shortcut is None else self.shortcut(x, weights))
+        # A 1 x 1 convolution commutes with upsampling: before it, it is a quarter of the work.
+        shortcut = upsample(x if self.shortcut is None else self.shortcut(x, weights))
         out = self.conv1(F.relu(self.norm1(x, condition, weights)), weights)
         return self.conv2(F.relu(self.norm2(out, condition, weights)), weights) + shortcut
 
@@ -104,7 +97,7 @@ class ConditionalBatchNorm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Every pixel looks at the strongest of each 2 x 2 pixels; what it sees is added to it, with no gain to learn."""
+    """Each pixel attends to the max-pooled pixels; a residual connection without a learnt gain."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -119,15 +112,15 @@ class SelfAttention(nn.Module):
         query = self.query(x, weights).flatten(2)
         key, value = (F.max_pool2d(layer(x, weights), 2).flatten(2) for layer in (self.key, self.value))
         attention = (query.transpose(1, 2) @ key).softmax(dim=-1)  # [N, pixels, pixels / 4]
-        seen = value @ attention.transpose(1, 2).to(value.dtype)
-        return x + self.output(seen.unflatten(2, x.shape[2:]), weights)
+        mixed = value @ attention.transpose(1, 2).to(value.dtype)
+        return x + self.output(mixed.unflatten(2, x.shape[2:]), weights)
 
 
 class Discriminator(nn.Module):
-    """Takes images [N, 3, 32, 32] and class numbers [N], gives scores [N]: how real each seems for its class.
+    """Images [N, 3, 32, 32] and labels [N] -> scores [N]: how real each image looks for its class.
 
-    width:  channels of the first block; 64 is the paper's
-    rows:   of the table of classes
+    width:  channels of the first block; 64 in the paper
+    rows:   of the class table
     """
 
     def __init__(self, width: int = 64, rows: int = 1000) -> None:
@@ -143,53 +136,53 @@ class Discriminator(nn.Module):
         self.spectral = SpectralLayers(self)
 
     def forward(self, images: Tensor, labels: Tensor, passes: int = 1) -> Tensor:
-        """passes: how many equal parts of the batch go through one after the other, each with a power iteration."""
-        # In here, so that a compiler sees all passes at once: a later one changes the singular vectors in place, before
+        """passes: the number of equal parts of the batch that are passed one by one, with a power iteration each."""
+        # Here, so that a compiler sees all passes together: a later one changes the singular vectors in place, before
         # the backward pass of an earlier one has used them.
-        parts = zip(images.chunk(passes), labels.chunk(passes), self.spectral.divided(passes), strict=True)
+        parts = zip(images.chunk(passes), labels.chunk(passes), self.spectral.normalised(passes), strict=True)
         return torch.cat([self._scores(*part) for part in parts])
 
     def _scores(self, images: Tensor, labels: Tensor, weights: Weights) -> Tensor:
         x = self.attention(self.block2(self.block1(images, weights), weights), weights)
         x = self.block4(self.block3(x, weights), weights)
         x = F.relu(x).mean(dim=(2, 3), dtype=self.score.weight.dtype)
-        # The eight bits of bf16 would be few for scores, which are told apart by their differences.
+        # Not in bf16, whose eight bits are few for scores: what counts is their differences.
         with torch.autocast(x.device.type, enabled=False):
             projection = (x * self.classes(one_hot(labels, self.rows, x.dtype), weights)).sum(dim=1)
             return OUTPUT_SCALE * (self.score(x, weights).squeeze(1) + projection)
 
 
 class DownBlock(nn.Module):
-    """Halves an image's side by averages after two convolutions, beside a shortcut.
+    """Halves the image's side: two convolutions, averaging, and a shortcut.
 
-    first:  whether pixels come in, which need no nonlinearity
+    first:  whether the input is an image, which gets no ReLU
     """
 
     def __init__(self, channels: int, filters: int, first: bool = False) -> None:
         super().__init__()
         self.first = first
-        self.conv1 = Convolution(channels, filters, kernel=3)
-        self.conv2 = AveragingConvolution(filters, filters)
+        self.conv1 = Convolution(channels, filters)
+        self.conv2 = DownsamplingConvolution(filters, filters)
         self.shortcut = Convolution(channels, filters, kernel=1)
 
     def forward(self, x: Tensor, weights: Weights) -> Tensor:
         out = self.conv2(F.relu(self.conv1(x if self.first else F.relu(x), weights)), weights)
-        # The average of a 1 x 1 convolution is the convolution of the average, at a quarter of the work.
+        # A 1 x 1 convolution commutes with averaging: after it, it is a quarter of the work.
         return out + self.shortcut(F.avg_pool2d(x, 2), weights)
 
 
 class SameBlock(nn.Module):
-    """Two convolutions, and what came in."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv1 = Convolution(channels, channels, kernel=3)
-        self.conv2 = Convolution(channels, channels, kernel=3)
+        self.conv1 = Convolution(channels, channels)
+        self.conv2 = Convolution(channels, channels)
 
     def forward(self, x: Tensor, weights: Weights) -> Tensor:
         return x + self.conv2(F.relu(self.conv1(F.relu(x), weights)), weights)
 
 
 def one_hot(labels: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
-    """[N, rows] by a comparison, which goes into one kernel with what follows; torch's own writes int64 first."""
+    """[N, rows] by a comparison, which a compiler fuses with what follows; torch's own writes int64 first."""
     return (labels[:, None] == torch.arange(rows, device=labels.device)).to(dtype)

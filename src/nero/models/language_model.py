@@ -1,4 +1,4 @@
-"""The Wikitext-2 transformer (Figure 6): causal, two layers, and no layer norm, so that it has no gains."""
+"""The Wikitext-2 transformer (Figure 6): causal, two layers, and no layer norm, hence no gains."""
 
 import math
 
@@ -8,19 +8,18 @@ from torch import Tensor, nn
 
 from nero.models.attention import attend, sinusoidal_positions, split_heads
 
-START = 0.1  # embedding and output weights start uniform within plus and minus this
+INIT_RANGE = 0.1  # embedding and output weights start uniform in plus and minus this
 
 
 class LanguageModel(nn.Module):
-    """Features [batch, length, width] for tokens [batch, length]; the linear layer `output` makes logits of them.
+    """Tokens [batch, length] -> features [batch, length, width]; the linear layer `output` maps them to logits.
 
-    vocabulary:  number of types
-    width:       of the features; a head has `width / heads`
-    inner:       width of the hidden layer of each feed-forward part
-    longest:     most positions that it can see
-    copy_layers: whether all layers start with the weights of the first, as nn.TransformerEncoder's do
+    vocabulary:   number of token types
+    inner:        hidden width of the feed-forward layers
+    longest:      most positions of a sequence
+    copy_layers:  whether all layers start with the weights of the first, as nn.TransformerEncoder's do
 
-    With the paper's settings 19 tensors: an embedding, two layers of eight, output weights and bias, not tied.
+    With the paper's settings there are 19 tensors: the embedding, two layers of 8, output weights and bias, not tied.
     """
 
     positions: Tensor
@@ -38,14 +37,14 @@ class LanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"a width of {width} is no multiple of {heads} heads")
+            raise ValueError(f"width must be a multiple of heads: {width} is not a multiple of {heads}")
         self.embedding = nn.Embedding(vocabulary, width)
         self.layers = nn.ModuleList(Layer(width, heads, inner, dropout) for _ in range(layers))
         self.output = nn.Linear(width, vocabulary)
         self.dropout = dropout
         self.register_buffer("positions", sinusoidal_positions(longest, width), persistent=False)
-        nn.init.uniform_(self.embedding.weight, -START, START)
-        nn.init.uniform_(self.output.weight, -START, START)
+        nn.init.uniform_(self.embedding.weight, -INIT_RANGE, INIT_RANGE)
+        nn.init.uniform_(self.output.weight, -INIT_RANGE, INIT_RANGE)
         nn.init.zeros_(self.output.bias)
         if copy_layers:
             first, *others = self.layers
@@ -53,11 +52,10 @@ class LanguageModel(nn.Module):
                 layer.load_state_dict(first.state_dict())
 
     def forward(self, tokens: Tensor) -> Tensor:
-        batch, length = tokens.shape
         width = self.embedding.embedding_dim
-        # Not F.embedding: on a GPU its backward pass takes longer than a layer; this one's is a plain sum into rows.
-        embedded = self.embedding.weight.index_select(0, tokens.flatten()).view(batch, length, width)
-        x = torch.add(self.positions[:length], embedded, alpha=math.sqrt(width))
+        # Not F.embedding: on a GPU its backward pass takes longer than a layer; this one's is a plain index_add.
+        embedded = self.embedding.weight.index_select(0, tokens.flatten()).view(*tokens.shape, width)
+        x = torch.add(self.positions[: tokens.shape[1]], embedded, alpha=math.sqrt(width))
         x = F.dropout(x, self.dropout, self.training)
         for layer in self.layers:
             x = layer(x)
@@ -65,7 +63,7 @@ class LanguageModel(nn.Module):
 
 
 class Layer(nn.Module):
-    """Causal self-attention and a feed-forward part, each added to what it was given. All as torch initialises it."""
+    """Causal self-attention and a feed-forward layer, each with a residual connection, initialised as torch's own."""
 
     def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
         super().__init__()
@@ -81,7 +79,6 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rate = self.dropout if self.training else 0.0
         query, key, value = split_heads(self.query_key_value(x), self.heads, 3)
-        mixed = attend(query, key, value, rate, causal=True)
-        x = x + F.dropout(self.merge(mixed), rate)
+        x = x + F.dropout(self.merge(attend(query, key, value, rate, causal=True)), rate)
         hidden = F.dropout(F.relu(self.inner(x)), rate)
         return x + F.dropout(self.outer(hidden), rate)

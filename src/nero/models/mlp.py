@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nero.models.arithmetic import product_dtype
-from nero.models.kernels.compiled import are_compiled
+from nero.models.kernels import are_compiled, product_dtype
 
-# alpha and scale by which ELU is the scaled ReLU. F.elu does not offer the scale: one kernel each way instead of two,
-# of which a network of 100 small layers feels every one.
+# alpha and scale with which ELU is the scaled ReLU. F.elu does not expose the scale. One kernel each way instead of two
+# matters for a network of 100 small layers.
 _ALPHA, _SCALE = 0.0, math.sqrt(2.0)
-# Entries of a layer's outputs up to which `linear_kernels` is used. The paper's layers have 196,000 and leave a GPU
-# waiting; those much larger keep it busy, and the library's products then are better than small tiles.
+# Entries of a layer's outputs up to which the Triton kernels are used. The paper's layers have 196,000 and leave a GPU
+# idle; much larger ones keep it busy, and cuBLAS is then faster than small tiles.
 _MOST_OUTPUTS = 2**19
 
 Chain = tuple[list[tuple[Tensor, Tensor | None]], Callable[[Tensor], Tensor], float]
@@ -38,9 +37,9 @@ def normalise(raw: Tensor) -> Tensor:
 class _SquareLayers(torch.autograd.Function):
     """x through equal square layers, each followed by the scaled ReLU, for training.
 
-    Takes x [batch, width], every weight [width, width], then every bias [width]. What autograd would do layer by layer
-    for each weight and bias waits until the whole chain is through, and is one batched product and one sum over all
-    layers: a layer of the paper's is too small to fill a GPU. The gradients are slices of those two results.
+    Takes x [batch, width], all weights [width, width], then all biases [width]. The gradients of weights and biases
+    are computed after the whole chain, by one batched product and one sum over all layers: one layer of the paper's
+    network is too small to fill a GPU. The gradients are slices of those two results.
     """
 
     @staticmethod
@@ -49,7 +48,7 @@ class _SquareLayers(torch.autograd.Function):
         dtype = product_dtype(x)
         weights, biases = _cast(parameters[:depth], dtype), _cast(parameters[depth:], dtype)
         kernels = _use_kernels(x, dtype) and all(map(Tensor.is_contiguous, (*weights, *biases)))
-        outputs = x.new_empty(depth + 1, *x.shape, dtype=dtype)  # x, then what each layer gives
+        outputs = x.new_empty(depth + 1, *x.shape, dtype=dtype)  # x, then the output of each layer
         outputs[0].copy_(x)
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             _forward_layer(outputs[i], weight, bias, outputs[i + 1], kernels)
@@ -63,8 +62,8 @@ class _SquareLayers(torch.autograd.Function):
         outputs, *weights = ctx.saved_tensors
         depth = len(weights)
         needs_x, *needs = ctx.needs_input_grad
-        deltas = torch.empty_like(outputs[1:])  # gradients in front of each layer's activation
-        _through_activation(grad, outputs[depth], deltas[-1])
+        deltas = torch.empty_like(outputs[1:])  # gradients of each layer's pre-activations
+        _activation_backward(grad, outputs[depth], deltas[-1])
         for i in reversed(range(1, depth)):
             _backward_layer(deltas[i], weights[i], outputs[i], deltas[i - 1], ctx.kernels)
         grads: list[Tensor | None] = [None] * (2 * depth)
@@ -83,48 +82,45 @@ def _forward_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, kernels
         linear_kernels.forward_layer(x, weight, bias, out)
         return
     torch.addmm(bias, x, weight.t(), out=out)
-    # Not torch._addmm_activation, which is both in one kernel: nothing promises that cuBLASLt's ReLU keeps a NaN. Were
-    # it to make zero of one, the last layer would see finite numbers for ever, and neither the loss nor the last
-    # layer's gradient would show that a run had diverged.
+    # Not torch._addmm_activation, which fuses both: cuBLASLt's ReLU does not promise to keep NaN. If it returned zero,
+    # the last layer would see finite numbers for ever, and the loss would not show that a run has diverged.
     torch.ops.aten.elu_(out, _ALPHA, _SCALE)
 
 
 def _backward_layer(delta: Tensor, weight: Tensor, below: Tensor, out: Tensor, kernels: bool) -> None:
-    """From the gradient in front of a layer's activation to that in front of the one that gave `below`."""
+    """From the gradient of a layer's pre-activations to that of the layer whose output is `below`."""
     if kernels:
         from nero.models.kernels import linear as linear_kernels
 
         linear_kernels.backward_layer(delta, weight, below, out)
         return
     torch.mm(delta, weight, out=out)
-    _through_activation(out, below, out)
+    _activation_backward(out, below, out)
 
 
-def _through_activation(grad: Tensor, result: Tensor, out: Tensor) -> None:
-    """The gradient in front of the activation that gave `result`; out may be grad."""
-    torch.ops.aten.elu_backward.grad_input(grad, _ALPHA, _SCALE, 1.0, True, result, grad_input=out)
+def _activation_backward(grad: Tensor, output: Tensor, out: Tensor) -> None:
+    """The gradient of the pre-activations, given that of the activation's output; out may be grad."""
+    torch.ops.aten.elu_backward.grad_input(grad, _ALPHA, _SCALE, 1.0, True, output, grad_input=out)
 
 
 def _use_kernels(x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether layers that take x [batch, width] in this dtype are computed by `linear_kernels`.
-
-    Never in full float32: its products are those of tensor cores.
-    """
-    if dtype == torch.float32:
-        tensor_cores = torch.get_float32_matmul_precision() != "highest"
-    else:
-        tensor_cores = dtype in (torch.bfloat16, torch.float16)
+    """Whether the Triton kernels compute layers of x [batch, width]: never in full float32, they use tensor cores."""
+    tensor_cores = _allows_tf32() if dtype == torch.float32 else dtype in (torch.bfloat16, torch.float16)
     return x.is_cuda and tensor_cores and 0 < x.numel() <= _MOST_OUTPUTS and _has_kernels(x.device)
+
+
+def _allows_tf32() -> bool:
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 @cache
 def _has_kernels(device: torch.device) -> bool:
-    """Whether this GPU is of the kind that `linear_kernels` was written and measured for, and Triton is there."""
+    """Whether Triton is installed and this GPU is of the kind that the kernels were written and measured for."""
     return are_compiled("nero.models.kernels.linear") and torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
-    """The tensors in this dtype; those of another one are copied together."""
+    """The tensors in this dtype; conversions are one batched copy."""
     if all(tensor.dtype == dtype for tensor in tensors):
         return tensors
     copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
@@ -133,9 +129,9 @@ def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
 
 
 class MLP(nn.Module):
-    """`depth` linear layers with biases, torch's default initialisation.
+    """`depth` linear layers with biases and torch's default initialisation.
 
-    Training does not call the hidden layers but computes what they would give, so that hooks on them do not run.
+    Training computes the hidden layers together without calling them, so hooks on them do not run.
     """
 
     def __init__(self, depth: int, width: int, classes: int) -> None:
@@ -143,15 +139,14 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(width, width if i < depth - 1 else classes) for i in range(depth))
 
     def compiled_parts(self) -> Sequence[nn.Module] | None:
-        """Nothing where training goes by kernels of our own: by a compiler's, it takes nearly twice as long."""
+        """Nothing where training uses our own kernels: a compiler's take nearly twice as long."""
         weight = next(self.parameters())
-        tensor_cores = torch.get_float32_matmul_precision() != "highest"
-        return [] if weight.is_cuda and tensor_cores and _has_kernels(weight.device) else None
+        return [] if weight.is_cuda and _allows_tf32() and _has_kernels(weight.device) else None
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
         *hidden, last = self.layers
-        # _SquareLayers holds on to every output, which only a backward pass needs; a compiler finds fusions of its own.
+        # _SquareLayers keeps every output, which only a backward pass needs; a compiler finds fusions of its own.
         if hidden and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             weights, biases = [layer.weight for layer in hidden], [layer.bias for layer in hidden]
             return last(_SquareLayers.apply(x, *weights, *biases))
@@ -160,11 +155,8 @@ class MLP(nn.Module):
         return last(x)
 
     def perceptron(self) -> Chain:
-        return (
-            [(layer.get_parameter("weight"), layer.get_parameter("bias")) for layer in self.layers],
-            scaled_relu,
-            _SCALE,
-        )
+        layers = [(layer.get_parameter("weight"), layer.get_parameter("bias")) for layer in self.layers]
+        return [*layers], scaled_relu, _SCALE
 
 
 class ReparameterisedMLP(nn.Module):
@@ -184,10 +176,10 @@ class ReparameterisedMLP(nn.Module):
 
     @torch.no_grad()
     def balance_(self) -> None:
-        """Put the normalised weights in place of the raw ones: the same function, now as a balanced network."""
+        """Replace the raw weights by the normalised ones: the same function, now as a balanced network."""
         for raw in self.raw:
             raw.copy_(normalise(raw))
 
     def perceptron(self) -> Chain:
-        """Of the network once it is balanced."""
+        """The parts of the network once it is balanced."""
         return [(raw, None) for raw in self.raw], scaled_relu, _SCALE

@@ -1,20 +1,22 @@
-"""ResNet-18 for images of 32 x 32 pixels: a 3 x 3 convolution in front instead of a 7 x 7 one, and no max-pool."""
+"""ResNet-18 for images of 32 x 32 pixels: a 3 x 3 convolution as stem instead of a 7 x 7 one, and no max-pool."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.initialisation import kaiming_by_fan_out_
-
-BLOCKS = (2, 2, 2, 2)
-"""Residual blocks of each stage; the filters double from one stage to the next, and the image is halved."""
+BLOCKS = (
+    2,
+    2,
+    2,
+    2,
+)  # residual blocks of each stage; a new stage doubles the filters and halves the image
 
 
 class ResNet18(nn.Module):
-    """Takes [N, 3, 32, 32], gives [N, classes].
+    """Images [N, 3, 32, 32] -> logits [N, classes].
 
-    width:      filters of the first stage; 64 is the paper's
-    fan_out:    whether convolutions start from Kaiming's normal distribution by fan-out, as the authors' do, and not
-                from torch's default, whose weights are less than half as large in most layers
+    width:      filters of the first stage; 64 in the paper
+    fan_out:    whether convolutions start from Kaiming's normal distribution by fan-out, as the authors' do, instead of
+                torch's default, whose weights are less than half as large in most layers
     stem_relu:  whether a ReLU follows the stem's batch norm; the paper's network has none
     """
 
@@ -42,7 +44,7 @@ class ResNet18(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions and what came in, by a 1 x 1 convolution where the shape changes."""
+    """Two 3 x 3 convolutions beside a shortcut, which is a 1 x 1 convolution where the shape changes."""
 
     def __init__(self, channels: int, filters: int, stride: int) -> None:
         super().__init__()
@@ -58,3 +60,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu_(self.norm1(self.conv1(x)))
         return F.relu_(self.norm2(self.conv2(out)) + self.shortcut(x))
+
+
+def kaiming_by_fan_out_(network: nn.Module) -> None:
+    """Draw every convolution's weights from Kaiming's normal distribution by fan-out, as torchvision's networks do."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,11 +1,13 @@
-"""Layers with spectral norm: a weight is divided by its largest singular value before it is used.
+"""Layers with spectral norm (a weight is divided by its largest singular value before use), with resampling fused in.
 
-Not by torch.nn.utils.parametrizations.spectral_norm, though these layers compute what it does (a test holds one against
-the other), for two reasons. Under bf16 autocast torch's power iteration runs in bf16, whose eight bits are few for a
-number that every output is divided by; here it is float32 whatever is around it. And torch's works on a copy of a
-convolution whose channels lie last, where products and sums on the weight as it lies in memory let a compiler make a
-few kernels of it, which counts with 44 weights and two forward passes of each network a step. On a GPU a network has
-the power iterations of all its layers done at once (`SpectralLayers`).
+Not torch.nn.utils.parametrizations.spectral_norm, though these layers compute the same (a test compares them), for two
+reasons. Under bf16 autocast torch's power iteration runs in bf16, whose eight bits are few for a number that every
+output is divided by; here it is always float32. And torch copies a channels-last convolution; here products and sums
+on the weight as stored fuse into a few kernels, which matters with 44 weights and two forward passes of each network a
+step. On a GPU the power iterations of all layers of a network run together (`SpectralLayers`).
+
+A 3 x 3 convolution after nearest-neighbour upsampling, or before 2 x 2 averaging, is one strided convolution with a
+4 x 4 kernel: the same numbers with 4 instead of 9 products per pixel of the larger image, which is never stored.
 """
 
 from collections.abc import Sequence
@@ -15,24 +17,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.initialisation import orthogonal_
-from nero.models.kernels.compiled import are_compiled
-from nero.models.resampling import convolve_and_average, enlarge_and_convolve
+from nero.models.kernels import are_compiled
 
-FIRST_ITERATIONS = 15
-"""Of the power iteration when a layer is made; then one for each forward pass of training."""
+FIRST_ITERATIONS = 15  # of the power iteration when a layer is made; later one for each forward pass in training
+EPS = 1e-12  # lower bound of lengths that something is divided by
+BIAS_STD = 0.01  # of the normal distribution that biases start from
 
-EPS = 1e-12
-"""What lengths are at least, before something is divided by them."""
-
-BIAS_STD = 0.01
-"""Of the normal distribution that biases start from."""
+# Along one axis, each weight of the 4 x 4 kernel as a combination of the 3. Upsampled: an output sees two of its three
+# pixels as one. Averaged: two outputs share a pixel with two of their weights.
+UPSAMPLED = ((0.0, 0.0, 1.0), (0.0, 1.0, 1.0), (1.0, 1.0, 0.0), (1.0, 0.0, 0.0))
+AVERAGED = ((0.5, 0.0, 0.0), (0.5, 0.5, 0.0), (0.0, 0.5, 0.5), (0.0, 0.0, 0.5))
 
 
 class SpectralNorm(nn.Module):
-    """Gives a weight divided by its largest singular value, as a matrix with a row per output.
+    """Divides a weight by its largest singular value, as a matrix with a row per output.
 
-    u, v:  the singular vectors, as far as the power iteration has found them
+    u, v:  the singular vectors, as approximated by the power iteration
     """
 
     u: Tensor
@@ -43,22 +43,18 @@ class SpectralNorm(nn.Module):
         rows, columns = _matrix(weight).shape
         self.register_buffer("u", F.normalize(torch.randn(rows, dtype=weight.dtype), dim=0, eps=EPS))
         self.register_buffer("v", F.normalize(torch.randn(columns, dtype=weight.dtype), dim=0, eps=EPS))
-        with torch.no_grad():
-            for _ in range(FIRST_ITERATIONS):
-                self._iterate(_matrix(weight.detach()))
+        for _ in range(FIRST_ITERATIONS):
+            self._iterate(_matrix(weight.detach()))
 
     def forward(self, weight: Tensor) -> Tensor:
         matrix = _matrix(weight.detach())
         sigma = self._iterate(matrix) if self.training else (self.u * (matrix * self.v).sum(dim=1)).sum()
         # Copies: a second forward pass changes the vectors in place, and a backward pass of the first may follow.
-        return _Divided.apply(weight, self.u.clone(), self.v.clone(), sigma)
+        return _Divide.apply(weight, self.u.clone(), self.v.clone(), sigma)
 
     @torch.no_grad()
     def _iterate(self, matrix: Tensor) -> Tensor:
-        """One power iteration; returns the singular value that belongs to its vectors, u @ matrix @ v.
-
-        That is the length of u @ matrix, which v is divided by.
-        """
+        """One power iteration; returns the singular value u @ matrix @ v, which is the length of u @ matrix."""
         u = F.normalize((matrix * self.v).sum(dim=1), dim=0, eps=EPS)
         v = (matrix * u[:, None]).sum(dim=0)
         sigma = torch.linalg.vector_norm(v)
@@ -67,11 +63,10 @@ class SpectralNorm(nn.Module):
         return sigma
 
 
-class _Divided(torch.autograd.Function):
-    """A weight divided by its singular value u @ weight @ v, with u and v taken for constants, as torch takes them.
+class _Divide(torch.autograd.Function):
+    """A weight divided by sigma = u @ weight @ v, with u and v constant, as in torch.
 
-    Given the value, which a power iteration has anyway, so that it need not be computed again for its gradient: that
-    is the outer product of u and v.
+    The power iteration has computed sigma already; its gradient is the outer product of u and v.
     """
 
     @staticmethod
@@ -94,31 +89,91 @@ class _Divided(torch.autograd.Function):
 
 
 def _matrix(weight: Tensor) -> Tensor:
-    """[outputs, all else], with the channels of a convolution last: no copy of one that lies so in memory."""
+    """[outputs, all else], with a convolution's channels last: no copy of a channels-last weight."""
     return (weight.permute(0, 2, 3, 1) if weight.ndim == 4 else weight).flatten(1)
 
 
+def _is_matrix(weight: Tensor) -> bool:
+    """Whether `_matrix` is no copy."""
+    return weight.is_contiguous(memory_format=torch.channels_last if weight.ndim == 4 else torch.contiguous_format)
+
+
 Weights = Sequence[Tensor] | None
-"""Of a network's layers, by their place among them, as `SpectralLayers` divides them; None: each does so by itself."""
+"""The normalised weights of a network's layers, as `SpectralLayers` computes them; None: each layer does it itself."""
 
 
 class SpectralLayer(nn.Module):
-    """A layer with spectral norm.
-
-    place:  among the layers of its network
-    """
+    """Mixin of the layers with spectral norm: orthogonal weights, biases from a narrow normal distribution."""
 
     weight: Tensor
-    spectral_norm: SpectralNorm
-    place = -1
+    place = -1  # among the spectral layers of its network
 
-    def divided(self, weights: Weights) -> Tensor:
-        """The weight divided by its singular value."""
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.spectral_norm = SpectralNorm(self.weight)
+
+    def reset_parameters(self) -> None:
+        orthogonal_(self.weight)
+        bias = getattr(self, "bias", None)
+        if bias is not None:
+            nn.init.normal_(bias, std=BIAS_STD)
+
+    def normalised(self, weights: Weights) -> Tensor:
+        """The weight divided by its largest singular value."""
         return self.spectral_norm(self.weight) if weights is None else weights[self.place]
 
 
+class Linear(SpectralLayer, nn.Linear):
+    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
+        return F.linear(x, self.normalised(weights), self.bias)
+
+
+class Convolution(SpectralLayer, nn.Conv2d):
+    """Keeps the image's size."""
+
+    def __init__(self, channels: int, filters: int, kernel: int = 3) -> None:
+        super().__init__(channels, filters, kernel, padding=kernel // 2)
+
+    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
+        return F.conv2d(x, self.normalised(weights), self.bias, padding=self.padding)
+
+
+class UpsamplingConvolution(Convolution):
+    """A 3 x 3 convolution of the image, upsampled to twice its side."""
+
+    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
+        return upsample_and_convolve(x, self.normalised(weights), self.bias)
+
+
+class DownsamplingConvolution(Convolution):
+    """A 3 x 3 convolution, averaged over 2 x 2 outputs to half the side."""
+
+    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
+        return convolve_and_average(x, self.normalised(weights), self.bias)
+
+
+class Embedding(SpectralLayer, nn.Embedding):
+    """Takes one-hot rows [N, rows]. A product instead of a look-up, whose gradient on a GPU sums in no fixed order."""
+
+    def forward(self, one_hot: Tensor, weights: Weights = None) -> Tensor:
+        return one_hot @ self.normalised(weights)
+
+
+def orthogonal_(weight: Tensor) -> None:
+    """`nn.init.orthogonal_` by one thread.
+
+    The matrices are small: several threads take ten times as long when other processes use the cores as well.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        nn.init.orthogonal_(weight)
+    finally:
+        torch.set_num_threads(threads)
+
+
 class SpectralLayers:
-    """All layers with spectral norm of a network: where there are kernels for it, they are iterated at once."""
+    """All spectral layers of a network. On a GPU their power iterations run together."""
 
     def __init__(self, network: nn.Module) -> None:
         self.layers = [module for module in network.modules() if isinstance(module, SpectralLayer)]
@@ -126,8 +181,8 @@ class SpectralLayers:
             layer.place = place
         self.has_kernels = are_compiled("nero.models.kernels.spectral")
 
-    def divided(self, passes: int = 1) -> list[Weights]:
-        """The divided weights for each of so many forward passes, each with a power iteration in training."""
+    def normalised(self, passes: int = 1) -> list[Weights]:
+        """The normalised weights for each of several forward passes, with a power iteration each in training."""
         if not (self.has_kernels and self._fits()):
             return [None] * passes
         norms = [layer.spectral_norm for layer in self.layers]
@@ -138,14 +193,14 @@ class SpectralLayers:
         for _ in range(passes):
             u, v, sigmas = iterate_all(weights, v)
             parts = zip(self.layers, u.split(rows), v.split(columns), sigmas.unbind(), strict=True)
-            found.append([_Divided.apply(layer.weight, *part) for layer, *part in parts])
+            found.append([_Divide.apply(layer.weight, *part) for layer, *part in parts])
         with torch.no_grad():
             torch._foreach_copy_([norm.u for norm in norms], u.split(rows))
             torch._foreach_copy_([norm.v for norm in norms], v.split(columns))
         return found
 
     def _fits(self) -> bool:
-        """Whether kernels can take the weights: in training, on a GPU, as matrices that need no copy."""
+        """Whether the kernels can take the weights: in training, on a GPU, as float32 matrices without a copy."""
         return all(
             layer.training and layer.weight.is_cuda and layer.weight.dtype == torch.float32 and _is_matrix(layer.weight)
             for layer in self.layers
@@ -154,10 +209,7 @@ class SpectralLayers:
 
 @torch.library.custom_op("nero::iterate_all", mutates_args=())
 def iterate_all(weights: list[Tensor], v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A power iteration of each weight, from their v one after the other: their u, their v and their singular values.
-
-    An operation of its own, of which a compiler sees no more than that.
-    """
+    """A power iteration of each weight, from their concatenated v: u, v and singular values, concatenated."""
     from nero.models.kernels.spectral import iterate
 
     return iterate(weights, v, EPS)
@@ -168,77 +220,46 @@ def _(weights: list[Tensor], v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return v.new_empty(sum(len(weight) for weight in weights)), torch.empty_like(v), v.new_empty(len(weights))
 
 
-def _is_matrix(weight: Tensor) -> bool:
-    """Whether `_matrix` is no copy."""
-    return weight.is_contiguous(memory_format=torch.channels_last if weight.ndim == 4 else torch.contiguous_format)
+def upsample(x: Tensor) -> Tensor:
+    """interpolate(x, scale_factor=2, mode="nearest")"""
+    result: Tensor = _Upsample.apply(x)
+    return result
 
 
-class Linear(nn.Linear, SpectralLayer):
-    """A linear layer with spectral norm; orthogonal weights, biases from a narrow normal distribution."""
+class _Upsample(torch.autograd.Function):
+    """The gradient is a sum over 2 x 2 pixels; torch.compile would make atomic additions of torch's own."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
-        self.spectral_norm = SpectralNorm(self.weight)
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return F.interpolate(x, scale_factor=2, mode="nearest")
 
-    def reset_parameters(self) -> None:
-        _draw_(self)
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
 
-    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
-        return F.linear(x, self.divided(weights), self.bias)
-
-
-class Convolution(nn.Conv2d, SpectralLayer):
-    """A convolution with spectral norm that keeps the image's size, likewise."""
-
-    def __init__(self, channels: int, filters: int, kernel: int) -> None:
-        super().__init__(channels, filters, kernel, padding=kernel // 2)
-        self.spectral_norm = SpectralNorm(self.weight)
-
-    def reset_parameters(self) -> None:
-        _draw_(self)
-
-    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
-        return F.conv2d(x, self.divided(weights), self.bias, padding=self.padding)
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return F.avg_pool2d(grad, 2, divisor_override=1)
 
 
-class EnlargingConvolution(Convolution):
-    """Likewise, of 3 x 3 pixels, on the image enlarged to twice its side by nearest neighbours."""
-
-    def __init__(self, channels: int, filters: int) -> None:
-        super().__init__(channels, filters, kernel=3)
-
-    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
-        return enlarge_and_convolve(x, self.divided(weights), self.bias)
+def upsample_and_convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """conv2d(interpolate(x, scale_factor=2, mode="nearest"), weight, bias, padding=1)"""
+    return F.conv_transpose2d(x, _combine(weight, UPSAMPLED).transpose(0, 1), bias, stride=2, padding=1)
 
 
-class AveragingConvolution(Convolution):
-    """Likewise, of 3 x 3 pixels, averaged over each 2 x 2 of its outputs to half the side."""
-
-    def __init__(self, channels: int, filters: int) -> None:
-        super().__init__(channels, filters, kernel=3)
-
-    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
-        return convolve_and_average(x, self.divided(weights), self.bias)
+def convolve_and_average(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """avg_pool2d(conv2d(x, weight, bias, padding=1), 2)"""
+    return F.conv2d(x, _combine(weight, AVERAGED), bias, stride=2, padding=1)
 
 
-class Embedding(nn.Embedding, SpectralLayer):
-    """A table with spectral norm and orthogonal rows. Takes one-hot rows [N, rows], gives [N, width].
-
-    A product instead of a look-up: on a GPU the gradient of a look-up adds up in no fixed order.
-    """
-
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__(rows, width)
-        self.spectral_norm = SpectralNorm(self.weight)
-
-    def reset_parameters(self) -> None:
-        orthogonal_(self.weight)
-
-    def forward(self, one_hot: Tensor, weights: Weights = None) -> Tensor:
-        return one_hot @ self.divided(weights)
+def _combine(weight: Tensor, factors: Sequence[Sequence[float]]) -> Tensor:
+    """Kernels of 3 x 3 as 4 x 4, by sums: as exact as the weight's dtype, whether autocast is enabled or not."""
+    for axis in (3, 2):
+        parts = weight.unbind(axis)
+        weight = torch.stack([_weighted_sum(parts, row) for row in factors], dim=axis)
+    return weight
 
 
-def _draw_(layer: nn.Linear | nn.Conv2d) -> None:
-    assert layer.bias is not None
-    orthogonal_(layer.weight)
-    nn.init.normal_(layer.bias, std=BIAS_STD)
+def _weighted_sum(parts: Sequence[Tensor], factors: Sequence[float]) -> Tensor:
+    used = [part * factor if factor != 1 else part for part, factor in zip(parts, factors, strict=True) if factor]
+    return sum(used[1:], start=used[0])

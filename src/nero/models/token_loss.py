@@ -1,7 +1,7 @@
 """Cross entropy over a large vocabulary, from features to a sum over tokens, with one copy of the logits in memory.
 
-Logits are by far the largest tensor of a language model. Here they are written once by the output layer and turned in
-place into their own gradient while the loss is taken; what is left for the backward pass are two matrix products.
+Logits are by far the largest tensor of a language model. The output layer writes them once, and the loss turns them in
+place into their own gradient. The backward pass is then two matrix products.
 """
 
 from typing import Any, NamedTuple
@@ -10,165 +10,143 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nero.models.arithmetic import product_dtype
-from nero.models.kernels.compiled import are_compiled
+from nero.models.kernels import are_compiled, product_dtype
 
-NO_TARGET = -1
-"""The target of a token that does not count."""
+IGNORE_INDEX = -1  # the target of a token that does not count
 
+# Tensor cores take 16 bytes at a time. A vocabulary that this does not divide (9,521 or 33,278 types) is three times as
+# slow, so on a GPU the logits are padded with columns.
 ALIGNMENT = 8
-"""Tensor cores are fed 16 bytes at a time. A vocabulary that no such piece divides (9,521 types, or 33,278) takes them
-three times as long, so that on a GPU logits get columns to fill up the last piece."""
-
-
-PIECE = 512
-"""Columns that the rows' gradient is summed over at once in float32 or TF32. cuBLAS sums over all of them, tens of
-thousands, on too few of a GPU's multiprocessors: in pieces it took 0.63 of the time on an H200 that
-was not idle otherwise. In bf16 it needs no help."""
+# Columns per product in the features' gradient in float32 or TF32. cuBLAS sums over tens of thousands of columns on too
+# few of a GPU's multiprocessors; split-K took 0.63 of the time on an H200. bf16 needs no help.
+SPLIT = 512
 
 
 class TokenLoss(NamedTuple):
     """Sums over the tokens that count."""
 
-    loss: Tensor  # what is minimised
-    surprise: Tensor  # the negative log likelihood alone, without smoothing: what perplexity is made of; no gradient
+    loss: Tensor  # to be minimised
+    nll: Tensor  # negative log likelihood without label smoothing, for perplexities; has no gradient
 
 
 def token_loss(
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    smoothing: float = 0.0,
-    ignored: int = NO_TARGET,
-) -> TokenLoss:
+    features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float = 0.0,
+    ignore_index: int = IGNORE_INDEX,
+) -> TokenLoss:  # fmt: skip
     """Cross entropy of softmax(features @ weight.T + bias), as F.cross_entropy with reduction="sum" defines it.
 
-    features:   [..., width]; weight [vocabulary, width]; bias [vocabulary] or None; targets [...]
-    smoothing:  share of each target's weight that is spread evenly over the vocabulary
-    ignored:    targets of this value do not count
+    features:      [..., width]; weight [vocabulary, width]; bias [vocabulary] or None; targets [...]
+    smoothing:     label smoothing: the share of each target that is spread evenly over the vocabulary
+    ignore_index:  targets of this value do not count
 
-    On a GPU the work on logits is one Triton kernel. Products are in autocast's dtype where it is on; the softmax never
-    in less than float32.
+    On a GPU one Triton kernel works on the logits. Products are in autocast's dtype if it is enabled, the softmax in
+    float32 at least.
     """
     if not 0.0 <= smoothing < 1.0:
-        raise ValueError(f"smoothing must be from 0 to below 1, not {smoothing}")
+        raise ValueError(f"smoothing must be at least 0 and below 1, not {smoothing}")
     rows = features.reshape(-1, features.shape[-1])
-    gradient = torch.is_grad_enabled()  # inside of the function it never is
-    return TokenLoss(*_TokenLoss.apply(rows, weight, bias, targets.reshape(-1), smoothing, ignored, gradient))
+    gradient = torch.is_grad_enabled()  # it never is inside the function
+    return TokenLoss(*_TokenLoss.apply(rows, weight, bias, targets.reshape(-1), smoothing, ignore_index, gradient))
 
 
 class _TokenLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        rows: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        smoothing: float,
-        ignored: int,
-        gradient: bool,
-    ) -> tuple[Tensor, Tensor]:
-        device = rows.device.type
-        dtype = product_dtype(weight)
-        vocabulary = len(weight)
-        columns = _columns(vocabulary, dtype) if _use_kernels(rows, dtype) else vocabulary
-        x, w = rows.to(dtype), _with_rows(weight, columns, dtype)
-        with torch.autocast(device, enabled=False):
-            logits = torch.mm(x, w.t()) if bias is None else torch.addmm(_with_rows(bias, columns, dtype), x, w.t())
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float,
+        ignore_index: int, gradient: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        dtype, vocabulary = product_dtype(weight), len(weight)
+        columns = _padded_columns(vocabulary, dtype) if _use_kernels(rows, dtype) else vocabulary
+        x, w = rows.to(dtype), _pad_rows(weight, columns, dtype)
+        with torch.autocast(rows.device.type, enabled=False):
+            logits = torch.mm(x, w.t()) if bias is None else torch.addmm(_pad_rows(bias, columns, dtype), x, w.t())
             needs = gradient and any(ctx.needs_input_grad)
-            losses, surprises = _to_gradient_(logits, vocabulary, targets, smoothing, ignored, needs)
+            losses, nlls = _to_gradient_(logits, vocabulary, targets, smoothing, ignore_index, needs)
         if needs:
             ctx.save_for_backward(x, w, logits)
             ctx.vocabulary = vocabulary
-            ctx.kinds = rows.dtype, weight.dtype, None if bias is None else bias.dtype
-        surprise = surprises.sum()
-        ctx.mark_non_differentiable(surprise)
-        return losses.sum(), surprise
+            ctx.dtypes = rows.dtype, weight.dtype, None if bias is None else bias.dtype
+        nll = nlls.sum()
+        ctx.mark_non_differentiable(nll)
+        return losses.sum(), nll
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         x, w, gradient = ctx.saved_tensors
-        for_rows, for_weight, for_bias = ctx.kinds
+        rows_dtype, weight_dtype, bias_dtype = ctx.dtypes
         needs_rows, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        # The factor goes to what is small, never over the gradient of the logits.
-        factor = grad.to(x.dtype)
+        factor = grad.to(x.dtype)  # applied to small tensors, never to the gradient of the logits
         return (
-            (_product(gradient, w) * factor).to(for_rows) if needs_rows else None,
-            torch.mm(gradient.t(), x * factor)[: ctx.vocabulary].to(for_weight) if needs_weight else None,
-            gradient.sum(dim=0, dtype=for_bias)[: ctx.vocabulary] * grad if needs_bias else None,
-            None,
-            None,
-            None,
-            None,
+            (_product(gradient, w) * factor).to(rows_dtype) if needs_rows else None,
+            torch.mm(gradient.t(), x * factor)[: ctx.vocabulary].to(weight_dtype) if needs_weight else None,
+            gradient.sum(dim=0, dtype=bias_dtype)[: ctx.vocabulary] * grad if needs_bias else None,
+            *[None] * 4,
         )
 
 
-def _columns(vocabulary: int, dtype: torch.dtype) -> int:
-    """Of the logits on a GPU."""
-    unit = PIECE if dtype == torch.float32 else ALIGNMENT
+def _padded_columns(vocabulary: int, dtype: torch.dtype) -> int:
+    unit = SPLIT if dtype == torch.float32 else ALIGNMENT
     return -(-vocabulary // unit) * unit
 
 
 def _product(gradient: Tensor, weight: Tensor) -> Tensor:
-    """gradient @ weight, summed over pieces of the vocabulary where that is faster."""
-    pieces, rest = divmod(len(weight), PIECE)
+    """gradient @ weight, by split-K where that is faster."""
+    parts, rest = divmod(len(weight), SPLIT)
     if rest or gradient.dtype != torch.float32 or not gradient.is_cuda:
         return torch.mm(gradient, weight)
-    return by_pieces(gradient, weight, pieces)
+    return split_k_product(gradient, weight, parts)
 
 
-def by_pieces(gradient: Tensor, weight: Tensor, pieces: int) -> Tensor:
-    """gradient [rows, columns] @ weight [columns, width] as a sum of so many products, without a copy of either."""
-    parts = gradient.unflatten(1, (pieces, -1)).transpose(0, 1)
-    return torch.bmm(parts, weight.unflatten(0, (pieces, -1))).sum(dim=0)
+def split_k_product(gradient: Tensor, weight: Tensor, parts: int) -> Tensor:
+    """gradient [rows, columns] @ weight [columns, width] as a sum of `parts` products, without a copy of either."""
+    split = gradient.unflatten(1, (parts, -1)).transpose(0, 1)
+    return torch.bmm(split, weight.unflatten(0, (parts, -1))).sum(dim=0)
 
 
-def _with_rows(tensor: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
-    """The tensor in this dtype, with as many rows, those that it has not being zero."""
+def _pad_rows(tensor: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """The tensor in this dtype, with rows of zeros appended."""
     missing = rows - len(tensor)
     if not missing:
         return tensor.to(dtype)
-    longer = tensor.new_empty(rows, *tensor.shape[1:], dtype=dtype)
-    longer[:-missing].copy_(tensor)
-    longer[-missing:].zero_()
-    return longer
+    padded = tensor.new_empty(rows, *tensor.shape[1:], dtype=dtype)
+    padded[:-missing].copy_(tensor)
+    padded[-missing:].zero_()
+    return padded
 
 
 def _to_gradient_(
-    logits: Tensor, vocabulary: int, targets: Tensor, smoothing: float, ignored: int, gradient: bool
+    logits: Tensor, vocabulary: int, targets: Tensor, smoothing: float, ignore_index: int, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """Loss and surprise of each row; logits [rows, columns] become the loss's gradient if that is asked for.
+    """Loss and negative log likelihood of each row; with `gradient`, logits [rows, columns] become the loss's gradient.
 
-    Columns beyond the vocabulary have no part in the loss; their gradient is zero.
+    Columns beyond the vocabulary do not count; their gradient is zero.
     """
     if _use_kernels(logits, logits.dtype):
         from nero.models.kernels import token_loss as token_loss_kernels
 
-        return token_loss_kernels.to_gradient_(logits, vocabulary, targets, smoothing, ignored, gradient)
-    counts = targets != ignored
-    places = targets.where(counts, 0)[:, None]
+        return token_loss_kernels.to_gradient_(logits, vocabulary, targets, smoothing, ignore_index, gradient)
+    counts = targets != ignore_index
+    columns = targets.where(counts, 0)[:, None]
     exact = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     total = exact.logsumexp(dim=1)
-    surprises = total - exact.gather(1, places).squeeze(1)
-    losses = surprises
+    nlls = total - exact.gather(1, columns).squeeze(1)
+    losses = nlls
     if smoothing:
-        losses = (1 - smoothing) * surprises + smoothing * (total - exact.mean(dim=1))
+        losses = (1 - smoothing) * nlls + smoothing * (total - exact.mean(dim=1))
     # Not a product: a row that does not count may hold anything, even NaN.
-    losses, surprises = losses.where(counts, 0.0), surprises.where(counts, 0.0)
+    losses, nlls = losses.where(counts, 0.0), nlls.where(counts, 0.0)
     if gradient:
         exact.sub_(total[:, None]).exp_()
         if smoothing:
             exact.sub_(smoothing / vocabulary)
-        exact.scatter_add_(1, places, exact.new_full(places.shape, smoothing - 1))
+        exact.scatter_add_(1, columns, exact.new_full(columns.shape, smoothing - 1))
         exact.masked_fill_(~counts[:, None], 0.0)
         if exact is not logits:
             logits.copy_(exact)
-    return losses, surprises
+    return losses, nlls
 
 
 def _use_kernels(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether `token_loss_kernels` takes logits of this dtype where the tensor is."""
+    """Whether the Triton kernels take logits of this dtype on the tensor's device."""
     return tensor.is_cuda and dtype != torch.float64 and are_compiled("nero.models.kernels.token_loss")

@@ -1,4 +1,4 @@
-"""The translation transformer (Figure 7): encoder and decoder with layer norm after each part, and no gains."""
+"""The translation transformer (Figure 7): an encoder and a decoder with post-layer-norm and no gains."""
 
 import math
 from collections.abc import Sequence
@@ -7,35 +7,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.arithmetic import product_dtype
-from nero.models.attention import attend, padding_mask, sinusoidal_positions, split_heads
-from nero.models.packed_attention import attend_packed
-from nero.models.packing import Packing, packing, take
+from nero.models.attention import (
+    Packing,
+    attend,
+    attend_packed,
+    packing,
+    padding_mask,
+    sinusoidal_positions,
+    split_heads,
+    take_tokens,
+)
+from nero.models.kernels import product_dtype
 
 EPSILON = 1e-6  # of the layer norms
 
-Side = Packing | Tensor | None
-"""How one side's words stand: packed, or in rows, with what hides their padding if anything has to."""
+Layout = Packing | Tensor | None
+"""How the tokens of one language are laid out: packed, or in rows with a padding mask if one is needed."""
 
 
 class Translator(nn.Module):
-    """Features [batch, T, width] for source tokens [batch, S] and the target's tokens so far [batch, T].
+    """Features [batch, T, width] for source tokens [batch, S] and target tokens [batch, T].
 
-    Given the places of those tokens of either side that count, as `nero.models.packing` has them, no padding is
-    computed on, and the features are those of the target's places alone: [slots, width].
+    With the indices of both sides' tokens (`nero.models.attention.token_indices`) nothing is computed for padding, and
+    the features are those of the target's tokens alone: [slots, width].
 
-    vocabulary:       number of types, of both languages together
-    width:            of the features; a head has `width / heads`
-    inner:            width of the hidden layer of each feed-forward part
+    vocabulary:       number of token types, of both languages together
+    inner:            hidden width of the feed-forward layers
     layers:           of the encoder, and of the decoder
-    scale_embedding:  whether embeddings are multiplied by the root of the width before positions are added
-    normalise_input:  whether a layer norm follows them
-    padding:          the token that fills up a sentence: no other sees it
+    scale_embedding:  whether embeddings are multiplied by sqrt(width) before positions are added
+    normalise_input:  whether a layer norm follows
+    padding:          the token that fills up a sentence; no other attends to it
     longest:          most positions of a sentence
-    fused:            whether attention of words without padding is by kernels where there are any
+    fused:            whether packed attention uses the Triton kernels where there are any
 
-    Embeddings of either language and the output are one matrix: logits are features @ output_weight.T. With the paper's
-    settings 121 tensors: that matrix, six layers of eight, six of twelve.
+    Both embeddings and the output share one matrix: logits are features @ output_weight.T. With the paper's settings
+    there are 121 tensors: that matrix, six encoder layers of 8 and six decoder layers of 12.
     """
 
     positions: Tensor
@@ -56,7 +62,7 @@ class Translator(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"a width of {width} is no multiple of {heads} heads")
+            raise ValueError(f"width must be a multiple of heads: {width} is not a multiple of {heads}")
         self.embedding = nn.Embedding(vocabulary, width)
         self.encoder = nn.ModuleList(EncoderLayer(width, heads, inner, dropout, fused) for _ in range(layers))
         self.decoder = nn.ModuleList(DecoderLayer(width, heads, inner, dropout, fused) for _ in range(layers))
@@ -72,26 +78,26 @@ class Translator(nn.Module):
         return self.embedding.weight
 
     def compiled_parts(self) -> Sequence[nn.Module]:
-        """What torch.compile is to see one by one: six like layers take as long to compile as one."""
+        """The modules to compile one by one: six identical layers then take as long as one."""
         return [*self.encoder, *self.decoder]
 
-    def forward(self, source: Tensor, target: Tensor, places: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        if places is None:
+    def forward(self, source: Tensor, target: Tensor, indices: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        if indices is None:
             return self.decode(target, self.encode(source), self.mask(source))
-        # One look-up for both: on the way back one matrix of the vocabulary's size is filled, not two.
-        sides = [*zip((source, target), places, strict=True)]
-        embedded = self._embed(torch.cat([take(tokens, where, self.padding) for tokens, where in sides]))
-        parts = embedded.split([len(where) for where in places])
+        # One look-up for both languages: its backward pass fills one matrix of the vocabulary's size, not two.
+        sides = [*zip((source, target), indices, strict=True)]
+        embedded = self._embed(torch.cat([take_tokens(tokens, where, self.padding) for tokens, where in sides]))
+        parts = embedded.split([len(where) for where in indices])
         x, y = (self._enter(part, where % tokens.shape[1]) for part, (tokens, where) in zip(parts, sides, strict=True))
-        of_source, of_target = (packing(where, *tokens.shape) for tokens, where in sides)
-        return self._decode(y, self._encode(x, of_source), of_source, of_target)
+        source_packing, target_packing = (packing(where, *tokens.shape) for tokens, where in sides)
+        return self._decode(y, self._encode(x, source_packing), source_packing, target_packing)
 
     def mask(self, source: Tensor) -> Tensor:
-        """What hides a source's padding."""
+        """The padding mask of a source."""
         return padding_mask(source == self.padding, product_dtype(self.embedding.weight))
 
     def encode(self, source: Tensor) -> Tensor:
-        """The memory [batch, S, width] that a decoder looks at, beside `mask(source)`."""
+        """The memory [batch, S, width], which the decoder attends to with `mask(source)`."""
         return self._encode(self._enter(self._embed(source)), self.mask(source))
 
     def decode(self, target: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
@@ -99,42 +105,42 @@ class Translator(nn.Module):
         return self._decode(self._enter(self._embed(target)), memory, mask)
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        # Not F.embedding, whose backward pass sorts; this one's is a plain sum into rows. Padding needs no rule of its
-        # own: nobody sees it, so that no gradient comes back to it.
+        # Not F.embedding, whose backward pass sorts; this one's is a plain index_add. Padding needs no special case:
+        # nothing attends to it, so it gets no gradient.
         return self.embedding.weight.index_select(0, tokens.flatten()).view(*tokens.shape, -1)
 
     def _enter(self, embedded: Tensor, where: Tensor | None = None) -> Tensor:
-        """Add positions: those given, or one after the other along the last dim but one."""
+        """Add the positions, given for packed tokens, else counted along the last dim but one."""
         positions = self.positions[: embedded.shape[1]] if where is None else self.positions.index_select(0, where)
         x = torch.add(positions, embedded, alpha=self.scale)
         x = F.dropout(x, self.dropout, self.training)
         return normalise(x) if self.normalise_input else x
 
-    def _encode(self, x: Tensor, source: Side) -> Tensor:
+    def _encode(self, x: Tensor, source: Layout) -> Tensor:
         for layer in self.encoder:
             x = layer(x, source)
         return x
 
-    def _decode(self, x: Tensor, memory: Tensor, source: Side, target: Side = None) -> Tensor:
+    def _decode(self, x: Tensor, memory: Tensor, source: Layout, target: Layout = None) -> Tensor:
         for layer in self.decoder:
             x = layer(x, memory, source, target)
         return x
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and a feed-forward part; each part's result is added to what it was given, then normalised."""
+    """Self-attention and a feed-forward layer, each with a residual connection and a layer norm after it."""
 
     def __init__(self, width: int, heads: int, inner: int, dropout: float, fused: bool) -> None:
         super().__init__()
         self.attention = Attention(width, heads, dropout, fused)
         self.feed_forward = FeedForward(width, inner, dropout)
 
-    def forward(self, x: Tensor, source: Side) -> Tensor:
+    def forward(self, x: Tensor, source: Layout) -> Tensor:
         return self.feed_forward(self.attention.to_itself(x, source))
 
 
 class DecoderLayer(nn.Module):
-    """As an encoder's, with attention to the source between the two parts."""
+    """Causal self-attention, attention to the source, and a feed-forward layer."""
 
     def __init__(self, width: int, heads: int, inner: int, dropout: float, fused: bool) -> None:
         super().__init__()
@@ -142,36 +148,35 @@ class DecoderLayer(nn.Module):
         self.to_source = Attention(width, heads, dropout, fused)
         self.feed_forward = FeedForward(width, inner, dropout)
 
-    def forward(self, x: Tensor, memory: Tensor, source: Side, target: Side) -> Tensor:
-        # The target's padding comes after all that counts: that no position looks ahead hides it.
+    def forward(self, x: Tensor, memory: Tensor, source: Layout, target: Layout) -> Tensor:
+        # The target's padding comes after its last token, so causal attention hides it.
         x = self.attention.to_itself(x, target, causal=True)
         return self.feed_forward(self.to_source.to_memory(x, target, memory, source))
 
 
 class Attention(nn.Module):
-    """Attention without biases, dropout on its weights and on what it adds, then layer norm."""
+    """Attention without biases, dropout on its weights and its output, residual connection and layer norm."""
 
     def __init__(self, width: int, heads: int, dropout: float, fused: bool) -> None:
         super().__init__()
         self.heads, self.dropout, self.fused = heads, dropout, fused
         self.query, self.key, self.value, self.merge = (nn.Linear(width, width, bias=False) for _ in range(4))
 
-    def to_itself(self, x: Tensor, side: Side, causal: bool = False) -> Tensor:
+    def to_itself(self, x: Tensor, layout: Layout, causal: bool = False) -> Tensor:
         weights = torch.cat([self.query.weight, self.key.weight, self.value.weight])  # one product instead of three
-        all_three = F.linear(x, weights)
-        if isinstance(side, Packing):
-            return self._add(x, attend_packed(all_three, None, side, side, self.heads, self._rate, causal, self.fused))
-        query, key, value = split_heads(all_three, self.heads, 3)
-        return self._add(x, attend(query, key, value, self._rate, side, causal))
+        joint = F.linear(x, weights)
+        if isinstance(layout, Packing):
+            return self._add(x, attend_packed(joint, None, layout, layout, self.heads, self._rate, causal, self.fused))
+        query, key, value = split_heads(joint, self.heads, 3)
+        return self._add(x, attend(query, key, value, self._rate, layout, causal))
 
-    def to_memory(self, x: Tensor, side: Side, memory: Tensor, of_memory: Side) -> Tensor:
-        query, looked_at = self.query(x), F.linear(memory, torch.cat([self.key.weight, self.value.weight]))
+    def to_memory(self, x: Tensor, layout: Layout, memory: Tensor, of_memory: Layout) -> Tensor:
+        query, joint = self.query(x), F.linear(memory, torch.cat([self.key.weight, self.value.weight]))
         if isinstance(of_memory, Packing):
-            assert isinstance(side, Packing), "both sides are packed, or neither is"
-            return self._add(
-                x, attend_packed(query, looked_at, side, of_memory, self.heads, self._rate, fused=self.fused)
-            )
-        (query,), (key, value) = split_heads(query, self.heads, 1), split_heads(looked_at, self.heads, 2)
+            assert isinstance(layout, Packing), "either both sides are packed or neither is"
+            mixed = attend_packed(query, joint, layout, of_memory, self.heads, self._rate, fused=self.fused)
+            return self._add(x, mixed)
+        (query,), (key, value) = split_heads(query, self.heads, 1), split_heads(joint, self.heads, 2)
         return self._add(x, attend(query, key, value, self._rate, of_memory))
 
     @property
@@ -183,7 +188,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between them, dropout on what they add, then layer norm."""
+    """Two linear layers with a ReLU between them, dropout, residual connection and layer norm."""
 
     def __init__(self, width: int, inner: int, dropout: float) -> None:
         super().__init__()

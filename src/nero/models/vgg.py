@@ -1,30 +1,40 @@
-"""VGG-11 for images of 32 x 32 pixels, as the paper trains it: no batch norm, no biases in its convolutions."""
-
-from collections.abc import Iterator
+"""VGG-11 for images of 32 x 32 pixels, as in the paper: without batch norm and without biases in convolutions."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.initialisation import kaiming_by_fan_out_
+from nero.models.resnet import kaiming_by_fan_out_
 
-STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8))
-"""Filters of each 3 x 3 convolution, in multiples of the width; after each stage the image is halved."""
+STAGES = (
+    (1,),
+    (2,),
+    (4, 4),
+    (8, 8),
+    (8, 8),
+)  # filters of each convolution in multiples of the width; stages end with pooling
 
 
 class VGG11(nn.Module):
-    """Takes [N, 3, 32, 32], gives [N, classes].
+    """Images [N, 3, 32, 32] -> logits [N, classes].
 
-    width:    filters of the first convolution; 64 is the paper's
-    hidden:   width of the classifier's two hidden layers; 4096 is the paper's
-    dropout:  after each of those
+    width:    filters of the first convolution; 64 in the paper
+    hidden:   width of the classifier's two hidden layers; 4096 in the paper
+    dropout:  after each of them
     """
 
     def __init__(self, classes: int = 10, width: int = 64, hidden: int = 4096, dropout: float = 0.5) -> None:
         super().__init__()
-        self.features = nn.Sequential(*_features(width))
+        features: list[nn.Module] = []
+        channels = 3
+        for stage in STAGES:
+            for number, multiple in enumerate(stage, start=1):
+                features.append(nn.Conv2d(channels, multiple * width, kernel_size=3, padding=1, bias=False))
+                features.append(MaxPoolReLU() if number == len(stage) else nn.ReLU(inplace=True))
+                channels = multiple * width
+        self.features = nn.Sequential(*features)
         kaiming_by_fan_out_(self.features)
         self.classifier = nn.Sequential(
-            nn.Linear(STAGES[-1][-1] * width, hidden),
+            nn.Linear(channels, hidden),
             nn.ReLU(inplace=True),
             nn.Dropout(dropout),
             nn.Linear(hidden, hidden),
@@ -37,17 +47,8 @@ class VGG11(nn.Module):
         return self.classifier(self.features(x).flatten(1))
 
 
-class HalvingReLU(nn.Module):
-    """The largest of each 2 x 2 pixels, then ReLU: the same as after ReLU, gradients too, on a quarter of the work."""
+class MaxPoolReLU(nn.Module):
+    """Max-pooling of 2 x 2 pixels before ReLU: the same values and gradients as after it, for a quarter of the work."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu_(F.max_pool2d(x, 2))
-
-
-def _features(width: int) -> Iterator[nn.Module]:
-    channels = 3
-    for stage in STAGES:
-        for number, multiple in enumerate(stage, start=1):
-            yield nn.Conv2d(channels, multiple * width, kernel_size=3, padding=1, bias=False)
-            yield HalvingReLU() if number == len(stage) else nn.ReLU(inplace=True)
-            channels = multiple * width

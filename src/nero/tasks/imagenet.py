@@ -15,7 +15,7 @@ from nero.data.images.folders import ListedImages, list_images
 from nero.data.images.jpeg_folders import jpeg_folders
 from nero.data.images.loading import Decode, DeviceBatch, Faults, ImageStream, centred_batches
 from nero.data.images.reading import IGNORED
-from nero.models.ghost_batch_norm import PartedBatchNorm2d
+from nero.models.ghost_batch_norm import GhostBatchNorm2d
 from nero.runs.slots import cores
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Streams, Task, check_whole
 
@@ -115,7 +115,7 @@ class ImageNet(Task):
 
     def _divide_norms(self, part: range) -> None:
         for module in self.network.modules():
-            if isinstance(module, PartedBatchNorm2d):
+            if isinstance(module, GhostBatchNorm2d):
                 try:
                     module.divide(part.start, part.stop, self.batch_size, self.ranks.size)
                 except ValueError as error:

@@ -80,7 +80,7 @@ class LanguageModelling(Task):
         for inputs, targets in text:
             rows = max(EVALUATION_TOKENS // inputs.shape[1], 1)
             for tokens, wanted in zip(inputs.split(rows), targets.split(rows), strict=True):
-                total += self._loss(tokens, wanted).surprise
+                total += self._loss(tokens, wanted).nll
         self.network.train()
         return float(total) / sum(targets.numel() for _, targets in text)
 

@@ -31,8 +31,7 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 from nero.games.atari import AtariGames
 from nero.games.base import GameError, Games, Turn
 from nero.games.catch import Catch
-from nero.models.area_resize import AreaResize
-from nero.models.policy import FRAMES, SIDE
+from nero.models.policy import FRAMES, SIDE, AreaResize
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Task, Work, check_whole
 
 EARLIER = FRAMES - 1  # frames that a stack has beside the newest
@@ -48,7 +47,7 @@ class PPO(Task):
     """Learn to play `game`.
 
     environments:  games side by side; with `steps` of each, what an update learns from
-    passes:        times that an update sees all of it, in an order of its own each, cut into `minibatches`
+    update_epochs: times that an update sees all of it, in an order of its own each, cut into `minibatches`
     clip:          how far an update may move the ratio of probabilities from 1, and values from where they were
     gae_lambda:    0 trusts the values one step ahead, 1 trusts the rewards alone
     window:        finished games that the reported reward is a mean over: the metric is "train/reward_<window>", or
@@ -64,7 +63,7 @@ class PPO(Task):
         epochs: int,
         environments: int,
         steps: int,
-        passes: int,
+        update_epochs: int,
         minibatches: int,
         clip: float,
         discount: float,
@@ -76,14 +75,15 @@ class PPO(Task):
         log_every: int,
         network: Callable[..., nn.Module],
     ) -> None:
-        counts = {"environments": environments, "steps": steps, "passes": passes, "minibatches": minibatches}
-        for name, count in {**counts, "window": window, "log_every": log_every}.items():
+        counts = {"environments": environments, "steps": steps, "update_epochs": update_epochs}
+        for name, count in {**counts, "minibatches": minibatches, "window": window, "log_every": log_every}.items():
             check_whole(name, count)
         if environments * steps % minibatches:
             raise BadSetting(f"minibatches must divide environments x steps = {environments * steps}: {minibatches}")
         self.context, self.game = context, game
         self.epochs, self.environments, self.steps = epochs, environments, steps
-        self.passes, self.minibatches, self.steps_per_epoch = passes, minibatches, passes * minibatches
+        self.update_epochs, self.minibatches = update_epochs, minibatches
+        self.steps_per_epoch = update_epochs * minibatches
         self.clip, self.discount, self.gae_lambda = clip, discount, gae_lambda
         self.entropy, self.value, self.clip_norm = entropy, value, clip_norm
         self.log_every, self.window = log_every, window
@@ -132,10 +132,10 @@ class PPO(Task):
         self.rollout.wait()  # until the update is done, without keeping a core from other runs' games
 
     def _orders(self, epoch: int) -> Tensor:
-        """[passes, all that was played]: the order in which each pass goes through it."""
+        """[update_epochs, all that was played]: the order in which each pass goes through it."""
         generator = self.context.streams.generator("minibatches", epoch)
         count = self.environments * self.steps
-        orders = torch.stack([torch.randperm(count, generator=generator) for _ in range(self.passes)])
+        orders = torch.stack([torch.randperm(count, generator=generator) for _ in range(self.update_epochs)])
         return orders.to(self.context.device)
 
     def _begin_games(self, epoch: int) -> None:

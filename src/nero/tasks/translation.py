@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nero.data.text.buckets import bucketed, length_key, padded, padded_length, shuffled_buckets
 from nero.data.text.parallel_text import PAD, Pairs, ParallelText, load_multi30k, toy_pairs
-from nero.models.packing import NONE, places_of, take
+from nero.models.attention import EMPTY, take_tokens, token_indices
 from nero.models.token_loss import TokenLoss, token_loss
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
 from nero.tasks.language import PERPLEXITY, build_network, embedded_sizes, language_metrics
@@ -28,7 +28,7 @@ class Translation(Task):
     came: with dropout, each before its step.
 
     network:         called with the number of types, it gives a module that makes features [slots, width] of a source
-                     and a target [batch, length] and a pair of the places of their words, as `nero.models.packing` has
+                     and a target [batch, length] and a pair of the places of their words, as `nero.models.attention` has
                      them, and has the `output_weight` [types, width] of the features
     minimum_count:   how often a word must occur in its language's training text to be in the vocabulary
     smoothing:       label smoothing in training; validation has none
@@ -108,7 +108,7 @@ class Translation(Task):
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         loss = self._loss(batch, self.smoothing).loss
         self.meters.add_("loss", loss)
-        self.meters.add_("count", (batch[-1] != NONE).sum())
+        self.meters.add_("count", (batch[-1] != EMPTY).sum())
         yield NETWORK, loss
 
     def evaluate(self) -> dict[str, float]:
@@ -121,7 +121,7 @@ class Translation(Task):
         self.network.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for batch in self.validation:
-            total += self._loss(batch).surprise
+            total += self._loss(batch).nll
         self.network.train()
         return float(total) / self.validation_words
 
@@ -129,7 +129,9 @@ class Translation(Task):
         source, target, in_source, in_target = batch
         features = self.network(source, target[:, :-1], (in_source, in_target))
         weight: Any = self.network.output_weight
-        return token_loss(features, weight, None, take(target[:, 1:], in_target, PAD), smoothing, ignored=PAD)
+        return token_loss(
+            features, weight, None, take_tokens(target[:, 1:], in_target, PAD), smoothing, ignore_index=PAD
+        )
 
 
 class _Sentences:
@@ -156,7 +158,7 @@ class _Sentences:
             both = both.pin_memory()  # else the host would wait for all that the device has yet to do
         both = both.to(device, non_blocking=True)
         rows, length = both[:, :-1], both[:, -1]
-        places = [places_of(counts[rows], length, slots) for counts in self._counts]
+        places = [token_indices(counts[rows], length, slots) for counts in self._counts]
         return [text[rows] for text in self._texts] + places
 
 

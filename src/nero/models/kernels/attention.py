@@ -1,8 +1,8 @@
-"""Attention within short sentences that stand one after the other, by one Triton kernel each way.
+"""Attention within packed short sentences, by one Triton kernel each way.
 
-A program takes one head of one sentence, in a tile as small as the sentence allows: nothing is computed for padding but
-within the tile, and nothing is written but the result. The way back computes the weights once more, which costs less
-than to keep them. A last program for each head puts zeros into the slots after the last sentence.
+A program takes one head of one sentence, in the smallest tile that holds it: only padding inside it costs time.
+The backward pass recomputes the attention weights, which is cheaper than storing them. One extra program for each head
+clears the slots after the last sentence.
 """
 
 import torch
@@ -10,20 +10,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WARPS = {32: 2, 64: 4}  # of a program, by the words of the largest tile that it may need
+WARPS = {32: 2, 64: 4}  # of a program, by the tokens of its largest tile
 LOWEST = tl.constexpr(-1e30)  # below any score, but finite: a difference of infinities would be NaN
 
 
 @triton.jit
 def _bounds(ends, row):
-    """The first slot of a row's words, and how many there are."""
+    """A row's first slot and number of tokens."""
     first = tl.load(ends + row - 1, mask=row > 0, other=0).to(tl.int32)
     return first, tl.load(ends + row).to(tl.int32) - first
 
 
 @triton.jit
 def _entries(first, step, TILE: tl.constexpr, SIZE: tl.constexpr):
-    """Where a head's part of a tile's words stands."""
+    """Offsets of a tile of tokens within a head."""
     return (first + tl.arange(0, TILE))[:, None].to(tl.int64) * step + tl.arange(0, SIZE)[None, :]
 
 
@@ -51,7 +51,7 @@ def _clear(x, first, slots, step, SIZE: tl.constexpr):
 
 @triton.jit
 def _weights(query, key, keys, scale, CAUSAL: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
-    """Softmax of the scores, and zero for what is not looked at."""
+    """Softmax of the scores; zero for masked keys."""
     i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
     seen = (j < keys) & (i >= j) if CAUSAL else (j < keys) & (i >= 0)
@@ -62,8 +62,8 @@ def _weights(query, key, keys, scale, CAUSAL: tl.constexpr, TILE: tl.constexpr, 
 
 
 @triton.jit
-def _kept(seed, dropout, number, TILE: tl.constexpr):
-    """Which weights of a head dropout leaves. A weight's number does not depend on the tile."""
+def _dropout_mask(seed, dropout, number, TILE: tl.constexpr):
+    """Which weights of a head dropout keeps. The random offset of a weight does not depend on the tile."""
     i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     return tl.rand(tl.load(seed), (number * 64 + i) * 64 + j) >= dropout
 
@@ -85,8 +85,8 @@ def _tile(
         slope = _load(outer, first, queries, outer_step, TILE, SIZE, COMPILED)
         of_weights = tl.dot(slope, tl.trans(value), input_precision=PRECISION)
     used = weights
-    if DROPOUT:  # in one go both ways: what is kept need not be held on to
-        kept = _kept(seed, dropout, number, TILE)
+    if DROPOUT:  # for both at once: the mask need not stay in registers
+        kept = _dropout_mask(seed, dropout, number, TILE)
         used = tl.where(kept, weights / (1.0 - dropout), 0.0)
         if BACK:
             of_weights = tl.where(kept, of_weights / (1.0 - dropout), 0.0)
@@ -111,13 +111,13 @@ def attention_kernel(
     dropout, SIZE: tl.constexpr, MOST: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BACK: tl.constexpr,
     PRECISION: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Attention or its gradients, by one program for each row and head, and one row of programs more.
+    """Attention or its gradients: one program for each row and head, and an extra row of programs that clears.
 
-    q:               [slots, heads * SIZE], with `q_step` from one to the next, as `q_grad`; k and v: [k_slots, ...]
-    outer:           of the shape of q: what is found, or, on the way back, its gradient, which is read
-    q_ends, k_ends:  int64 [rows]: the slot after each row's last word
+    q, q_grad:       [slots, heads * SIZE] with row stride `q_step`; k, v and their gradients [k_slots, ...]
+    outer:           of the shape of q: the output, or in the backward pass its gradient, which is an input
+    q_ends, k_ends:  int64 [rows]: the slot after each row's last token
     seed:            int64 [1]
-    MOST:            words of the largest tile, a power of two
+    MOST:            tokens of the largest tile, a power of two
     """
     row, head = tl.program_id(0), tl.program_id(1)
     q += head * SIZE
@@ -140,10 +140,10 @@ def attention_kernel(
     else:
         first, queries = _bounds(q_ends, row)
         first_key, keys = _bounds(k_ends, row)
-        words = tl.maximum(queries, keys)
-        for power in tl.static_range(4, 7):  # tiles of 16, 32 and 64 words
+        tokens = tl.maximum(queries, keys)
+        for power in tl.static_range(4, 7):  # tiles of 16, 32 and 64 tokens
             if 1 << power <= MOST:
-                if (words <= 1 << power) & ((words > 1 << (power - 1)) | (power == 4)):
+                if (tokens <= 1 << power) & ((tokens > 1 << (power - 1)) | (power == 4)):
                     _tile(
                         (q, k, v), outer, (q_grad, k_grad, v_grad), (first, queries, first_key, keys),
                         (q_step, k_step, outer_step), seed, row * tl.num_programs(1) + head, scale, dropout,
@@ -151,58 +151,34 @@ def attention_kernel(
                     )  # fmt: skip
 
 
-COMPILED = isinstance(attention_kernel, triton.JITFunction)  # else it is interpreted (TRITON_INTERPRET=1), for tests
+COMPILED = isinstance(attention_kernel, triton.JITFunction)  # False: interpreted (TRITON_INTERPRET=1), for tests
 Three = tuple[Tensor, Tensor, Tensor]
 
 
 def attend_(
-    inputs: Three,
-    outer: Tensor,
-    gradients: Three | None,
-    ends: Tensor,
-    memory_ends: Tensor,
-    seed: Tensor | None,
-    heads: int,
-    longest: int,
-    dropout: float,
-    causal: bool,
-) -> None:
-    """Put into `outer` what each query finds in the values of its own row; or, given them, fill the inputs' gradients.
+    inputs: Three, outer: Tensor, gradients: Three | None, ends: Tensor, memory_ends: Tensor, seed: Tensor | None,
+    heads: int, longest: int, dropout: float, causal: bool,
+) -> None:  # fmt: skip
+    """Write the attention output into `outer`; or, given `gradients`, fill these with the inputs' gradients.
 
-    inputs:             queries, keys and values [slots, width], of which the last two have the same strides
-    outer:              of the shape of the queries; on the way back its gradient, which is read
+    inputs:             queries, keys and values [slots, width]; the last two have the same strides
+    outer:              of the shape of the queries; in the backward pass the output's gradient, which is an input
     gradients:          with the strides of the inputs
-    ends, memory_ends:  int64 [rows]: the slot after the last word of each row, of queries and of keys
+    ends, memory_ends:  int64 [rows]: the slot after the last token of each row, of queries and of keys
     seed:               int64 [1]: of dropout; None without
-    longest:            no row has more words
-    causal:             no word looks at a later one
+    longest:            most tokens of a row
+    causal:             no token attends to a later one
     """
     q, k, _ = inputs
     size = q.shape[1] // heads
     if longest > max(WARPS):
-        raise ValueError(f"rows of up to {longest} words: a tile has {max(WARPS)} at most")
-    most = min(words for words in WARPS if longest <= words)
+        raise ValueError(f"rows have up to {longest} tokens, a tile at most {max(WARPS)}")
+    most = min(tokens for tokens in WARPS if longest <= tokens)
     with torch.cuda.device_of(q):
         attention_kernel[(len(ends) + 1, heads)](
-            *inputs,
-            outer,
-            *(gradients or (None, None, None)),
-            ends,
-            memory_ends,
-            ends if seed is None else seed,
-            len(q),
-            len(k),
-            q.stride(0),
-            k.stride(0),
-            outer.stride(0),
-            scale=size**-0.5,
-            dropout=dropout,
-            SIZE=size,
-            MOST=most,
-            CAUSAL=causal,
-            DROPOUT=dropout > 0,
-            BACK=gradients is not None,
+            *inputs, outer, *(gradients or (None, None, None)), ends, memory_ends, ends if seed is None else seed,
+            len(q), len(k), q.stride(0), k.stride(0), outer.stride(0), scale=size**-0.5, dropout=dropout,
+            SIZE=size, MOST=most, CAUSAL=causal, DROPOUT=dropout > 0, BACK=gradients is not None,
             PRECISION="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
-            COMPILED=COMPILED,
-            num_warps=WARPS[most],
-        )
+            COMPILED=COMPILED, num_warps=WARPS[most],
+        )  # fmt: skip

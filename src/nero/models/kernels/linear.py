@@ -1,13 +1,12 @@
-"""A hidden layer of the perceptron as one Triton kernel each way: a product with the activation in its epilogue.
+"""A hidden layer of the perceptron as one Triton kernel each way: a matrix product with the activation fused in.
 
-A layer of Figure 3's network (batch 250, width 784) takes a GPU a few microseconds, most of which it waits for memory.
-Two things shorten that beside the fusion. Tiles are small, so that there is about one for each multiprocessor. And the
-chain of layers is launched such that the next kernel is already there, with its weights on the way from memory, while
-this one computes (programmatic dependent launch): it only waits for this one's outputs.
+A layer of Figure 3's network (batch 250, width 784) takes a GPU a few microseconds, mostly waiting for memory. Besides
+the fusion, two things shorten that. Tiles are small, so that there is about one per multiprocessor. And layers are
+launched with programmatic dependent launch: the next kernel starts early, prefetches its weights while this one
+computes, and waits only for this one's outputs.
 
-Tensor cores cut a float32 to the 10 bits of tf32, towards zero. Over a hundred layers that would shrink the signal by
-seven per cent, so weights are rounded to nearest on their way to the product, and so is what a layer gives, which is
-the operand of the next.
+Tensor cores truncate a float32 to the 10 bits of TF32. Over a hundred layers that would shrink the signal by seven per
+cent, so weights are rounded to nearest before the product, and so are a layer's outputs, the next layer's operand.
 """
 
 import math
@@ -20,28 +19,28 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 SCALE = tl.constexpr(math.sqrt(2.0))
-LINE = 128  # bytes that the level-2 cache fetches at once
+LINE = 128  # bytes of a line of the level-2 cache
 
 
 class Config(NamedTuple):
-    """The tile of outputs that a program computes, neurons by examples, and how it goes about it."""
+    """The tile of outputs that a program computes, neurons by examples, and its launch settings."""
 
     neurons: int
     examples: int
-    summed: int  # inputs of a neuron that are summed at once
+    summed: int  # inputs of a neuron in one block of the sum
     warps: int
-    stages: int  # tiles of inputs under way
+    stages: int  # of the software pipeline
 
 
-# For batch 250 and width 784 on an H200: 104 tiles, of which two, this layer's and the next's, fit a multiprocessor.
-# Constants, because a search at run time cannot be captured in a CUDA graph and may end differently the next time.
+# For batch 250 and width 784 on an H200: 104 tiles, of which two (this layer's and the next's) fit a multiprocessor.
+# Constants, because autotuning cannot be captured in a CUDA graph and may choose differently the next time.
 FORWARDS = Config(neurons=64, examples=32, summed=32, warps=4, stages=6)
 BACKWARDS = Config(neurons=64, examples=32, summed=64, warps=4, stages=4)
 
 
 @triton.jit
 def _prefetch(weight, ENTRIES: tl.constexpr, SHARE: tl.constexpr):
-    """Ask for this program's share of the weights, counted in lines of the level-2 cache."""
+    """Prefetch this program's share of the weights, counted in lines, into the level-2 cache."""
     PER_LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     entry = tl.minimum((program * SHARE + tl.arange(0, SHARE)) * PER_LINE, ENTRIES - 1)
@@ -64,36 +63,26 @@ def _to_tf32(x, COMPILED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["batch"])
 def layer_kernel(
-    x,
-    weight,
-    other,
-    out,
-    batch,
-    WIDTH: tl.constexpr,
-    FORWARD: tl.constexpr,
-    COMPILED: tl.constexpr,
-    SHARE: tl.constexpr,
-    NEURONS: tl.constexpr,
-    EXAMPLES: tl.constexpr,
-    SUMMED: tl.constexpr,
-):
-    """One layer, forwards or backwards, from x [batch, WIDTH] to out of the same shape.
+    x, weight, other, out, batch, WIDTH: tl.constexpr, FORWARD: tl.constexpr, COMPILED: tl.constexpr,
+    SHARE: tl.constexpr, NEURONS: tl.constexpr, EXAMPLES: tl.constexpr, SUMMED: tl.constexpr,
+):  # fmt: skip
+    """One layer, forward or backward, from x [batch, WIDTH] to out of the same shape.
 
-    other: forwards the bias [WIDTH]; backwards what the layer below gave [batch, WIDTH]
-    COMPILED: whether this runs on a GPU, not in Triton's interpreter
-    SHARE: lines of the weights that each program asks for ahead of its turn; 0 to be no dependent launch
+    other:     forward the bias [WIDTH]; backward the output of the layer below [batch, WIDTH]
+    COMPILED:  whether this runs on a GPU, not in Triton's interpreter
+    SHARE:     lines of the weights that each program prefetches; 0 without dependent launch
     """
     ROUNDED: tl.constexpr = x.dtype.element_ty == tl.float32
-    AFTER_A_NEURON: tl.constexpr = WIDTH if FORWARD else 1  # steps between weights of adjacent neurons
+    AFTER_A_NEURON: tl.constexpr = WIDTH if FORWARD else 1  # strides of the weights
     AFTER_AN_INPUT: tl.constexpr = 1 if FORWARD else WIDTH
     if SHARE > 0:
         _prefetch(weight, WIDTH * WIDTH, SHARE)
-        gdc_wait()  # nothing that the layer before writes is read above this line
-        gdc_launch_dependents()  # not before, lest launches pile up and share the multiprocessors unevenly
+        gdc_wait()  # above this line nothing is read that the previous layer writes
+        gdc_launch_dependents()  # not earlier: launches would pile up and share the multiprocessors unevenly
     neuron = tl.program_id(0) * NEURONS + tl.arange(0, NEURONS)
     example = tl.program_id(1) * EXAMPLES + tl.arange(0, EXAMPLES)
-    # The product is computed transposed: tensor cores take their left operand, here the weights, from registers, where
-    # it can be rounded and may come from rows or columns; they want the right one in rows along the sum.
+    # The product is transposed: tensor cores take their left operand, here the weights, from registers, where it can be
+    # rounded and may come from rows or columns; the right one must be contiguous along the sum.
     total = tl.zeros((NEURONS, EXAMPLES), dtype=tl.float32)
     for start in range(0, WIDTH, SUMMED):
         k = start + tl.arange(0, SUMMED)
@@ -109,7 +98,7 @@ def layer_kernel(
     total = tl.trans(total)
     at = example[:, None] * WIDTH + neuron[None, :]
     inside = (example[:, None] < batch) & (neuron[None, :] < WIDTH)
-    # As torch's elu and its derivative with alpha 0: the comparisons are such that a NaN passes.
+    # torch's elu and its derivative with alpha 0; the comparisons keep NaN.
     if FORWARD:
         total += tl.load(other + neuron, mask=neuron < WIDTH, other=0.0).to(tl.float32)[None, :]
         total = tl.where(total <= 0, 0.0, total * SCALE)
@@ -121,7 +110,7 @@ def layer_kernel(
     tl.store(out + at, total, mask=inside)
 
 
-COMPILED = isinstance(layer_kernel, triton.JITFunction)  # else it is interpreted (TRITON_INTERPRET=1), for tests
+COMPILED = isinstance(layer_kernel, triton.JITFunction)  # False: interpreted (TRITON_INTERPRET=1), for tests
 
 
 def forward_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, config: Config = FORWARDS) -> None:
@@ -130,7 +119,7 @@ def forward_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, config: 
 
 
 def backward_layer(delta: Tensor, weight: Tensor, below: Tensor, out: Tensor, config: Config = BACKWARDS) -> None:
-    """The gradient in front of the activation that gave `below`, from that in front of the next one."""
+    """The gradient of the pre-activations of the layer whose output is `below`, from that of the layer above it."""
     _launch(delta, weight, below, out, False, config)
 
 
@@ -141,19 +130,7 @@ def _launch(x: Tensor, weight: Tensor, other: Tensor, out: Tensor, forward: bool
     options: dict[str, Any] = {"launch_pdl": True} if COMPILED else {}
     with torch.cuda.device_of(x):
         layer_kernel[grid](
-            x,
-            weight,
-            other,
-            out,
-            batch,
-            WIDTH=width,
-            FORWARD=forward,
-            COMPILED=COMPILED,
-            SHARE=share,
-            NEURONS=config.neurons,
-            EXAMPLES=config.examples,
-            SUMMED=config.summed,
-            num_warps=config.warps,
-            num_stages=config.stages,
-            **options,
-        )
+            x, weight, other, out, batch, WIDTH=width, FORWARD=forward, COMPILED=COMPILED, SHARE=share,
+            NEURONS=config.neurons, EXAMPLES=config.examples, SUMMED=config.summed,
+            num_warps=config.warps, num_stages=config.stages, **options,
+        )  # fmt: skip

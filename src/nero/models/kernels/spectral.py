@@ -1,8 +1,8 @@
-"""Power iterations of many matrices at once, as three Triton kernels instead of several for each matrix.
+"""Power iterations of many matrices by three Triton kernels, instead of several kernels for each matrix.
 
-The first multiplies the matrices by their right vectors, the second divides what came out by its length and multiplies
-the transposed matrices by it, the third adds up the second's sums and divides by their length. All sums are taken in
-one order, so that the same matrices always give the same vectors.
+The first multiplies the matrices by their right vectors; the second normalises the products and multiplies the
+transposed matrices by them, in chunks of rows; the third adds up the chunks and normalises. All sums are taken in a
+fixed order, so results are deterministic.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,8 @@ from torch import Tensor
 
 from nero.optim.triton.pointer_tables import address_table, tile_table
 
-ROWS_AT_ONCE, COLUMNS_AT_ONCE = 8, 256
-"""The tile of a program of the first kernel, which goes along the columns."""
-
-CHUNK, BLOCK = 64, 64
-"""Rows and columns of a program of the second kernel."""
-
+TILE_ROWS, TILE_COLUMNS = 8, 256  # tile of a program of the first kernel, which loops over the columns
+CHUNK, BLOCK = 64, 64  # rows and columns of a program of the second kernel
 LENGTH_TILE = tl.constexpr(1024)
 ROWS, COLUMNS, FIRST_ROW, FIRST_COLUMN, FIRST_SUM = map(tl.constexpr, range(5))
 FIELDS = tl.constexpr(5)
@@ -29,7 +25,7 @@ FIELDS = tl.constexpr(5)
 
 @triton.jit
 def _matrix(addresses, shapes, number):
-    """Where a matrix begins, and what the table of shapes says of it."""
+    """A pointer to a matrix, and its record in the table of shapes."""
     shape = shapes + number * FIELDS
     rows, columns = tl.load(shape + ROWS), tl.load(shape + COLUMNS)
     first_row, first_column = tl.load(shape + FIRST_ROW), tl.load(shape + FIRST_COLUMN)
@@ -38,13 +34,13 @@ def _matrix(addresses, shapes, number):
 
 @triton.jit
 def rows_kernel(tiles, addresses, shapes, v, products, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """products = matrix @ v, of some rows."""
+    """products = matrix @ v, for a tile of rows."""
     number, tile = tl.load(tiles + 2 * tl.program_id(0)), tl.load(tiles + 2 * tl.program_id(0) + 1)
     matrix, rows, columns, first_row, first_column = _matrix(addresses, shapes, number)
     row = tile * HEIGHT + tl.arange(0, HEIGHT)
     total = tl.zeros((HEIGHT, WIDTH), dtype=tl.float32)
     start = 0
-    while start < columns:  # no range: Triton's interpreter takes no bound that was loaded
+    while start < columns:  # not range: Triton's interpreter does not take a loaded bound
         column = start + tl.arange(0, WIDTH)
         factor = tl.load(v + first_column + column, mask=column < columns, other=0.0)
         inside = (row < rows)[:, None] & (column < columns)[None, :]
@@ -57,7 +53,7 @@ def rows_kernel(tiles, addresses, shapes, v, products, HEIGHT: tl.constexpr, WID
 def columns_kernel(
     tiles, addresses, shapes, products, u, sums, eps, CHUNK: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """u = products over their length; sums = u @ matrix, of some columns and rows."""
+    """u = products / |products|; sums = u @ matrix, for a block of columns and a chunk of rows."""
     number, tile = tl.load(tiles + 2 * tl.program_id(0)), tl.load(tiles + 2 * tl.program_id(0) + 1)
     matrix, rows, columns, first_row, _ = _matrix(addresses, shapes, number)
     squares = tl.zeros((LENGTH_TILE,), dtype=tl.float32)
@@ -83,7 +79,7 @@ def columns_kernel(
 
 @triton.jit
 def lengths_kernel(shapes, sums, v, sigma, eps, CHUNK: tl.constexpr, WIDTH: tl.constexpr):
-    """sigma: the length of all sums of a matrix, of which WIDTH columns are enough; v = these over it."""
+    """sigma = |sums|, added up over the chunks of a matrix of at most WIDTH columns; v = sums / sigma."""
     number = tl.program_id(0)
     shape = shapes + number * FIELDS
     rows, columns, first_sum = tl.load(shape + ROWS), tl.load(shape + COLUMNS), tl.load(shape + FIRST_SUM)
@@ -99,11 +95,11 @@ def lengths_kernel(shapes, sums, v, sigma, eps, CHUNK: tl.constexpr, WIDTH: tl.c
     tl.store(v + tl.load(shape + FIRST_COLUMN) + column, own, mask=column < columns)
 
 
-COMPILED = isinstance(rows_kernel, triton.JITFunction)  # else they are interpreted (TRITON_INTERPRET=1), for tests
+COMPILED = isinstance(rows_kernel, triton.JITFunction)  # False: interpreted (TRITON_INTERPRET=1), for tests
 
 
 class Tables(NamedTuple):
-    """By which programs find their work, for matrices of certain shapes."""
+    """What tells programs their work, for matrices of certain shapes."""
 
     shapes: Tensor
     row_tiles: Tensor
@@ -121,18 +117,17 @@ def tables(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Tables:
         sums += triton.cdiv(rows, CHUNK) * columns
     return Tables(
         torch.tensor(records, dtype=torch.int32).to(device),
-        tile_table([triton.cdiv(rows, ROWS_AT_ONCE) for rows, _ in shapes], device),
+        tile_table([triton.cdiv(rows, TILE_ROWS) for rows, _ in shapes], device),
         tile_table([triton.cdiv(rows, CHUNK) * triton.cdiv(columns, BLOCK) for rows, columns in shapes], device),
         sums,
     )
 
 
 def iterate(matrices: Sequence[Tensor], v: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """One power iteration of each matrix: u, v and sigma of all of them, one after the other.
+    """One power iteration of each matrix: their u, v and sigma, concatenated.
 
-    matrices:  float32, the entries of a row one after the other and the rows too, whatever shape the tensor has; its
-               first dimension is that of the rows
-    v:         the right vectors to start from, likewise one after the other
+    matrices:  float32, stored row by row; tensors of any shape, whose first dimension is that of the rows
+    v:         the right vectors to start from, concatenated
     """
     device = v.device
     shapes = tuple((len(matrix), matrix.numel() // len(matrix)) for matrix in matrices)
@@ -144,7 +139,7 @@ def iterate(matrices: Sequence[Tensor], v: Tensor, eps: float) -> tuple[Tensor, 
     width = triton.next_power_of_2(max(columns for _, columns in shapes))
     with torch.cuda.device_of(v):
         rows_kernel[(len(known.row_tiles),)](
-            known.row_tiles, addresses, known.shapes, v, products, HEIGHT=ROWS_AT_ONCE, WIDTH=COLUMNS_AT_ONCE
+            known.row_tiles, addresses, known.shapes, v, products, HEIGHT=TILE_ROWS, WIDTH=TILE_COLUMNS
         )
         columns_kernel[(len(known.column_tiles),)](
             known.column_tiles, addresses, known.shapes, products, u, sums, eps, CHUNK=CHUNK, BLOCK=BLOCK

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nero.models import ghost_batch_norm as parted_norm
-from nero.models.ghost_batch_norm import PartedBatchNorm2d
+from nero.models import ghost_batch_norm
+from nero.models.ghost_batch_norm import GhostBatchNorm2d
 
 CHANNELS = 5
 # What a process with whole parts does, what a compiler gets to see, and what processes that share parts do.
@@ -28,9 +28,9 @@ def images(count: int, height: int = 3, width: int = 4, seed: int = 0) -> Tensor
     return scale * normal(count, CHANNELS, height, width, seed=seed) + drift + 1
 
 
-def make(parts: int, kind: type[nn.BatchNorm2d] = PartedBatchNorm2d, **settings: Any) -> Any:
+def make(parts: int, kind: type[nn.BatchNorm2d] = GhostBatchNorm2d, **settings: Any) -> Any:
     """A norm with gains, biases and running statistics that are not those of the start."""
-    own = {"parts": parts} if kind is PartedBatchNorm2d else {}
+    own = {"parts": parts} if kind is GhostBatchNorm2d else {}
     norm = kind(CHANNELS, **own, **settings)
     with torch.no_grad():
         norm.weight.copy_(1 + 0.3 * normal(CHANNELS, seed=1))
@@ -40,12 +40,12 @@ def make(parts: int, kind: type[nn.BatchNorm2d] = PartedBatchNorm2d, **settings:
     return norm
 
 
-def by_hand(norm: PartedBatchNorm2d, way: str) -> Callable[[Tensor], Tensor]:
+def by_hand(norm: GhostBatchNorm2d, way: str) -> Callable[[Tensor], Tensor]:
     """One way of computing it, whichever the norm would choose; sums are those of a process alone."""
     if way == "_by_sums":
         # A part counts as cut, so that sums are exchanged: with nobody, and of all images.
         norm.divide(0, norm.parts * 6, norm.parts * 6, ranks=norm.parts + 1)
-        assert norm.own == 0
+        assert norm.local_parts == 0
     return getattr(norm, way)
 
 
@@ -72,7 +72,7 @@ def reference(x: Tensor, grad: Tensor, parts: int, **settings: Any) -> dict[str,
     }
 
 
-def results(norm: PartedBatchNorm2d, compute: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> dict[str, Tensor]:
+def results(norm: GhostBatchNorm2d, compute: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> dict[str, Tensor]:
     x = x.detach().clone().requires_grad_()
     out = compute(x)
     out.backward(grad)
@@ -139,7 +139,7 @@ def refuse(*args: object) -> Tensor:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_compiler_sees_the_formula_and_others_torchs_kernels(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
-    monkeypatch.setattr(PartedBatchNorm2d, "_part_by_part" if compiled else "_by_formula", refuse)
+    monkeypatch.setattr(GhostBatchNorm2d, "_part_by_part" if compiled else "_by_formula", refuse)
     x, grad = images(12), normal(12, CHANNELS, 3, 4, seed=5)
     norm = make(4)
     torch.compiler.reset()
@@ -178,7 +178,7 @@ def test_evaluation_is_by_running_statistics_whatever_the_number_of_images(divid
     ours, theirs = make(4).eval(), make(1, nn.BatchNorm2d).eval()
     if divided:
         ours.divide(0, 3, 8, ranks=3)
-        assert ours.own == 0
+        assert ours.local_parts == 0
     before = ours.running_mean.clone()
     for count in (1, 7, 8):
         assert torch.equal(ours(images(count)), theirs(images(count)))
@@ -206,7 +206,7 @@ def test_processes_with_whole_parts_need_nothing_of_each_other(parts: int, ranks
         begin, end = batch * rank // ranks, batch * (rank + 1) // ranks
         norm = make(parts)
         norm.divide(begin, end, batch, ranks)
-        assert norm.own == parts // ranks
+        assert norm.local_parts == parts // ranks
         found.append(results(norm, norm, x[begin:end], grad[begin:end]))
     joined = {name: torch.cat([each[name] for each in found]) for name in ("out", "x")}
     joined |= {name: torch.stack([each[name] for each in found]).sum(0) for name in ("weight", "bias")}
@@ -224,7 +224,7 @@ def test_all_processes_exchange_sums_or_none(parts: int, size: int, ranks: int) 
         norms.append(make(parts))
         shared = min(ranks, batch)
         norms[-1].divide(batch * rank // shared, batch * (rank + 1) // shared, batch, shared)
-    own = {norm.own for norm in norms}
+    own = {norm.local_parts for norm in norms}
     assert len(own) == 1, "also as many whole parts each, or the mean over processes would not be that over parts"
     if own == {0}:
         joined = torch.cat([norm.membership for norm in norms], dim=1)
@@ -242,7 +242,7 @@ def test_sums_that_were_exchanged_count_like_ones_own(monkeypatch: pytest.Monkey
     means = torch.stack([part.mean((0, 2, 3)) for part in x.double().chunk(parts)])
     variances = torch.stack([part.var((0, 2, 3), correction=0) for part in x.double().chunk(parts)])
     totals = [means * 6 * 12, variances * 6 * 12]
-    monkeypatch.setattr(parted_norm, "_sum_over_ranks", lambda own: totals.pop(0))
+    monkeypatch.setattr(ghost_batch_norm, "_sum_over_ranks", lambda own: totals.pop(0))
     norm = make(parts)
     norm.divide(0, end, batch, ranks=2 + 1)
     out = norm(x[:end])
@@ -255,7 +255,7 @@ def test_gradients_are_exchanged_as_sums_are(monkeypatch: pytest.MonkeyPatch) ->
     """Twice the sum over all, as if another process had the very same: the gradient is doubled as well."""
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: tensor.mul_(2))
     x = normal(3, 2).requires_grad_()
-    total = parted_norm._sum_over_ranks(x)
+    total = ghost_batch_norm._sum_over_ranks(x)
     assert torch.equal(total, 2 * x)
     total.backward(torch.ones(3, 2))
     assert torch.equal(x.grad, torch.full((3, 2), 2.0))
@@ -263,14 +263,14 @@ def test_gradients_are_exchanged_as_sums_are(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("parts", [0, -2, 3, 11, 2.5])
 def test_parts_that_cannot_be_equal_are_refused_in_one_line(parts: Any) -> None:
-    norm = PartedBatchNorm2d(CHANNELS, parts)
-    with pytest.raises(ValueError, match=rf"^a batch of 10 images is no {parts} equal parts$"):
+    norm = GhostBatchNorm2d(CHANNELS, parts)
+    with pytest.raises(ValueError, match=rf"^a batch of 10 images cannot be divided into {parts} equal parts$"):
         norm.divide(0, 10, 10)
 
 
 def test_a_batch_of_another_size_is_refused_and_leaves_no_trace() -> None:
     norm = make(4)
     before = {name: value.clone() for name, value in norm.state_dict().items()}
-    with pytest.raises(ValueError, match="6 images are no 4 equal parts"):
+    with pytest.raises(ValueError, match="6 images cannot be divided into 4 equal parts"):
         norm(images(6))
     assert all(torch.equal(before[name], value) for name, value in norm.state_dict().items())
