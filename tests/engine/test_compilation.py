@@ -17,7 +17,7 @@ from nero.engine.compilation import (
     is_fused,
     keep_compiled_code,
     reuse_compiled_code,
-    steps,
+    step_functions,
 )
 from nero.models import mlp
 from nero.optim import LAMB, Nero, constrained
@@ -82,7 +82,7 @@ def test_steps_are_those_of_each_optimiser(compiled: bool, monkeypatch: pytest.M
 
     monkeypatch.setattr(torch, "compile", spy)
     optimizers: dict[str, Optimizer] = {"a": Adam(parameters()), "b": SGD(parameters(), fused=True)}
-    for name, step in steps(optimizers, compiled).items():
+    for name, step in step_functions(optimizers, compiled).items():
         before = [param.detach().clone() for param in optimizers[name].param_groups[0]["params"]]
         for param in optimizers[name].param_groups[0]["params"]:
             param.grad = torch.ones_like(param)

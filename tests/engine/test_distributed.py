@@ -24,13 +24,14 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from conftest import ROOT, script_environment
 from nero.engine import loop as engine_loop
-from nero.engine.distributed import ALONE, average_buffers_, gather_on_host, is_lost_connection, join, whole
+from nero.engine.distributed import ALONE, average_buffers_, gather_on_host, gather_shards, is_lost_connection, join
 from nero.engine.distributed import Ranks as Places
 from nero.plans.config import ConfigError, RunConfig, compose
 from nero.runs.store import RunDirectory, Store
 from nero.tasks.base import Meters
 from nero.tasks.imagenet import ImageNet
-from nero.train.run import build_task, train
+from nero.train.build import build_task
+from nero.train.run import train
 from support.rank_processes import Ranks, rank_groups
 from support.tiny_network import Tiny
 from support.toy import without_times
@@ -386,27 +387,27 @@ def test_lost_connections_are_told_from_other_errors(error: Exception, lost: boo
 
 def test_a_process_by_itself_has_no_group() -> None:
     assert join(torch.device("cpu")) is ALONE
-    assert ALONE.leads
-    assert ALONE.least(3, 2) == [3, 2]
-    assert ALONE.from_first("x") == "x"
-    assert ALONE.bytes_from_first(b"x") == b"x"
+    assert ALONE.is_main
+    assert ALONE.minimum(3, 2) == [3, 2]
+    assert ALONE.broadcast("x") == "x"
+    assert ALONE.broadcast_bytes(b"x") == b"x"
 
 
 def talks() -> None:
     ranks = join(torch.device("cpu"))
-    assert ranks.least(ranks.rank, -ranks.rank) == [0, 1 - ranks.size]
-    assert ranks.from_first({"rank": ranks.rank}) == {"rank": 0}
-    assert ranks.bytes_from_first(b"abc" if ranks.leads else None) == b"abc"
-    assert ranks.bytes_from_first(b"" if ranks.leads else None) == b""
-    assert ranks.bytes_from_first(None) is None
-    assert ranks.all_or_none(lambda: ranks.rank) == ranks.rank
+    assert ranks.minimum(ranks.rank, -ranks.rank) == [0, 1 - ranks.size]
+    assert ranks.broadcast({"rank": ranks.rank}) == {"rank": 0}
+    assert ranks.broadcast_bytes(b"abc" if ranks.is_main else None) == b"abc"
+    assert ranks.broadcast_bytes(b"" if ranks.is_main else None) == b""
+    assert ranks.broadcast_bytes(None) is None
+    assert ranks.all_succeed(lambda: ranks.rank) == ranks.rank
 
     def fail_last() -> None:
         if ranks.rank == ranks.size - 1:
             raise KeyError("last")
 
     with pytest.raises(KeyError, match="last"):
-        ranks.all_or_none(fail_last)
+        ranks.all_succeed(fail_last)
 
 
 def counts_together() -> None:
@@ -441,7 +442,7 @@ def gathers_shards() -> None:
         values = torch.arange(rows * 3.0).reshape(rows, 3)
         sharded = distribute_tensor(values, mesh, [Shard(0)])
         assert torch.equal(gather_on_host(sharded), values)
-        assert torch.equal(whole({"weight": [sharded]})["weight"][0], sharded.full_tensor())
+        assert torch.equal(gather_shards({"weight": [sharded]})["weight"][0], sharded.full_tensor())
 
 
 @pytest.mark.parametrize("check", [talks, counts_together, averages_statistics, gathers_shards])
@@ -499,7 +500,7 @@ def test_a_rank_killed_with_sigkill_ends_the_run_and_the_next_start_goes_on(
     assert process.returncode != 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in others), "nobody is left waiting"
     if victim:
-        assert "another rank failed or is gone; the same command goes on from the last checkpoint" in output
+        assert "another rank failed or is gone; the same command resumes from the checkpoint" in output
     summary = run.read_summary()
     assert summary is not None
     assert summary["status"] == "running"
@@ -515,7 +516,7 @@ def test_a_rank_killed_with_sigkill_ends_the_run_and_the_next_start_goes_on(
     os.kill(process_of_rank(process.pid, 2), signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
-    assert "stopped (another rank was asked to); the same command goes on from here" in output
+    assert "stopped (another rank was asked to); the same command resumes it" in output
     assert "resuming" in output
     records = run.read_metrics()
     assert [record["epoch"] for record in records] == list(range(1, len(records) + 1))

@@ -80,7 +80,7 @@ def train(run: RunDirectory, readings: list[float], stop_after: int | None = Non
         seen = iter(range(1000))
         patch.setattr("nero.engine.loop.stop_reason", lambda deadline: "enough" if next(seen) == stop_after else None)
         ending = loop.run()
-    interrupt.forget()
+    interrupt.clear_request()
     return ending
 
 

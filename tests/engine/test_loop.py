@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> RunDirectory:
 @pytest.fixture(autouse=True)
 def _no_signal_left_over() -> Iterator[None]:
     yield
-    interrupt.forget()
+    interrupt.clear_request()
 
 
 def reference(tmp_path: Path, make: Callable[[], Line] = Line) -> tuple[list[dict], dict[str, torch.Tensor]]:
@@ -186,7 +186,7 @@ def test_a_signal_ends_in_a_checkpoint_and_stays_in_force(run: RunDirectory, num
                 yield batch
 
     before = signal.getsignal(number)
-    with interrupt.listening():
+    with interrupt.signals_as_requests():
         ending = make_loop(Warned(), run).run()
     assert signal.getsignal(number) is before
     assert ending.reason == number.name
@@ -360,7 +360,7 @@ def test_a_last_line_that_is_lost_is_not_made_of_another_but_trained_for_again(r
     loop.run()
     loop.checkpoint()
     before = run.read_metrics()
-    run.keep_metrics(epochs=3)
+    run.truncate_metrics(epochs=3)
     loop = make_loop(Judged(judge=None), run)
     assert not loop.restore(), "the log is not what it was at the only checkpoint"
     loop.run()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from conftest import ROOT, SMALL
-from nero.engine.capture import nothing_collected
+from nero.engine.capture import no_garbage_collection
 from nero.plans.config import compose
 from nero.runs.store import Store
 from nero.tasks.classification import Classification
@@ -84,10 +84,10 @@ def test_no_garbage_is_collected_during_a_capture(was_on: bool) -> None:
     """Whatever there is of an earlier run's graphs would end within the capture, and spoil it."""
     (gc.enable if was_on else gc.disable)()
     try:
-        with nothing_collected():
+        with no_garbage_collection():
             assert not gc.isenabled()
         assert gc.isenabled() is was_on
-        with pytest.raises(RuntimeError), nothing_collected():
+        with pytest.raises(RuntimeError), no_garbage_collection():
             raise RuntimeError
         assert gc.isenabled() is was_on
     finally:

@@ -72,7 +72,7 @@ def test_a_checkpoint_with_flipped_bits_gives_way_to_the_one_before_or_to_a_new_
     capfd.readouterr()
     assert train(config)["status"] == "done"
     said = [line for line in capfd.readouterr().err.splitlines() if "damaged" in line]
-    instead = f"going on from {files[1].name}" if damaged == 1 else "starting anew"
+    instead = f"resuming from {files[1].name}" if damaged == 1 else "starting over"
     assert said == [f"{run.run_id}  {path.name} is damaged; {instead}" for path in files[:damaged]]
     record_property("repetitions", 1)
     record_property("lost", int(not is_as_undisturbed(run, *OWN)))

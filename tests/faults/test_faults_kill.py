@@ -82,7 +82,7 @@ def _assert_whole(run: RunDirectory) -> None:
     for name, read in (("summary.json", json.loads), ("checkpoint.json", json.loads), ("config.yaml", yaml.safe_load)):
         if (run.path / name).exists():
             assert read((run.path / name).read_text()), f"{name} is half-written"
-    run.checkpoint_to_go_on_from(pytest.fail)
+    run.resumable_checkpoint(pytest.fail)
 
 
 def _checkpointed_steps(run: RunDirectory) -> int:

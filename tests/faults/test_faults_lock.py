@@ -105,7 +105,7 @@ def test_the_lock_of_a_host_that_died_is_taken_over_after_a_minute_of_silence(
     with pytest.raises(RunBusy) as busy:
         run.exclusive().__enter__()
     assert str(busy.value).startswith(f"{run.run_id} is being written by process {holder.process.pid} on elsewhere")
-    assert str(busy.value).endswith("; it is taken over once that process has given no sign of life for 60 s")
+    assert str(busy.value).endswith("; it is taken over after 60 s without a heartbeat of that process")
     assert not can_be_taken(run)
     age(run, SILENCE - 10)
     assert not can_be_taken(run)

@@ -58,15 +58,15 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "config that is of no run": (lambda run: run.write_config({"seed": 0}), "config.yaml is not that of a run"),
     "config of another run": (reseed, "config.yaml is that of mnist_mlp100-nero-0.01-s7-"),
     "summary of another run": (lambda run: change_summary(run, run_id="other"), "summary.json is that of other"),
-    "summary of another seed": (lambda run: change_summary(run, seed=3), "says seed 3 and config.yaml 0"),
+    "summary of another seed": (lambda run: change_summary(run, seed=3), "has seed 3 and config.yaml 0"),
     "another task's folder": (lambda run: rename_under(run, "mnist_reparam"), "is a run of mnist_mlp100, under mnist_"),
     "damaged line": (lambda run: edit_lines(run, lambda lines: [lines[0][:9] + "\n", *lines[1:]]), "damaged lines 1"),
     "line without its epoch": (lambda run: edit_last(run, epoch=None), "damaged lines 3"),
     "cut-off line": (lambda run: edit_lines(run, lambda lines: [*lines, '{"epoch": 4']), "its last line was cut off"),
     "missing epoch": (lambda run: edit_lines(run, lambda lines: [lines[0], lines[2]]), "epochs 2 to 2 are missing"),
     "repeated epoch": (lambda run: edit_lines(run, lambda lines: [*lines, lines[2]]), "epoch 3 comes after epoch 3"),
-    "fewer lines than epochs": (one_fewer, "summary.json says that 3 epochs are done, and metrics.jsonl 2"),
-    "no lines": (lambda run: (run.path / "metrics.jsonl").unlink(), "3 epochs are done, and metrics.jsonl 0"),
+    "fewer lines than epochs": (one_fewer, "summary.json has 3 epochs done, and metrics.jsonl 2"),
+    "no lines": (lambda run: (run.path / "metrics.jsonl").unlink(), "3 epochs done, and metrics.jsonl 0"),
     "another last value": (lambda run: edit_last(run, **{"train/accuracy": 0.5}), "differ in train/accuracy"),
     "a metric that is not logged": (lambda run: edit_last(run, **{"val/loss": 0.5}), "differ in val/loss"),
     "another final value": (lambda run: change_summary(run, final=0.5), "two final values of train/accuracy"),
@@ -94,9 +94,9 @@ def foreign_checkpoint(run: RunDirectory) -> None:
 
 
 DAMAGES |= {
-    "damaged checkpoint": (damaged_checkpoint, "checkpoint-epoch3.pt is not what checkpoint.json has the checksum of"),
-    "lost checkpoint": (lost_checkpoint, "checkpoint.json names checkpoint-epoch3.pt, which is not there"),
-    "log changed since": (changed_log, "metrics.jsonl is not what it was when checkpoint-epoch3.pt was written"),
+    "damaged checkpoint": (damaged_checkpoint, "checkpoint-epoch3.pt does not match its checksum in checkpoint.json"),
+    "lost checkpoint": (lost_checkpoint, "checkpoint.json names checkpoint-epoch3.pt, which is missing"),
+    "log changed since": (changed_log, "metrics.jsonl has changed since checkpoint-epoch3.pt was written"),
     "checkpoint elsewhere": (foreign_checkpoint, "checkpoint.json names a file elsewhere"),
 }
 

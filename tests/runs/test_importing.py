@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 from nero.plans.config import run_id
 from nero.runs import importing
-from nero.runs.importing import LOCK, Import, Outcome
+from nero.runs.importing import LOCK, Import, ImportOutcome
 from nero.runs.lock import RunBusy, exclusive
 from nero.runs.logged import logged_runs
 from nero.runs.store import RunDirectory, Store
@@ -28,13 +28,13 @@ def other(tmp_path: Path) -> Store:
     return Store(tmp_path / "other")
 
 
-def bring(store: Store, other: Store, **options: bool) -> dict[str, Outcome]:
+def bring(store: Store, other: Store, **options: bool) -> dict[str, ImportOutcome]:
     """Run id -> what became of it."""
     found = Import(store, run_id, **options).runs(logged_runs(other))
     return {one.run.run_id: one.outcome for one in found}
 
 
-def only(store: Store, other: Store, **options: bool) -> Outcome:
+def only(store: Store, other: Store, **options: bool) -> ImportOutcome:
     (outcome,) = bring(store, other, **options).values()
     return outcome
 
@@ -55,14 +55,14 @@ def test_what_is_not_here_yet_is_copied_whole(store: Store, other: Store) -> Non
     (runs[0].path / "pictures").mkdir()
     (runs[0].path / "pictures" / "samples-epoch0001.png").write_bytes(b"a picture")
     before = contents(other.root)
-    assert bring(store, other) == {run.run_id: Outcome.IMPORTED for run in runs}
+    assert bring(store, other) == {run.run_id: ImportOutcome.IMPORTED for run in runs}
     for run in runs:
         assert files_of(at(store, run)) == files_of(run)
     assert at(store, runs[2]).load_checkpoint() == b"the state after two epochs"
     assert contents(other.root) == before
     assert {run.run_id for run in store.runs()} == {run.run_id for run in (here, *runs)}
     assert not list(store.root.glob("*/.*")), "nothing is left over"
-    assert bring(store, other) == {run.run_id: Outcome.ALREADY_HERE for run in runs}
+    assert bring(store, other) == {run.run_id: ImportOutcome.ALREADY_HERE for run in runs}
 
 
 def test_what_belongs_to_a_place_stays_there(store: Store, other: Store) -> None:
@@ -70,7 +70,7 @@ def test_what_belongs_to_a_place_stays_there(store: Store, other: Store) -> None
     (run.path / "wandb" / "offline-run").mkdir(parents=True)
     (run.path / "wandb" / "latest-run").symlink_to("offline-run")
     (run.path / "wandb-synced.json").write_text("{}")
-    assert only(store, other) == Outcome.IMPORTED
+    assert only(store, other) == ImportOutcome.IMPORTED
     assert files_of(at(store, run)).keys() == {"config.yaml", "metrics.jsonl", "provenance.jsonl", "summary.json"}
     assert not (at(store, run).path / "lock").exists()
 
@@ -78,19 +78,19 @@ def test_what_belongs_to_a_place_stays_there(store: Store, other: Store) -> None
 def test_without_checkpoints_and_they_make_no_conflict(store: Store, other: Store) -> None:
     run = write_whole(other)
     run.save_checkpoint(b"the last state", {"epoch": 3})
-    assert only(store, other, checkpoints=False) == Outcome.IMPORTED
+    assert only(store, other, checkpoints=False) == ImportOutcome.IMPORTED
     assert not list(at(store, run).path.glob("checkpoint*"))
-    assert only(store, other) == Outcome.ALREADY_HERE
+    assert only(store, other) == ImportOutcome.ALREADY_HERE
 
 
 def test_another_content_is_a_conflict_and_both_are_kept(store: Store, other: Store) -> None:
     here, there = write_whole(store, final=0.5), write_whole(other, final=0.75)
     before = contents(store.root), contents(other.root)
     for options in ({}, {"replace_unfinished": True}):
-        assert only(store, other, **options) == Outcome.CONFLICT
+        assert only(store, other, **options) == ImportOutcome.CONFLICT
     shutil.rmtree(there.path)
     write_unfinished(other)
-    assert only(store, other) == Outcome.CONFLICT, "a result is not given for a run that was cut off"
+    assert only(store, other) == ImportOutcome.CONFLICT, "a result is not given for a run that was cut off"
     assert files_of(here) == {Path(name).name: data for name, data in before[0].items() if not name.endswith("lock")}
 
 
@@ -98,30 +98,30 @@ def test_two_runs_that_were_cut_off_are_a_conflict(store: Store, other: Store) -
     write_unfinished(store)
     run = write_unfinished(other)
     run.append_metrics({"epoch": 3, "train/accuracy": 0.75})
-    assert only(store, other, replace_unfinished=True) == Outcome.CONFLICT
+    assert only(store, other, replace_unfinished=True) == ImportOutcome.CONFLICT
 
 
 def test_a_settled_run_takes_the_place_of_one_that_was_cut_off_if_asked_to(store: Store, other: Store) -> None:
     here, there = write_unfinished(store), write_whole(other)
     before = files_of(here)
-    assert only(store, other) == Outcome.UNFINISHED_HERE
+    assert only(store, other) == ImportOutcome.UNFINISHED_HERE
     assert files_of(here) == before
-    assert only(store, other, replace_unfinished=True) == Outcome.REPLACED
+    assert only(store, other, replace_unfinished=True) == ImportOutcome.REPLACED
     assert files_of(here) == files_of(there)
     kept = here.path.parent / ".replaced" / here.run_id
     assert files_of(RunDirectory(kept)) == before
     assert [run.path for run in store.runs()] == [here.path], "what was put aside is no run to any reader"
     shutil.rmtree(here.path)
     shutil.copytree(kept, here.path)
-    assert only(store, other, replace_unfinished=True) == Outcome.REPLACED
+    assert only(store, other, replace_unfinished=True) == ImportOutcome.REPLACED
     assert files_of(RunDirectory(kept.with_name(f"{here.run_id}.2"))) == before, "of two, both are kept"
 
 
 def test_a_run_that_failed_here_counts_as_unfinished_and_so_does_half_of_one(store: Store, other: Store) -> None:
     here, _ = write_whole(store, status="failed"), write_whole(other)
-    assert only(store, other, replace_unfinished=True) == Outcome.REPLACED
+    assert only(store, other, replace_unfinished=True) == ImportOutcome.REPLACED
     (here.path / "summary.json").unlink()
-    assert only(store, other) == Outcome.UNFINISHED_HERE
+    assert only(store, other) == ImportOutcome.UNFINISHED_HERE
 
 
 def test_a_directory_with_a_lock_alone_is_no_run(store: Store, other: Store) -> None:
@@ -130,21 +130,21 @@ def test_a_directory_with_a_lock_alone_is_no_run(store: Store, other: Store) -> 
     here.path.mkdir(parents=True)
     (here.path / "lock").touch()
     with here.exclusive():
-        assert only(store, other) == Outcome.BUSY
-    assert only(store, other) == Outcome.IMPORTED
+        assert only(store, other) == ImportOutcome.BUSY
+    assert only(store, other) == ImportOutcome.IMPORTED
     assert files_of(here) == files_of(run)
 
 
 def test_runs_that_a_process_has_are_passed_over(store: Store, other: Store) -> None:
     run = write_unfinished(other)
     with run.exclusive():
-        assert only(store, other) == Outcome.BUSY
+        assert only(store, other) == ImportOutcome.BUSY
     assert store.runs() == []
     here = write_unfinished(store, ADAM)
     shutil.rmtree(run.path)
     write_whole(other, ADAM)
     with here.exclusive():
-        assert only(store, other, replace_unfinished=True) == Outcome.BUSY
+        assert only(store, other, replace_unfinished=True) == ImportOutcome.BUSY
 
 
 def test_a_run_that_is_written_while_it_is_copied_is_passed_over(
@@ -158,7 +158,7 @@ def test_a_run_that_is_written_while_it_is_copied_is_passed_over(
         run.append_metrics({"epoch": 3})
 
     monkeypatch.setattr(importing, "_copy", slowly)
-    assert only(store, other) == Outcome.BUSY
+    assert only(store, other) == ImportOutcome.BUSY
     assert store.runs() == []
     assert not list(store.root.glob("mnist*"))
 
@@ -167,26 +167,26 @@ def test_a_run_that_is_not_whole_is_not_taken(store: Store, other: Store) -> Non
     run = write_whole(other)
     change_summary(run, final=0.5)
     (found,) = Import(store, run_id).runs(logged_runs(other))
-    assert found.outcome == Outcome.PROBLEM
+    assert found.outcome == ImportOutcome.PROBLEM
     assert "two final values" in found.why
-    assert only(store, other, dry=True) == Outcome.PROBLEM
+    assert only(store, other, dry=True) == ImportOutcome.PROBLEM
     change_summary(run, final=0.75)
     (run.path / "more").symlink_to("/etc/passwd")
-    assert only(store, other) == Outcome.PROBLEM
+    assert only(store, other) == ImportOutcome.PROBLEM
     assert store.runs() == []
 
 
 def test_an_id_that_is_here_under_another_task_is_a_conflict(store: Store, other: Store) -> None:
     run = write_whole(other)
     (store.root / "elsewhere" / run.run_id).mkdir(parents=True)
-    assert only(store, other) == Outcome.CONFLICT
+    assert only(store, other) == ImportOutcome.CONFLICT
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(store: Store, other: Store) -> None:
     write_whole(other)
     write_whole(other, ADAM)
     write_whole(store, ADAM, final=0.5)
-    expected = [Outcome.CONFLICT, Outcome.IMPORTED]
+    expected = [ImportOutcome.CONFLICT, ImportOutcome.IMPORTED]
     before = contents(store.root)
     assert list(bring(store, other, dry=True).values()) == expected
     assert contents(store.root) == before
@@ -198,7 +198,7 @@ def test_two_imports_keep_out_of_each_others_way(store: Store, other: Store) -> 
     store.root.mkdir()
     with exclusive(store.root / LOCK), pytest.raises(RunBusy):
         bring(store, other)
-    assert only(store, other) == Outcome.IMPORTED
+    assert only(store, other) == ImportOutcome.IMPORTED
 
 
 SLOWLY = """
@@ -233,9 +233,9 @@ def test_a_kill_leaves_nothing_that_a_reader_takes_for_a_run(store: Store, other
         there = at(other, run)
         assert files_of(run) == (before if run.path == cut_off.path and files_of(run) == before else files_of(there))
     assert set(bring(store, other, replace_unfinished=True).values()) <= {
-        Outcome.IMPORTED,
-        Outcome.ALREADY_HERE,
-        Outcome.REPLACED,
+        ImportOutcome.IMPORTED,
+        ImportOutcome.ALREADY_HERE,
+        ImportOutcome.REPLACED,
     }
     assert {run.run_id: files_of(run) for run in store.runs()} == {run.run_id: files_of(run) for run in others}
     assert {path.name for path in store.root.glob("*/.*")} <= {".replaced"}, "what was left over is gone"
@@ -268,6 +268,6 @@ def test_the_committed_store_can_be_imported_quickly(store: Store) -> None:
     begun = time.monotonic()
     committed = [run for run in logged_runs(Store(ROOT / "results" / "runs")) if run.summary["task"] == "mnist_reparam"]
     found = list(Import(store, run_id).runs(committed))
-    assert {one.outcome for one in found} == {Outcome.IMPORTED}
+    assert {one.outcome for one in found} == {ImportOutcome.IMPORTED}
     assert time.monotonic() - begun < 20
     assert [logged(run).summary for run in store.runs()] == [run.summary for run in committed]

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from nero.runs.logged import logged_runs
-from nero.runs.mirroring import SYNCED, Destination, mirror
 from nero.runs.store import RunDirectory, Store
-from nero.runs.tracking import WandbMirror
+from nero.runs.tracking import SYNCED, Destination, WandbMirror, mirror
 from support.logged_stores import ADAM, NERO, REPARAM, change_summary, write_unfinished, write_whole
 from support.offline_mirror import read_mirror
 
@@ -103,7 +102,7 @@ class Silent:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Silent:
     there = Silent()
-    monkeypatch.setattr("nero.runs.mirroring.WandbMirror", lambda *words, **settings: there)
+    monkeypatch.setattr("nero.runs.tracking.WandbMirror", lambda *words, **settings: there)
     return there
 
 
@@ -112,10 +111,10 @@ def test_only_runs_with_a_result_unless_all_are_asked_for_and_never_one_in_hand(
     with held.exclusive():
         said = [one.words for one in mirror(logged_runs(store), Destination())]
         assert told.told == [done.run_id]
-        assert sum("--all takes it too" in words for words in said) == 2
+        assert sum("use --all to include it" in words for words in said) == 2
         said = [one.words for one in mirror(logged_runs(store), Destination(), every=True)]
         assert said.count("already there") == 1
-        assert said.count("passed over: a process is writing it") == 1
+        assert said.count("skipped: a process is writing it") == 1
     assert told.told == [done.run_id, cut_off.run_id]
 
 

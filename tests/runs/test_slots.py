@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nero.runs.slots import neighbours, slot
+from nero.runs.slots import counted_among, slot
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(1, [0, 0, 0]), (2, [0, 1, 0, 1, 0]), (3, [0, 1, 2, 0, 1, 2, 0])])
@@ -44,17 +44,17 @@ def test_a_killed_process_gives_its_place_back(tmp_path: Path) -> None:
 
 
 def test_runs_count_their_neighbours_by_what_they_are_bound_by(tmp_path: Path) -> None:
-    with neighbours("gpu", tmp_path) as own:
+    with counted_among("gpu", tmp_path) as own:
         assert own() == {"gpu": 0, "cpu": 0}
-        with neighbours("cpu", tmp_path) as first, neighbours("cpu", tmp_path) as second:
+        with counted_among("cpu", tmp_path) as first, counted_among("cpu", tmp_path) as second:
             assert own() == {"gpu": 0, "cpu": 2}
             assert first() == second() == {"gpu": 1, "cpu": 1}
-        with neighbours("gpu", tmp_path) as another:
+        with counted_among("gpu", tmp_path) as another:
             assert own() == another() == {"gpu": 1, "cpu": 0}
         assert own() == {"gpu": 0, "cpu": 0}
 
 
 def test_where_places_cannot_be_kept_nobody_is_counted(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with neighbours("gpu", tmp_path / "file") as others:
+    with counted_among("gpu", tmp_path / "file") as others:
         assert others() == {}

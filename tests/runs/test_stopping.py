@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from nero.engine import interrupt
-from nero.plans.config import ConfigError, compose
-from nero.plans.limits import limits_of
-from nero.runs import boot, stopping
+from nero.plans.config import compose, limits_of
+from nero.runs import lock, stopping
 from nero.runs.stopping import Limits, moment_after, monotonic_at
 
 
@@ -32,9 +31,9 @@ def test_on_another_machine_the_calendar_counts(monkeypatch: pytest.MonkeyPatch,
     moment = moment_after(100)
     other = tmp_path / "boot_id"
     other.write_text("another-start\n")
-    monkeypatch.setattr(boot, "BOOT", other)
+    monkeypatch.setattr(lock, "BOOT_ID", other)
     assert monotonic_at(moment) == pytest.approx(time.monotonic() + 100, abs=1.5)
-    monkeypatch.setattr(boot, "BOOT", tmp_path / "none")
+    monkeypatch.setattr(lock, "BOOT_ID", tmp_path / "none")
     assert re.fullmatch(r"\d+", moment_after(100)), "where a machine's starts have no names"
     assert monotonic_at(moment_after(100)) == pytest.approx(time.monotonic() + 100, abs=1.5)
 
@@ -60,26 +59,15 @@ def test_a_run_stops_at_its_sweeps_moment_or_at_its_own_budget(words: list[str],
     assert limits.deadline - time.monotonic() == pytest.approx(seconds, abs=5)
 
 
-@pytest.mark.parametrize(
-    "word", ["machine.deadline=tomorrow", "machine.budget_seconds=long", "machine.budget_seconds=true"]
-)
-def test_a_limit_that_is_none_is_refused_in_one_line(word: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^machine\.budget_seconds must be null or a number of seconds, and"
-    ) as error:
-        limits_of(compose([word]).cfg.machine)
-    assert "\n" not in str(error.value)
-
-
 def test_a_file_stops_runs_and_is_looked_for_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("nero.runs.stopping.time.monotonic", lambda: now[0])
     limits = Limits(stop_file=tmp_path / "stop")
     assert limits.reason() is None
     (tmp_path / "stop").touch()
-    now[0] += 0.5 * stopping.LOOK_EVERY
+    now[0] += 0.5 * stopping.CHECK_SECONDS
     assert limits.reason() is None, "not at every step"
-    now[0] += stopping.LOOK_EVERY
+    now[0] += stopping.CHECK_SECONDS
     assert limits.reason() == "the sweep was asked to stop"
 
 
@@ -87,26 +75,26 @@ def test_a_launcher_hears_of_a_warning_once_all_is_written() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
     try:
-        with interrupt.listening():
+        with interrupt.signals_as_requests():
             os.kill(os.getpid(), signal.SIGUSR2)
             assert interrupt.stop_reason() == "SIGUSR2"
         assert heard == []
-        interrupt.hand_on()
+        interrupt.forward_signal()
         assert heard == [signal.SIGUSR2]
-        interrupt.hand_on()
+        interrupt.forward_signal()
         assert heard == [signal.SIGUSR2], "once"
     finally:
         signal.signal(signal.SIGUSR2, before)
-        interrupt.forget()
+        interrupt.clear_request()
 
 
 def test_a_warning_that_nobody_else_waits_for_is_not_handed_on() -> None:
     """By default it would end the process. Several ranks listen twice."""
     before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     try:
-        with interrupt.listening(), interrupt.listening():
+        with interrupt.signals_as_requests(), interrupt.signals_as_requests():
             os.kill(os.getpid(), signal.SIGUSR1)
-        interrupt.hand_on()
+        interrupt.forward_signal()
     finally:
         signal.signal(signal.SIGUSR1, before)
-        interrupt.forget()
+        interrupt.clear_request()

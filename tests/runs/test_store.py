@@ -48,7 +48,7 @@ def test_a_line_cut_off_anywhere_costs_that_line_alone(run: RunDirectory, cut: i
     whole = (run.path / "metrics.jsonl").read_bytes()
     (run.path / "metrics.jsonl").write_bytes(whole[:-cut])
     assert [r["epoch"] for r in run.read_metrics()] == ([1, 2, 3] if cut == 1 else [1, 2])
-    run.keep_metrics(epochs=2)
+    run.truncate_metrics(epochs=2)
     run.append_metrics({"epoch": 3, "train/loss": 0.5})
     assert [r["epoch"] for r in run.read_metrics()] == [1, 2, 3]
     assert all(json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines())
@@ -57,7 +57,7 @@ def test_a_line_cut_off_anywhere_costs_that_line_alone(run: RunDirectory, cut: i
 def test_keep_metrics_drops_what_comes_after_the_checkpoint(run: RunDirectory) -> None:
     for epoch in range(1, 6):
         run.append_metrics({"epoch": epoch})
-    run.keep_metrics(epochs=3)
+    run.truncate_metrics(epochs=3)
     assert [r["epoch"] for r in run.read_metrics()] == [1, 2, 3]
 
 
@@ -106,12 +106,12 @@ def test_a_checkpoint_outlives_a_last_line_that_is_replaced_and_a_kill_in_the_mi
     else:
         run.replace_last_metrics({"epoch": 2, "val/fid": 15.5})
     said: list[str] = []
-    found = run.checkpoint_to_go_on_from(said.append)
+    found = run.resumable_checkpoint(said.append)
     assert found is not None
     assert found[1] == b"state"
     assert not said
     (run.path / "metrics.jsonl").write_bytes(b'{"epoch": 1}\n')
-    assert run.checkpoint_to_go_on_from(said.append) is None, "a log that is damaged is none of the two"
+    assert run.resumable_checkpoint(said.append) is None, "a log that is damaged is none of the two"
 
 
 def test_pictures_come_back_by_epoch_and_in_order(run: RunDirectory) -> None:
@@ -284,7 +284,7 @@ def test_a_checkpoint_is_gone_on_from_only_if_the_log_up_to_it_is_whole(run: Run
 
     def state() -> bytes | None:
         said.clear()
-        found = run.checkpoint_to_go_on_from(said.append)
+        found = run.resumable_checkpoint(said.append)
         return found and found[1]
 
     assert state() == b"state 3"
@@ -293,12 +293,12 @@ def test_a_checkpoint_is_gone_on_from_only_if_the_log_up_to_it_is_whole(run: Run
     assert said == []
     log.write_bytes(whole[:-5])
     assert state() == b"state 2"
-    assert said == ["metrics.jsonl is damaged before checkpoint-epoch3.pt; going on from checkpoint-epoch2.pt"]
+    assert said == ["metrics.jsonl is damaged before checkpoint-epoch3.pt; resuming from checkpoint-epoch2.pt"]
     for damaged in (b"X" + whole[1:], whole.replace(b"0.5", b"0.7"), whole[10:], b""):
         log.write_bytes(damaged)
         assert state() is None
         assert len(said) == 2
-        assert all(line.endswith("; starting anew") for line in said)
+        assert all(line.endswith("; starting over") for line in said)
     assert run.load_checkpoint() == b"state 3", "the weights are not damaged"
 
 
@@ -306,26 +306,26 @@ def test_checkpoints_of_before_the_log_was_recorded_are_accepted(run: RunDirecto
     checkpoints(run, 2)
     index = json.loads((run.path / "checkpoint.json").read_text())
     (run.path / "checkpoint.json").write_text(json.dumps([{k: e[k] for k in e if k != "log"} for e in index]))
-    found = run.checkpoint_to_go_on_from(pytest.fail)
+    found = run.resumable_checkpoint(pytest.fail)
     assert found == (run.path / "checkpoint-epoch2.pt", b"state 2")
 
 
 def test_a_damaged_checkpoint_or_index_is_said_in_a_line(run: RunDirectory) -> None:
     said: list[str] = []
-    assert run.checkpoint_to_go_on_from(said.append) is None
+    assert run.resumable_checkpoint(said.append) is None
     assert said == [], "a run that begins"
     checkpoints(run, 2)
     (run.path / "checkpoint-epoch2.pt").write_bytes(b"state 3")
-    run.checkpoint_to_go_on_from(said.append)
-    assert said.pop() == "checkpoint-epoch2.pt is damaged; going on from checkpoint-epoch1.pt"
+    run.resumable_checkpoint(said.append)
+    assert said.pop() == "checkpoint-epoch2.pt is damaged; resuming from checkpoint-epoch1.pt"
     (run.path / "checkpoint-epoch2.pt").unlink()
-    run.checkpoint_to_go_on_from(said.append)
-    expected = "checkpoint-epoch2.pt cannot be read (No such file or directory); going on from checkpoint-epoch1.pt"
+    run.resumable_checkpoint(said.append)
+    expected = "checkpoint-epoch2.pt cannot be read (No such file or directory); resuming from checkpoint-epoch1.pt"
     assert said.pop() == expected
     for text in ("[{", "{}", "null"):
         (run.path / "checkpoint.json").write_text(text)
-        assert run.checkpoint_to_go_on_from(said.append) is None
-        assert said == ["checkpoint.json is damaged; starting anew"]
+        assert run.resumable_checkpoint(said.append) is None
+        assert said == ["checkpoint.json is damaged; starting over"]
         said.clear()
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from nero.runs.formatting import clock, seconds_per_epoch
 from nero.runs.store import Store
-from nero.runs.tracking import WITHIN_EPOCH, Progress, clock, seconds_per_epoch
+from nero.runs.tracking import WITHIN_EPOCH, Progress
 
 RUN = "task-optim-0.1-s0-00000000"
 

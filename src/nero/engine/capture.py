@@ -12,9 +12,7 @@ from torch.optim import Optimizer
 from nero.tasks.base import Batch
 
 WARM_UP = 2
-"""Eager steps per shape before its capture: they let libraries and optimisers allocate what they allocate lazily.
-They are real training steps, so nothing has to be rolled back."""
-
+"""Eager steps per shape before its capture: libraries and optimisers allocate lazily. They are real training steps."""
 
 IMPLEMENTATION_KEYS = ("foreach", "fused", "capturable")
 """Param-group keys by which torch's optimisers choose how to compute a step, not what."""
@@ -25,10 +23,10 @@ class CaptureError(RuntimeError):
 
 
 def allow_capture(optimizer: Optimizer) -> None:
-    """Choose the implementation of torch's own optimisers that takes its learning rate from a device tensor.
+    """Choose an implementation of torch's own optimisers that reads the learning rate from a device tensor.
 
-    Fused kernels only where there is no other: torch's fused Adam for CUDA makes NaN of a squared gradient that
-    overflows, where its other implementations hold the entry still. `+optim.fused=true` asks for it all the same.
+    Fused kernels only where there is no other: torch's fused Adam for CUDA turns a squared gradient that overflows into
+    NaN, where its other implementations leave the entry unchanged. `+optim.fused=true` asks for it all the same.
     """
     for group in optimizer.param_groups:
         if "capturable" in group:
@@ -38,8 +36,8 @@ def allow_capture(optimizer: Optimizer) -> None:
 
 
 @contextmanager
-def nothing_collected() -> Iterator[None]:
-    """Python's garbage waits: a graph of an earlier run among it, ended in the midst of a capture, would spoil that."""
+def no_garbage_collection() -> Iterator[None]:
+    """Postpone Python's garbage collection: freeing an earlier run's graph during a capture would break the capture."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -51,22 +49,22 @@ def nothing_collected() -> Iterator[None]:
 
 @cache
 def _side_stream(device: int) -> torch.cuda.Stream:
-    """One for all captures of a process: cuBLAS keeps a workspace of tens of megabytes for every stream it has seen."""
+    """One for all captures of a process: cuBLAS keeps a workspace of tens of megabytes per stream."""
     return torch.cuda.Stream(device)
 
 
 @dataclass
 class _Shape:
-    inputs: Batch  # what the graph reads
+    inputs: Batch  # the tensors that the graph reads
     eager_steps: int = 0
     graph: "torch.cuda.CUDAGraph | None" = None
 
 
 class CapturedStep:
-    """Calls `step(batch)`, from a graph where it has one. `step` must change state in place and return nothing.
+    """Calls `step(batch)`, from a graph once there is one. `step` must change state in place and return nothing.
 
-    All steps on batches of one shape are given the same tensors, with each batch copied into them: a compiler knows
-    views from copies, and would compile again for the first step that gets the other, which a capture cannot hold.
+    Every batch is copied into the same tensors of its shape, also before the capture: a compiler distinguishes views
+    from copies, and would compile again during the capture, which is not allowed.
     """
 
     def __init__(self, step: Callable[[Batch], None]) -> None:
@@ -91,7 +89,7 @@ class CapturedStep:
         shape.graph.replay()
 
     def _eager(self, batch: Batch) -> None:
-        # On a stream of its own, so that autograd's buffers do not belong to the stream that graphs may not use.
+        # On the side stream, so that autograd's buffers do not belong to a stream that graphs may not use.
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             self.step(batch)
@@ -99,12 +97,10 @@ class CapturedStep:
 
     def _capture(self, batch: Batch) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
+        # Only this thread's work belongs to the graph: others may be moving the next batch to the device.
+        capture = torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local")
         try:
-            # Only what this thread does belongs to the graph: others may be moving the next batch to the device.
-            with (
-                nothing_collected(),
-                torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"),
-            ):
+            with no_garbage_collection(), capture:
                 self.step(batch)
         except RuntimeError as error:
             raise CaptureError(

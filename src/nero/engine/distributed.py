@@ -1,6 +1,6 @@
-"""Several processes that train one network together, each on a part of every batch: started by torchrun or by SLURM.
+"""Data-parallel training by several processes, started by torchrun or by SLURM. Each has a part of every batch.
 
-What a run computes does not depend on how many there are, but for rounding. The first of them, rank 0, alone writes.
+The result does not depend on their number, except for rounding. Only the main process, rank 0, writes the run.
 """
 
 import atexit
@@ -19,89 +19,81 @@ from nero.tasks.base import Task
 
 T = TypeVar("T")
 
-WAYS = ("ddp", "fsdp")
-"""How a network is spread over ranks: a copy on each, or its parameters in shards (FSDP2)."""
-
 SUBMITIT = "SUBMITIT_EXECUTOR"
-"""What submitit, Hydra's way to SLURM, says in the environment of the processes that it starts."""
+"""Set by submitit, Hydra's launcher for SLURM, in the environment of its processes."""
 
-PATIENCE = timedelta(minutes=30)
-"""How long a rank waits for the others before it gives up: the slowest may be listing a million files."""
-
+TIMEOUT = timedelta(minutes=30)
+"""How long a rank waits for the others: the slowest may be listing a million files."""
 
 LOST = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
-"""Words in what torch raises when another rank is gone."""
+"""Text in torch's errors when another rank is gone."""
 
 
 class BrokenGroup(RuntimeError):
-    """A rank failed or is gone, so that the others cannot go on; the message is one line."""
+    """A rank failed or is gone, so that the others cannot continue; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes of a run and this one's place among them; by default it is alone."""
+    """This process's place among the processes of a run; by default it is the only one."""
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0  # among those of this machine
+    local_rank: int = 0  # on this machine
     local_size: int = 1
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes the run."""
+    def is_main(self) -> bool:
+        """Whether this process writes the run."""
         return self.rank == 0
 
     def sum_(self, tensor: Tensor) -> None:
-        """Put the sum over all ranks in the place of each one's tensor."""
+        """Replace the tensor by its sum over all ranks."""
         if self.size > 1:
             dist.all_reduce(tensor)
 
-    def least(self, *numbers: float) -> list[float]:
-        """Of each number, the least that any rank gives. On the host: no device is waited for."""
+    def minimum(self, *numbers: float) -> list[float]:
+        """The minimum of each number over all ranks. On the host: no device is waited for."""
         if self.size == 1:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
         return tensor.tolist()
 
-    def from_first(self, value: T) -> T:
-        """What rank 0 gives, for all."""
-        if self.size == 1:
-            return value
+    def broadcast(self, value: T) -> T:
+        """The value of rank 0."""
         box: list[Any] = [value]
-        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        if self.size > 1:
+            dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         result: T = box[0]
         return result
 
-    def bytes_from_first(self, data: bytes | None) -> bytes | None:
-        """The same for many bytes, such as a checkpoint, without a second copy in between."""
-        if self.size == 1:
-            return data
-        length = self.from_first(None if data is None else len(data))
-        if not length:
-            return data if self.leads else None if length is None else b""
-        own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data is not None and self.leads else None
+    def broadcast_bytes(self, data: bytes | None) -> bytes | None:
+        """The same for a large value, such as a checkpoint, without a second copy of it."""
+        length = self.broadcast(None if data is None else len(data))
+        if self.size == 1 or not length:
+            return data if self.is_main else None if length is None else b""
+        own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data is not None and self.is_main else None
         tensor = torch.empty(length, dtype=torch.uint8) if own is None else own
         dist.broadcast(tensor, src=0)
-        return data if self.leads else tensor.numpy().tobytes()
+        return data if self.is_main else tensor.numpy().tobytes()
 
-    def all_of(self, value: T) -> list[T]:
-        """What each rank gives, in their order."""
-        if self.size == 1:
-            return [value]
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+    def all_gather(self, value: T) -> list[T]:
+        """The values of all ranks, in order."""
+        values: list[Any] = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(values, value)
         return values
 
-    def all_or_none(self, work: Callable[[], T]) -> T:
-        """Do what every rank has to do; if some rank fails, all of them raise what the first of those raised."""
+    def all_succeed(self, work: Callable[[], T]) -> T:
+        """Call `work` on every rank; if it raises on some rank, every rank raises."""
         error: Exception | None = None
         result: Any = None
         try:
             result = work()
         except Exception as raised:
             error = raised
-        errors = self.all_of(_portable(error))  # before anything is decided: all take part
+        errors = self.all_gather(_picklable(error))
         error = error or next((other for other in errors if other is not None), None)
         if error is not None:
             raise error
@@ -111,8 +103,8 @@ class Ranks:
 ALONE = Ranks()
 
 
-def _portable(error: Exception | None) -> Exception | None:
-    """An exception that can be sent: one whose class cannot be made again from its words becomes a RuntimeError."""
+def _picklable(error: Exception | None) -> Exception | None:
+    """The exception, or a RuntimeError if it cannot be made again from its arguments."""
     if error is None:
         return None
     try:
@@ -121,116 +113,93 @@ def _portable(error: Exception | None) -> Exception | None:
         return RuntimeError(f"{type(error).__name__}: {error}")
 
 
+def is_distributed_launch() -> bool:
+    """Whether torchrun, or a launcher with several tasks, started this process together with others."""
+    if "RANK" in os.environ:
+        return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if SUBMITIT not in os.environ:
+        return False
+    from submitit import JobEnvironment
+
+    return int(JobEnvironment().num_tasks) > 1
+
+
+def is_main_process() -> bool:
+    """Whether this process is rank 0, or the only one."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
 def join(device: torch.device, backend: str = "auto") -> Ranks:
-    """The ranks that this process was started with, connected; ALONE where it was started by itself.
+    """Connect the ranks that were started with this process; ALONE if there are no others.
 
-    backend:  "auto" (nccl between GPUs, gloo between CPUs) or "gloo", by which processes can share one GPU
+    backend:  "auto" (nccl between GPUs, gloo between CPUs) or "gloo", with which processes can share one GPU
 
-    A process that has joined stays so, for the runs that follow in it. ValueError where there are too few GPUs.
+    The connection is kept for later runs in this process. ValueError if there are too few GPUs.
     """
-    if not is_started_together():
+    if not is_distributed_launch():
         return ALONE
-    if "RANK" not in os.environ:
-        _take_places_from_launcher()
+    if "RANK" not in os.environ:  # SLURM: set torchrun's variables from its own
+        from submitit.helpers import TorchDistributedEnvironment
+
+        TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
     ranks = Ranks(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")))
     if ranks.size == 1:
         return ALONE
     if not dist.is_initialized():
         by_nccl = device.type == "cuda" and backend == "auto"
-        if by_nccl and not _has_gpu_of_its_own(ranks):
-            raise ValueError(
-                f"{ranks.local_size} processes on this machine need as many GPUs, and torch sees "
-                f"{torch.cuda.device_count()}"
-            )
+        gpus = torch.cuda.device_count() if by_nccl else 0
+        shown_one_each = SUBMITIT in os.environ and gpus == 1
+        if by_nccl and gpus < ranks.local_size and not shown_one_each:
+            raise ValueError(f"{ranks.local_size} processes on this machine need as many GPUs, and torch sees {gpus}")
         if device.type == "cuda":
-            torch.cuda.set_device(own_device(device, ranks))
-        # Numbers that the host decides by go by gloo, so that nobody waits for a device.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if by_nccl else "gloo", timeout=PATIENCE)
-        atexit.register(_leave)
+            torch.cuda.set_device(rank_device(device, ranks))
+        # Values that the host needs are sent by gloo, so that nobody waits for a device.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if by_nccl else "gloo", timeout=TIMEOUT)
+        atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
     return ranks
 
 
-def own_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """The GPU of this rank; where a launcher shows each process its own, that."""
+def rank_device(device: torch.device, ranks: Ranks) -> torch.device:
+    """The GPU of this rank. A launcher may show each process only its own."""
     if ranks.size == 1 or device.type != "cuda":
         return device
     return torch.device("cuda", ranks.local_rank % torch.cuda.device_count())
 
 
-def _has_gpu_of_its_own(ranks: Ranks) -> bool:
-    shown_one_each = SUBMITIT in os.environ and torch.cuda.device_count() == 1
-    return shown_one_each or ranks.local_size <= torch.cuda.device_count()
+def distribute(task: Task, ranks: Ranks, parallel: str, device: torch.device) -> None:
+    """Wrap the task's networks in DDP or FSDP2 shards. Call it before optimisers are made: shards are new parameters.
 
-
-def is_started_together() -> bool:
-    """Whether whoever started this process has started others with it: torchrun, or a launcher with several tasks."""
-    if "RANK" in os.environ:
-        return int(os.environ.get("WORLD_SIZE", "1")) > 1
-    return _launched_tasks() > 1
-
-
-def is_first() -> bool:
-    """Whether this process speaks for all that were started together, or is alone."""
-    return not dist.is_initialized() or dist.get_rank() == 0
-
-
-def _launched_tasks() -> int:
-    """Tasks of the job that submitit has started this process for."""
-    if SUBMITIT not in os.environ:
-        return 1
-    from submitit import JobEnvironment
-
-    return int(JobEnvironment().num_tasks)
-
-
-def _take_places_from_launcher() -> None:
-    """Say in torchrun's words what SLURM says in its own."""
-    from submitit.helpers import TorchDistributedEnvironment
-
-    TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def spread(task: Task, ranks: Ranks, way: str, device: torch.device) -> None:
-    """Have the task's networks trained by all ranks. Before optimisers are made: shards are other parameters."""
+    parallel:  "ddp" (a copy on each rank) or "fsdp" (parameters in shards)
+    """
     if ranks.size == 1:
         return
 
-    def copy_on_each(network: nn.Module) -> nn.Module:
-        # Buffers are each rank's own until they are needed: see `average_buffers_`.
+    def replicate(network: nn.Module) -> nn.Module:
+        # Each rank has its own buffers until they are needed: see `average_buffers_`.
         ids = [device.index] if device.type == "cuda" else None
         return DistributedDataParallel(network, device_ids=ids, broadcast_buffers=False)
 
-    def in_shards(network: nn.Module) -> nn.Module:
-        from torch.distributed.fsdp import fully_shard  # takes long to import, and most runs do without
+    def shard(network: nn.Module) -> nn.Module:
+        from torch.distributed.fsdp import fully_shard  # slow to import, and most runs do without
 
         for param in network.parameters():
-            param.data = param.data.contiguous()  # channels last cannot be sharded; activations may still lie so
-        for unit in _units(network):
-            fully_shard(unit)
+            param.data = param.data.contiguous()  # channels-last parameters cannot be sharded
+        # Shards are gathered block by block: the children of sequences, and the other children.
+        for child in network.children():
+            for block in child.children() if isinstance(child, nn.Sequential) else [child]:
+                if any(True for _ in block.parameters()):
+                    fully_shard(block)
         fully_shard(network)
         return network
 
-    task.spread(in_shards if way == "fsdp" else copy_on_each)
-
-
-def _units(network: nn.Module) -> list[nn.Module]:
-    """Parts of a network whose shards are gathered together: its blocks, as far as they lie in sequences."""
-    found: list[nn.Module] = []
-    for child in network.children():
-        found += list(child.children()) if isinstance(child, nn.Sequential) else [child]
-    return [unit for unit in found if any(True for _ in unit.parameters())]
+    task.spread(shard if parallel == "fsdp" else replicate)
 
 
 @torch.no_grad()
 def average_buffers_(networks: Mapping[str, nn.Module], ranks: Ranks) -> None:
-    """Give every rank the mean of what all have as running statistics: what one process would have, but for rounding.
+    """Replace running statistics by their mean over ranks: what one process would have, except for rounding.
 
-    They move linearly, so that the mean of averages is the average of means.
+    They are moving averages, which are linear: the mean of averages is the average of means.
     """
     if ranks.size == 1:
         return
@@ -245,32 +214,32 @@ def average_buffers_(networks: Mapping[str, nn.Module], ranks: Ranks) -> None:
             buffer.copy_(mean.view_as(buffer))
 
 
-def whole(value: Any) -> Any:
-    """A state with every sharded tensor gathered: such as one process has it. All ranks take part."""
+def gather_shards(value: Any) -> Any:
+    """A state with every sharded tensor gathered, as one process has it. All ranks must call it."""
     if _is_sharded(value):
         return gather_on_host(value) if value.is_cuda and dist.get_backend() == "gloo" else value.full_tensor()
     if isinstance(value, Mapping):
-        return {key: whole(item) for key, item in value.items()}
+        return {key: gather_shards(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(whole(item) for item in value)
+        return type(value)(gather_shards(item) for item in value)
     return value
 
 
 def gather_on_host(tensor: Any) -> Tensor:
-    """Gather a tensor whose rows are sharded, on the host: `full_tensor` on a GPU crashes with gloo (torch 2.11)."""
+    """Gather a tensor sharded by rows on the host: `full_tensor` on a GPU crashes with gloo (torch 2.11)."""
     shards: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(shards, tensor.to_local().cpu())
     return torch.cat(shards)
 
 
 def shard_like(param: Tensor, value: Any) -> Any:
-    """What this rank holds of a whole tensor that has an entry, or a row, for each row of a parameter."""
-    rows = isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == param.shape[:1].numel()
-    if not _is_sharded(param) or not rows:
+    """This rank's shard of a full tensor that has an entry, or a row, for each row of a sharded parameter."""
+    has_rows = isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == param.shape[:1].numel()
+    if not _is_sharded(param) or not has_rows:
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    # Every rank has the whole: nothing is sent.
+    # Every rank has the full tensor: nothing is sent.
     mesh, placements = param.device_mesh, param.placements  # type: ignore[attr-defined]
     return distribute_tensor(value.to(param.device), mesh, placements, src_data_rank=None)
 
@@ -280,8 +249,7 @@ def _is_sharded(value: Any) -> bool:
 
 
 def is_lost_connection(error: BaseException) -> bool:
-    """Whether an exception says that another rank could not be reached, and nothing of what this one did."""
+    """Whether an exception means that another rank could not be reached, and nothing is wrong with this one."""
     if isinstance(error, dist.DistError | ConnectionError):
         return True
-    said = str(error)
-    return isinstance(error, RuntimeError) and any(word in said for word in LOST)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in LOST)

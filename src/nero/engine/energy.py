@@ -1,4 +1,4 @@
-"""What a GPU has used, by its driver's counter. The counter is of the whole card, whoever computes on it."""
+"""The energy that a GPU has used, from its driver's counter, which counts for all processes on the card."""
 
 import math
 from typing import Any
@@ -7,39 +7,36 @@ import torch
 
 try:
     import pynvml
-except ImportError:  # not with a hand-picked set of packages: energy is then unknown
+except ImportError:  # energy is then unknown
     pynvml = None
 
 
 class EnergyCounter:
-    """Counts from whenever the driver was loaded: only differences mean something."""
+    """Counts since the driver was loaded: only differences are meaningful."""
 
     def __init__(self, device: torch.device) -> None:
-        self._handle = _handle(device)
+        self._handle: Any = None
+        if device.type == "cuda" and pynvml is not None:
+            try:
+                pynvml.nvmlInit()
+                # By UUID, because torch numbers only visible devices. ROCm's devices have none.
+                uuid = torch.cuda.get_device_properties(device).uuid
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            except (pynvml.NVMLError, AttributeError):
+                pass
 
     def joules(self) -> float:
-        """NaN where no counter is known: on a CPU, or on a GPU older than Volta."""
-        return math.nan if self._handle is None else self._ask("nvmlDeviceGetTotalEnergyConsumption", math.nan) / 1e3
+        """NaN without a counter: on a CPU, or on a GPU older than Volta."""
+        return float(self._query("nvmlDeviceGetTotalEnergyConsumption", math.nan)) / 1e3
 
     def processes(self) -> int:
-        """How many compute on the card now, the server of CUDA's MPS included; 0 where that is unknown."""
-        return len(self._ask("nvmlDeviceGetComputeRunningProcesses", ()))
+        """Number of processes computing on the card now, including an MPS server; 0 if unknown."""
+        return len(self._query("nvmlDeviceGetComputeRunningProcesses", ()))
 
-    def _ask(self, function: str, otherwise: Any) -> Any:
+    def _query(self, function: str, default: Any) -> Any:
         if self._handle is None:
-            return otherwise
+            return default
         try:
             return getattr(pynvml, function)(self._handle)
         except pynvml.NVMLError:
-            return otherwise
-
-
-def _handle(device: torch.device) -> Any:
-    """The driver's name for a device of torch's, which counts only those that are visible; None where it has none."""
-    if device.type != "cuda" or pynvml is None:
-        return None
-    try:
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    except (pynvml.NVMLError, AttributeError):  # ROCm's devices have no such id
-        return None
+            return default

@@ -7,14 +7,14 @@ import torch
 
 
 def set_precision(precision: str) -> None:
-    """Set torch's process-wide switches, all of them each time: an earlier run of the process leaves nothing behind."""
+    """Set all of torch's process-wide switches, whatever an earlier run has set."""
     exact = precision == "fp32"
     torch.set_float32_matmul_precision("highest" if exact else "high")
     torch.backends.cudnn.allow_tf32 = not exact
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """The context that forward passes run in."""
+    """The context for forward passes."""
     if precision != "bf16":
         return nullcontext()
     # No weight cache: a cached copy from an eager step would be stale inside a captured one.

@@ -1,4 +1,4 @@
-"""What a run changes in its process, and puts back: another run, or the rest of someone's program, may follow."""
+"""Process-wide state that a run changes: it is restored for the next run, or for the rest of the program."""
 
 import random
 from collections.abc import Iterator
@@ -7,19 +7,19 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-_spoilt: str | None = None
+_gpu_broken_by: str | None = None
 
 
 @contextmanager
-def nothing_left_behind() -> Iterator[None]:
-    """Seeds, threads, and switches of torch, as they were before, whatever becomes of the run."""
+def isolate_process_state() -> Iterator[None]:
+    """Restore random generators, threads and torch's switches at the end, also after an exception."""
     threads = torch.get_num_threads()
     cpu, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() and spoilt_by() is None else []
-    products, dtype = torch.get_float32_matmul_precision(), torch.get_default_dtype()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() and gpu_broken_by() is None else []
+    matmul, dtype = torch.get_float32_matmul_precision(), torch.get_default_dtype()
     cudnn = torch.backends.cudnn
     switches = (cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic)
-    tracked, deterministic = torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+    has_grad, deterministic = torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
     try:
         yield
     finally:
@@ -28,28 +28,27 @@ def nothing_left_behind() -> Iterator[None]:
         torch.set_rng_state(cpu)
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
-        if cuda and spoilt_by() is None:
+        if cuda and gpu_broken_by() is None:
             torch.cuda.set_rng_state_all(cuda)
-        torch.set_float32_matmul_precision(products)
+        torch.set_float32_matmul_precision(matmul)
         torch.set_default_dtype(dtype)
         cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = switches
-        torch.set_grad_enabled(tracked)
+        torch.set_grad_enabled(has_grad)
         torch.use_deterministic_algorithms(deterministic)
 
 
-def look_at(device: torch.device, run_id: str) -> None:
-    """After a run that failed: does its GPU still answer? Some errors leave a process without one for good."""
-    global _spoilt
-    if device.type != "cuda":
-        return
+def check_gpu(device: torch.device, run_id: str) -> None:
+    """After a failed run: record whether its GPU still works. Some errors break CUDA for the rest of the process."""
+    global _gpu_broken_by
     try:
         torch.cuda.synchronize(device)
-        if int(torch.ones(8, device=device).sum()) != 8:
-            _spoilt = run_id
+        works = int(torch.ones(8, device=device).sum()) == 8
     except Exception:
-        _spoilt = run_id
+        works = False
+    if not works:
+        _gpu_broken_by = run_id
 
 
-def spoilt_by() -> str | None:
-    """The run after whose failure this process can no longer use its GPU, or None."""
-    return _spoilt
+def gpu_broken_by() -> str | None:
+    """The run whose failure broke CUDA in this process, or None."""
+    return _gpu_broken_by

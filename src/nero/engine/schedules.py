@@ -1,11 +1,15 @@
 """Learning-rate schedules: pure functions from progress to a factor of the initial learning rate.
 
-Progress is measured in epochs, 0 at the start; within an epoch it is a fraction. A schedule that the paper moves once
-per epoch takes the whole part.
+Progress is measured in epochs, 0 at the start, with fractions within an epoch. Schedules that the paper changes once
+per epoch round it down.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 Schedule = Callable[[float], float]
 
@@ -46,8 +50,8 @@ def cosine(epochs: float, warmup: float = 0.0) -> Schedule:
 def linear_up_down(peak: float, epochs: float) -> Schedule:
     """Per epoch, counted from 1: linearly up to 1 in epoch `peak`, linearly down to 0 in epoch `epochs` (translation).
 
-    So the first epoch is trained at 1 / `peak` and the last one not at all: the authors' logged curves end with two
-    equal validation values.
+    So the first epoch is trained at 1 / `peak` and the last one at 0: the authors' logged curves end with two equal
+    validation values.
     """
 
     def factor(progress: float) -> float:
@@ -64,3 +68,30 @@ def linear_to_zero(epochs: float) -> Schedule:
 
 def _warmed(progress: float, warmup: float) -> float:
     return progress / warmup if progress < warmup else 1.0
+
+
+class LearningRates:
+    """Sets every learning rate to its initial value times the schedule's factor.
+
+    In a captured step the rate must be a device tensor; otherwise it is a number, which every optimiser accepts.
+    """
+
+    def __init__(self, optimizers: Mapping[str, Optimizer], device: torch.device, as_tensors: bool) -> None:
+        self.groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+        self.factor: float | None = None
+        for group in self.groups:
+            group.setdefault("initial_lr", float(group["lr"]))
+            group["lr"] = torch.tensor(group["initial_lr"], device=device) if as_tensors else group["initial_lr"]
+
+    def set(self, factor: float) -> None:
+        if factor == self.factor:
+            return
+        self.factor = factor
+        for group in self.groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(group["initial_lr"] * factor)
+            else:
+                group["lr"] = group["initial_lr"] * factor
+
+    def current(self) -> float:
+        return float(self.groups[0]["initial_lr"]) * (1.0 if self.factor is None else self.factor)

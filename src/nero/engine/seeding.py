@@ -7,13 +7,13 @@ import torch
 
 
 class SeedStreams:
-    """Streams of one run. Seed 0 is a seed like any other."""
+    """The random streams of one run."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
     def number(self, purpose: str, epoch: int = 0) -> int:
-        """A 63-bit number that no two (seed, purpose, epoch) share but by chance."""
+        """A 63-bit hash of (seed, purpose, epoch)."""
         text = f"{self.seed}/{purpose}/{epoch}".encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
 
@@ -22,7 +22,7 @@ class SeedStreams:
 
 
 def seed_global(number: int) -> None:
-    """Set torch's own generators (initialisation, dropout) on every device."""
+    """Seed torch's own generators (initialisation, dropout) on every device."""
     torch.manual_seed(number)
 
 
@@ -36,6 +36,6 @@ def global_state(device: torch.device) -> dict[str, Any]:
 
 def restore_global_state(state: dict[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"].cpu())
-    # A run that moves from a CPU to a GPU has no state for the new device: it goes on from the seed.
+    # A run that moves from a CPU to a GPU has no state for the GPU: it continues from the seed.
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"].cpu(), device)

@@ -1,24 +1,22 @@
-"""Whether a store is whole. Reads everything and changes nothing."""
+"""Verify a store: every file of every run is intact and consistent with the others. Nothing is changed."""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nero.runs.records import is_metrics, parse_line
 from nero.runs.store import SETTLED, VERSION, Record, RunDirectory, Status, Store, is_settled
 
 IdOf = Callable[[Mapping[str, Any]], str]
-"""The id of the run that a config is of."""
-
-BESIDE_A_RUN = frozenset({"lock"})
-"""What a directory may hold of which no run was ever started."""
+"""Computes a run id from a config."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is to be said of a run; `is_problem` where it is not as a run should be."""
+    """A remark on a run; `is_problem` if the run is damaged."""
 
     path: Path
     words: str
@@ -30,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """A directory of a store, looked through."""
+    """A run directory with its findings."""
 
     run: RunDirectory
     findings: tuple[Finding, ...]
@@ -41,7 +39,7 @@ class Checked:
 
 
 def check_store(store: Store, id_of: IdOf) -> Iterator[Checked]:
-    """Every run directory in order of its path, with what is to be said of it."""
+    """Check every run directory, sorted by path."""
     directories = run_directories(store)
     places: dict[str, list[Path]] = {}
     for run in directories:
@@ -53,60 +51,56 @@ def check_store(store: Store, id_of: IdOf) -> Iterator[Checked]:
 
 
 def run_directories(store: Store) -> list[RunDirectory]:
-    """Every directory that is a run's or looks like one, also without a summary, unlike `Store.runs`.
+    """Every run directory, also those without a summary, unlike `Store.runs`. A lock alone does not make a run.
 
-    Names that begin with a dot are put there by imports.
+    Names that begin with a dot belong to imports.
     """
-    folders = [
-        path
-        for task in sorted(store.root.glob("*"))
-        if task.is_dir() and not task.name.startswith(".")
-        for path in sorted(task.iterdir())
-        if path.is_dir() and not path.name.startswith(".")
-    ]
-    return [RunDirectory(path) for path in folders if {entry.name for entry in path.iterdir()} - BESIDE_A_RUN]
+    folders = [path for path in sorted(store.root.glob("[!.]*/[!.]*")) if path.is_dir()]
+    return [RunDirectory(path) for path in folders if any(entry.name != "lock" for entry in path.iterdir())]
 
 
 def check_run(run: RunDirectory, id_of: IdOf) -> list[Finding]:
-    """All that is to be said of one run. Of one that a process has, only what it is: the rest is on its way."""
+    """All findings on one run. A run that is being written is not checked."""
     if run.is_held():
-        return [Finding(run.path, "is being written, and was not looked into", is_problem=False)]
-    found = [Finding(path, "was left over by a write that was cut off") for path in sorted(run.path.rglob("*.part"))]
-    summary, trouble = _summary(run)
-    words = [trouble] if trouble else []
-    config = run.config_there()
+        return [Finding(run.path, "is being written, and was not checked", is_problem=False)]
+    summary, log = run.read_summary(), _Log(run)
+    has_result = summary is not None and summary["status"] in SETTLED
+    parts = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*.part"))
+    problems = [f"{name} was left over by a write that was cut off" for name in parts]
+    problems += _summary_problems(run, summary)
+    problems += _config_problems(run, summary, id_of)
+    problems += _checkpoint_problems(run)
+    problems += log.problems()
+    notes: list[str] = []
+    if log.is_cut_off:  # harmless in a run that will be resumed
+        (problems if has_result else notes).append("metrics.jsonl: its last line was cut off")
+    if summary is not None and has_result:
+        problems += _result_problems(summary, log)
+        if not problems and not is_settled(summary):
+            notes.append("unmeasured: it ended without its metric")
+    return [Finding(run.path, words, words not in notes) for words in (*problems, *notes)]
+
+
+def _summary_problems(run: RunDirectory, summary: Record | None) -> Iterator[str]:
+    if not (run.path / "summary.json").exists():
+        yield "there is no summary.json"
+    elif (version := run.other_version()) is not None:
+        yield f"summary.json is of version {version}, and only {VERSION} can be read"
+    elif summary is None:
+        yield "summary.json cannot be read"
+    else:
+        if summary["run_id"] != run.run_id:
+            yield f"summary.json is that of {summary['run_id']}"
+        if summary["task"] != run.path.parent.name:
+            yield f"summary.json is that of a run of {summary['task']}, under {run.path.parent.name}"
+
+
+def _config_problems(run: RunDirectory, summary: Record | None, id_of: IdOf) -> Iterator[str]:
+    config = run.find_config()
     if config is None:
         is_there = (run.path / "config.yaml").exists()
-        words.append("config.yaml cannot be read" if is_there else "there is no config.yaml")
-    else:
-        words += _wrong_config(run, config, summary, id_of)
-    if summary is not None:
-        words += _wrong_summary(run, summary)
-    words += _wrong_checkpoints(run)
-    found += [Finding(run.path, text) for text in words]
-    lines = _Lines.of(run)
-    found += [Finding(run.path, text) for text in lines.wrong()]
-    unsettled = summary is None or summary.get("status") not in SETTLED
-    if lines.cut_off:
-        found.append(Finding(run.path, "metrics.jsonl: its last line was cut off", is_problem=not unsettled))
-    if summary is not None and not unsettled:
-        found += [Finding(run.path, text) for text in _wrong_ending(summary, lines)]
-        if not any(finding.is_problem for finding in found) and not is_settled(summary):
-            found.append(Finding(run.path, "unmeasured: it came to its end without its metric", is_problem=False))
-    return found
-
-
-def _summary(run: RunDirectory) -> tuple[Record | None, str | None]:
-    """What it says, where it can be read; else what is the matter."""
-    if not (run.path / "summary.json").exists():
-        return None, "there is no summary.json"
-    if (version := run.other_version()) is not None:
-        return None, f"summary.json is of version {version}, and only {VERSION} can be read"
-    summary = run.read_summary()
-    return summary, "summary.json cannot be read" if summary is None else None
-
-
-def _wrong_config(run: RunDirectory, config: Record, summary: Record | None, id_of: IdOf) -> Iterator[str]:
+        yield "config.yaml cannot be read" if is_there else "there is no config.yaml"
+        return
     try:
         own = id_of(config)
     except (KeyError, TypeError, ValueError) as error:
@@ -116,99 +110,74 @@ def _wrong_config(run: RunDirectory, config: Record, summary: Record | None, id_
         yield f"config.yaml is that of {own}"
     if config["task_name"] != run.path.parent.name:
         yield f"is a run of {config['task_name']}, under {run.path.parent.name}"
-    if summary is not None:
-        said = {
-            "task": config["task_name"],
-            "optim": config["optim_name"],
-            "lr": config["optim"]["lr"],
-            "seed": config["seed"],
-            "data": config.get("data"),
-        }
-        for key, value in said.items():
-            if summary.get(key) != value:
-                yield f"summary.json says {key} {summary.get(key)!r} and config.yaml {value!r}"
+    if summary is None:
+        return
+    names = {"task": config["task_name"], "optim": config["optim_name"], "lr": config["optim"]["lr"]}
+    for key, value in {**names, "seed": config["seed"], "data": config.get("data")}.items():
+        if summary.get(key) != value:
+            yield f"summary.json has {key} {summary.get(key)!r} and config.yaml {value!r}"
 
 
-def _wrong_summary(run: RunDirectory, summary: Record) -> Iterator[str]:
-    if summary["run_id"] != run.run_id:
-        yield f"summary.json is that of {summary['run_id']}"
-    if summary["task"] != run.path.parent.name:
-        yield f"summary.json is that of a run of {summary['task']}, under {run.path.parent.name}"
+class _Log:
+    """The lines of metrics.jsonl: intact records, numbers of damaged lines, whether the last line is incomplete."""
 
-
-@dataclass(frozen=True)
-class _Lines:
-    """The lines of a run's log, as they are."""
-
-    records: Sequence[Record]  # the whole ones
-    damaged: Sequence[int]  # numbers of lines that are not, but for the last
-    cut_off: bool  # the last line has no end
-
-    @classmethod
-    def of(cls, run: RunDirectory) -> "_Lines":
+    def __init__(self, run: RunDirectory) -> None:
         try:
-            data = (run.path / "metrics.jsonl").read_bytes()
+            *lines, last = (run.path / "metrics.jsonl").read_bytes().split(b"\n")
         except OSError:
-            return cls((), (), False)
-        *ended, last = data.split(b"\n")
-        cut_off = bool(last) and _parsed(last) is None
-        parsed = [_parsed(line) for line in ([*ended, last] if last and not cut_off else ended)]
-        damaged = [number for number, record in enumerate(parsed, start=1) if record is None]
-        return cls([record for record in parsed if record is not None], damaged, cut_off)
+            lines, last = [], b""
+        self.is_cut_off = bool(last) and _parse(last) is None
+        parsed = [_parse(line) for line in ([*lines, last] if last and not self.is_cut_off else lines)]
+        self.records = [record for record in parsed if record is not None]
+        self.damaged = [number for number, record in enumerate(parsed, start=1) if record is None]
 
-    def wrong(self) -> Iterator[str]:
+    def problems(self) -> Iterator[str]:
         if self.damaged:
             yield f"metrics.jsonl: damaged lines {', '.join(map(str, self.damaged[:10]))}"
-            return  # whose epochs would be told as missing too
+            return  # their epochs would be reported as missing too
         before = 0
         for record in self.records:
-            epoch, epochs = record["epoch"], record.get("epochs", 1)
+            epoch, first = record["epoch"], record["epoch"] - record.get("epochs", 1) + 1
             if epoch <= before:
                 yield f"metrics.jsonl: epoch {epoch} comes after epoch {before}"
-                return
-            if epoch - epochs != before:
-                missing = f"{before + 1} to {epoch - epochs}" if epoch - epochs > before else f"before {epoch}"
-                yield f"metrics.jsonl: epochs {missing} are {'missing' if epoch - epochs > before else 'repeated'}"
-                return
-            before = epoch
+            elif first > before + 1:
+                yield f"metrics.jsonl: epochs {before + 1} to {first - 1} are missing"
+            elif first <= before:
+                yield f"metrics.jsonl: epochs before {epoch} are repeated"
+            else:
+                before = epoch
+                continue
+            return
 
 
-def _parsed(line: bytes) -> Record | None:
-    """A line of the log; None for one that is damaged."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(record, dict) or type(record.get("epoch")) is not int or type(record.get("epochs", 1)) is not int:
-        return None
-    return record
+def _parse(line: bytes) -> Record | None:
+    """A line of metrics.jsonl; None if it is damaged."""
+    record: Any = next(iter(parse_line(line)), None)
+    return record if is_metrics(record) and type(record.get("epochs", 1)) is int else None
 
 
-def _wrong_ending(summary: Record, lines: _Lines) -> Iterator[str]:
-    """What a settled run's summary says otherwise than its log."""
-    last: Mapping[str, Any] = lines.records[-1] if lines.records else {"epoch": 0}
+def _result_problems(summary: Record, log: _Log) -> Iterator[str]:
+    """Where the summary of a settled run contradicts its log."""
+    last: Mapping[str, Any] = log.records[-1] if log.records else {"epoch": 0}
     if summary["epochs_done"] != last["epoch"]:
-        yield f"summary.json says that {summary['epochs_done']} epochs are done, and metrics.jsonl {last['epoch']}"
+        yield f"summary.json has {summary['epochs_done']} epochs done, and metrics.jsonl {last['epoch']}"
     if summary["status"] != Status.DONE:
         return
     if summary["epochs_done"] != summary.get("epochs"):
         yield f"is done after {summary['epochs_done']} of {summary.get('epochs')} epochs"
-    logged = {key: value for key, value in last.items() if "/" in key}
-    finals = summary["final_metrics"]
-    if differing := sorted(key for key in logged.keys() | finals.keys() if _differ(logged, finals, key)):
-        yield f"the last line of metrics.jsonl and the final metrics of summary.json differ in {', '.join(differing)}"
+    logged, finals = {key: value for key, value in last.items() if "/" in key}, summary["final_metrics"]
+    missing = object()
+    differing = [key for key in logged.keys() | finals.keys() if logged.get(key, missing) != finals.get(key, missing)]
+    if differing:
+        differ = ", ".join(sorted(differing))
+        yield f"the last line of metrics.jsonl and the final metrics of summary.json differ in {differ}"
     if summary.get("final") != finals.get(summary["metric"]["key"]):
         yield f"summary.json has two final values of {summary['metric']['key']}"
 
 
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool:
-    return key not in one or key not in other or one[key] != other[key]
-
-
-def _wrong_checkpoints(run: RunDirectory) -> Iterator[str]:
-    path = run.path / "checkpoint.json"
+def _checkpoint_problems(run: RunDirectory) -> Iterator[str]:
     try:
-        index = json.loads(path.read_bytes())
+        index = json.loads((run.path / "checkpoint.json").read_bytes())
         entries = [(str(entry["file"]), str(entry["sha256"]), entry.get("log")) for entry in index]
         if not isinstance(index, list):
             raise TypeError("an index is a list")
@@ -221,11 +190,11 @@ def _wrong_checkpoints(run: RunDirectory) -> Iterator[str]:
         if Path(name).name != name:
             yield f"checkpoint.json names a file elsewhere: {name}"
         elif not (run.path / name).is_file():
-            yield f"checkpoint.json names {name}, which is not there"
+            yield f"checkpoint.json names {name}, which is missing"
         elif _sha256(run.path / name) != checksum:
-            yield f"{name} is not what checkpoint.json has the checksum of"
-        elif not run.is_log_whole(log):
-            yield f"metrics.jsonl is not what it was when {name} was written"
+            yield f"{name} does not match its checksum in checkpoint.json"
+        elif not run.log_matches(log):
+            yield f"metrics.jsonl has changed since {name} was written"
 
 
 def _sha256(path: Path) -> str:

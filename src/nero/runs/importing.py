@@ -1,17 +1,18 @@
-"""Runs of another store, such as another machine's, brought into this one: whole, checked, and never over others.
+"""Import runs from another store, such as another machine's: whole, checked, and never over others.
 
-A copy is made in <task>/.importing/, deeper than any reader looks for runs, checked there, and then renamed to its
-place: whoever reads the store, and whatever is killed when, finds the whole run or none. Nothing is written in the
-other store, and nothing of this one is lost: a run that is replaced is kept in <task>/.replaced/.
+A run is copied to <task>/.importing/, which no reader looks into, checked there, and renamed to its place: readers find
+the whole run or none, even after a kill. The other store is not written to, and nothing here is lost: a run that is
+replaced is kept in <task>/.replaced/.
 """
 
 import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain, count
 from pathlib import Path
 
 from nero.runs.checking import IdOf, check_run
@@ -19,51 +20,55 @@ from nero.runs.lock import RunBusy, exclusive
 from nero.runs.logged import LoggedRun
 from nero.runs.store import RunDirectory, Store, is_settled
 
-UNDER_WAY, REPLACED = ".importing", ".replaced"
-"""Folders of a task: what is being copied, and what was replaced."""
+COPIES, REPLACED = ".importing", ".replaced"
+"""Folders of a task: unfinished copies, and runs that were replaced."""
 
 LOCK = ".importing.lock"
-"""Under the store's root: one import at a time, so that what it finds left over is of one that was killed."""
+"""In the store's root: one import at a time, so that every unfinished copy belongs to an import that was killed."""
 
 NOT_COPIED = frozenset({"lock", "wandb", "wandb-synced.json"})
-"""What belongs to a place and not to a run: who writes it there, and what was mirrored from there."""
+"""What belongs to a place and not to a run: its writer, and its mirrors."""
 
 
-class Outcome(StrEnum):
-    """What became of a run that was asked for."""
+class ImportOutcome(StrEnum):
+    """What an import did with a run."""
 
     IMPORTED = "imported"
     REPLACED = "imported in place of an unfinished run"
     ALREADY_HERE = "already here"
-    BUSY = "passed over"
+    BUSY = "skipped"
     UNFINISHED_HERE = "unfinished here"
     CONFLICT = "conflict"
-    PROBLEM = "not whole"
+    PROBLEM = "damaged"
 
 
-NOT_TAKEN = frozenset({Outcome.UNFINISHED_HERE, Outcome.CONFLICT, Outcome.PROBLEM})
-"""Someone has to decide something."""
+NOT_TAKEN = frozenset({ImportOutcome.UNFINISHED_HERE, ImportOutcome.CONFLICT, ImportOutcome.PROBLEM})
+"""The user has to decide."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A run of the other store and what became of it."""
+    """A run of the other store and its outcome."""
 
     run: LoggedRun
-    outcome: Outcome
+    outcome: ImportOutcome
     why: str = ""
 
     def __str__(self) -> str:
         return f"{self.run.run_id}: {self.outcome}{f': {self.why}' if self.why else ''}"
 
 
+class _Refused(Exception):
+    """Ends the import of one run; the arguments are its outcome and why."""
+
+
 @dataclass(frozen=True)
 class Import:
-    """How runs are brought into a store.
+    """An import into a store.
 
-    checkpoints:         with the states that they can be resumed from
-    replace_unfinished:  a settled run takes the place of one that was cut off here
-    dry:                 only say what would be done
+    checkpoints:         copy checkpoints too
+    replace_unfinished:  replace runs that are unfinished here by settled ones
+    dry:                 only report what would be done
     """
 
     store: Store
@@ -73,122 +78,115 @@ class Import:
     dry: bool = False
 
     def runs(self, others: Iterable[LoggedRun]) -> Iterator[Imported]:
-        """Each in turn; RunBusy where another import into this store is under way."""
+        """Import runs one by one; RunBusy while another import into this store is going on."""
         if self.dry:
-            yield from map(self._one, others)
+            yield from map(self._import, others)
             return
         self.store.root.mkdir(parents=True, exist_ok=True)
         with exclusive(self.store.root / LOCK):
-            for left_over in self.store.root.glob(f"*/{UNDER_WAY}"):
-                shutil.rmtree(left_over)
-            yield from map(self._one, others)
+            for copies in self.store.root.glob(f"*/{COPIES}"):
+                shutil.rmtree(copies)
+            yield from map(self._import, others)
 
-    def _one(self, other: LoggedRun) -> Imported:
+    def _import(self, other: LoggedRun) -> Imported:
         here = self.store.run(other.directory.path.parent.name, other.run_id)
-        if other.directory.is_held():
-            return Imported(other, Outcome.BUSY, "a process is writing it there")
-        if elsewhere := self._elsewhere(here):
-            return Imported(other, Outcome.CONFLICT, f"the same id is here under another task: {elsewhere}")
-        if not _is_there(here):
-            return self._put(other, here, Outcome.IMPORTED)
-        if _same(here.path, other.directory.path):
-            return Imported(other, Outcome.ALREADY_HERE)
-        if here.is_held():
-            return Imported(other, Outcome.BUSY, "a process is writing it here")
-        if is_settled(here.read_summary()) or not is_settled(other.summary):
-            return Imported(other, Outcome.CONFLICT, f"{here.path} and {other.directory.path} differ; both are kept")
-        if not self.replace_unfinished:
-            why = f"and {other.standing} there: --replace-unfinished takes it, and keeps what is here in {REPLACED}"
-            return Imported(other, Outcome.UNFINISHED_HERE, why)
-        return self._put(other, here, Outcome.REPLACED)
-
-    def _elsewhere(self, here: RunDirectory) -> Path | None:
-        """A directory of the same id under another task."""
-        found = (path for path in self.store.root.glob(f"*/{here.run_id}") if path.parent != here.path.parent)
-        return next(found, None)
-
-    def _put(self, other: LoggedRun, here: RunDirectory, outcome: Outcome) -> Imported:
-        """Copy, check, rename."""
-        if self.dry:
-            findings = [finding for finding in check_run(other.directory, self.id_of) if finding.is_problem]
-            return Imported(other, Outcome.PROBLEM, findings[0].words) if findings else Imported(other, outcome)
-        # The folders of the copy are named as in a store, since that is part of what is checked.
-        task_folder = here.path.parent
-        under_way = task_folder / UNDER_WAY
-        copy = RunDirectory(under_way / task_folder.name / here.run_id)
         try:
-            before = _state(other.directory.path)
-            _copy(other.directory.path, copy.path, self.checkpoints)
-            if other.directory.is_held() or _state(other.directory.path) != before:
-                return Imported(other, Outcome.BUSY, "a process is writing it there")
-            if findings := [finding for finding in check_run(copy, self.id_of) if finding.is_problem]:
-                return Imported(other, Outcome.PROBLEM, findings[0].words)
-            _exchange(copy.path, here)
-        except _NotCopied as error:
-            return Imported(other, Outcome.PROBLEM, str(error))
-        except RunBusy as error:
-            return Imported(other, Outcome.BUSY, str(error))
-        finally:
-            shutil.rmtree(under_way, ignore_errors=True)
-            with suppress(OSError):
-                task_folder.rmdir()  # only if nothing came to be in it
+            outcome = self._decide(other, here)
+            self._put(other.directory, here)
+        except _Refused as refused:
+            return Imported(other, *refused.args)
+        except RunBusy as busy:
+            return Imported(other, ImportOutcome.BUSY, str(busy))
         return Imported(other, outcome)
 
+    def _decide(self, other: LoggedRun, here: RunDirectory) -> ImportOutcome:
+        """The outcome if the run can be copied; raises _Refused if it is not to be."""
+        if other.directory.is_held():
+            raise _Refused(ImportOutcome.BUSY, "a process is writing it there")
+        for path in self.store.root.glob(f"*/{here.run_id}"):
+            if path.parent != here.path.parent:
+                raise _Refused(ImportOutcome.CONFLICT, f"the same id is here under another task: {path}")
+        if not here.path.is_dir() or all(path.name == "lock" for path in here.path.iterdir()):
+            return ImportOutcome.IMPORTED
+        if _has_same_content(here.path, other.directory.path):
+            raise _Refused(ImportOutcome.ALREADY_HERE)
+        if here.is_held():
+            raise _Refused(ImportOutcome.BUSY, "a process is writing it here")
+        if is_settled(here.read_summary()) or not is_settled(other.summary):
+            raise _Refused(ImportOutcome.CONFLICT, f"{here.path} and {other.directory.path} differ; both are kept")
+        if not self.replace_unfinished:
+            option = f"--replace-unfinished replaces it, and keeps what is here in {REPLACED}"
+            raise _Refused(ImportOutcome.UNFINISHED_HERE, f"and {other.standing} there: {option}")
+        return ImportOutcome.REPLACED
 
-class _NotCopied(Exception):
-    """A run with something in it that is no file."""
+    def _put(self, other: RunDirectory, here: RunDirectory) -> None:
+        """Copy, check, rename."""
+        if self.dry:
+            self._check(other)
+            return
+        task_folder = here.path.parent
+        # The folders of the copy are named as in a store, because the check compares them with the config.
+        copy = RunDirectory(task_folder / COPIES / task_folder.name / here.run_id)
+        try:
+            before = _stat(other.path)
+            _copy(other.path, copy.path, self.checkpoints)
+            if other.is_held() or _stat(other.path) != before:
+                raise _Refused(ImportOutcome.BUSY, "a process is writing it there")
+            self._check(copy)
+            _move_into_place(copy.path, here)
+        finally:
+            shutil.rmtree(task_folder / COPIES, ignore_errors=True)
+            with suppress(OSError):
+                task_folder.rmdir()  # only if it is empty
 
-
-def _is_there(run: RunDirectory) -> bool:
-    """Whether anything of a run is there: a lock alone is not."""
-    return run.path.is_dir() and any(path.name != "lock" for path in run.path.iterdir())
+    def _check(self, run: RunDirectory) -> None:
+        for finding in check_run(run, self.id_of):
+            if finding.is_problem:
+                raise _Refused(ImportOutcome.PROBLEM, finding.words)
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """What a run consists of, by the path within it."""
+    """The files of a run, by their path within it."""
     found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if name.parts[0] in NOT_COPIED or path.suffix == ".part":
             continue
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise _NotCopied(f"{name} is no plain file")
+            raise _Refused(ImportOutcome.PROBLEM, f"{name} is not a regular file")
         if path.is_file():
             found[str(name)] = path
     return found
 
 
-def _state(folder: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of every file: other ones when someone has written meanwhile."""
+def _stat(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and modification time of every file: they change if someone writes during the copy."""
     return {name: (path.stat().st_size, path.stat().st_mtime_ns) for name, path in _files(folder).items()}
 
 
-def _same(here: Path, there: Path) -> bool:
-    """Whether two directories tell the same of a run; states to resume from are no part of what it tells."""
+def _has_same_content(here: Path, there: Path) -> bool:
+    """Whether two directories have the same files, checkpoints aside."""
     try:
-        ours, theirs = _files(here), _files(there)
-    except _NotCopied:
+        ours, theirs = (
+            {name: path for name, path in _files(folder).items() if not name.startswith("checkpoint")}
+            for folder in (here, there)
+        )
+    except _Refused:
         return False
-    told = [{name: path for name, path in files.items() if not _is_checkpoint(name)} for files in (ours, theirs)]
-    return told[0].keys() == told[1].keys() and all(
-        path.stat().st_size == told[1][name].stat().st_size and path.read_bytes() == told[1][name].read_bytes()
-        for name, path in told[0].items()
+    return ours.keys() == theirs.keys() and all(
+        path.stat().st_size == theirs[name].stat().st_size and path.read_bytes() == theirs[name].read_bytes()
+        for name, path in ours.items()
     )
 
 
-def _is_checkpoint(name: str) -> bool:
-    return name.startswith("checkpoint")
-
-
 def _copy(source: Path, target: Path, checkpoints: bool) -> None:
-    """Every file of a run, on disk when this returns; its times go with it."""
+    """Copy the files of a run with their times, and flush them to disk."""
     target.mkdir(parents=True)
     for name, path in _files(source).items():
-        if _is_checkpoint(name) and not checkpoints:
-            continue
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target / name)
-        _flush(target / name)
+        if checkpoints or not name.startswith("checkpoint"):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target / name)
+            _flush(target / name)
     for folder in (target, *(path for path in target.rglob("*") if path.is_dir())):
         _flush(folder)
 
@@ -201,33 +199,20 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _exchange(copy: Path, here: RunDirectory) -> None:
-    """Rename a whole copy to its place; what is there is put aside first, held so that nobody goes on with it."""
-    if here.path.exists():
-        with here.exclusive():
+def _move_into_place(copy: Path, here: RunDirectory) -> None:
+    """Rename a whole copy to its place. A run that is there is held, so that nobody resumes it, and moved aside."""
+    with here.exclusive() if here.path.exists() else nullcontext():
+        if here.path.exists():
             if is_settled(here.read_summary()):
                 raise RunBusy("it was finished here meanwhile")
-            os.rename(here.path, _free(here.path.parent / REPLACED, here.run_id))
-            _place(copy, here.path)
-    else:
-        _place(copy, here.path)
+            aside = here.path.parent / REPLACED
+            aside.mkdir(exist_ok=True)
+            names = chain([here.run_id], (f"{here.run_id}.{number}" for number in count(2)))
+            os.rename(here.path, next(aside / name for name in names if not (aside / name).exists()))
+        try:
+            os.rename(copy, here.path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise RunBusy("it was started here meanwhile") from error
     _flush(here.path.parent)
-
-
-def _place(copy: Path, path: Path) -> None:
-    try:
-        os.rename(copy, path)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        raise RunBusy("it was started here meanwhile") from error
-
-
-def _free(folder: Path, name: str) -> Path:
-    """A path in a folder that nothing is at yet."""
-    folder.mkdir(exist_ok=True)
-    number, path = 1, folder / name
-    while path.exists():
-        number += 1
-        path = folder / f"{name}.{number}"
-    return path

@@ -1,8 +1,8 @@
-"""Who writes a run: one process at a time, on any of the hosts that share its file system.
+"""The lock of a run: one writer at a time, among all hosts that share the file system.
 
-Two things say who that is. The kernel's lock on the file, which it drops when its holder dies, however it dies: between
-processes of one host nothing is ever stale. And a record in the file, kept fresh by its holder's heartbeat: some shared
-file systems keep the kernel's locks to each host, or have none, and there the record is all that another host can see.
+Two mechanisms work together. The kernel's lock on the file is dropped when its holder dies, so that nothing is ever
+stale among processes of one host. The record in the file, kept fresh by the holder's heartbeat, is all that other hosts
+see on shared file systems that keep kernel locks to each host, or have none.
 """
 
 import errno
@@ -18,53 +18,61 @@ from pathlib import Path
 from typing import Any
 
 from nero.atomic import name_file
-from nero.runs.boot import boot_id
 
 HEARTBEAT = 10.0
-"""Seconds between two signs of life of a holder: the file's modification time is set to now."""
+"""Seconds between two heartbeats of a holder, which set the file's modification time to now."""
 
 SILENCE = 60.0
-"""Seconds without a sign of life after which a holder on another host is taken for dead."""
+"""Seconds without a heartbeat after which a holder on another host counts as dead."""
 
 NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL})
-"""What a file system without locks answers."""
+"""Errors of a file system without locks."""
 
-ATTEMPTS, BETWEEN_ATTEMPTS = 10, 0.02
-"""Someone who only looks has the file for a moment, and writes no record: seconds until asking again, and how often."""
+ATTEMPTS, RETRY_SECONDS = 10, 0.02
+"""A reader (`is_held`) has the kernel's lock for a moment without a record: try again."""
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RunBusy(RuntimeError):
-    """Another process has this run."""
+    """Another process holds the run."""
+
+
+def boot_id() -> str | None:
+    """Identifies one boot of one machine; None where the kernel has no such id."""
+    try:
+        return BOOT_ID.read_text().strip() or None
+    except OSError:
+        return None
 
 
 class Held:
-    """A lock that this process has, as whoever writes under it may ask about it."""
+    """A lock that this process holds."""
 
     def __init__(self, path: Path, record: bytes) -> None:
         self.path, self.record = path, record
 
     def check(self) -> None:
-        """RunBusy if another process has taken over: one that was suspended for long was taken for dead meanwhile."""
+        """Raise RunBusy if another process took the lock over while this one was suspended."""
         with suppress(OSError):
             found = self.path.read_bytes()
-            if found != self.record and _parsed(found):
-                raise RunBusy(f"{self.path.parent.name} was taken over by {_in_words(_parsed(found))}")
+            if found != self.record and _parse(found):
+                raise RunBusy(f"{self.path.parent.name} was taken over by {_describe(_parse(found))}")
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[Held]:
     """Hold the lock file at `path`, or raise RunBusy naming its holder.
 
-    The file stays when it is released, empty: removing it would let two processes lock two different files of the same
-    name.
+    The released file stays, empty: after a removal two processes could lock two files of the same name.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         locked = _lock(descriptor, path)
-        other = _parsed(_content(descriptor))
+        other = _parse(_content(descriptor))
         if _is_alive(other, descriptor, path, locked):
-            wait = f"it is taken over once that process has given no sign of life for {SILENCE:.0f} s"
-            raise RunBusy(f"{path.parent.name} is being written by {_in_words(other)}; {wait}")
+            wait = f"it is taken over after {SILENCE:.0f} s without a heartbeat of that process"
+            raise RunBusy(f"{path.parent.name} is being written by {_describe(other)}; {wait}")
         held = Held(path, json.dumps(_own_record()).encode())
         _write(descriptor, held)
         released = threading.Event()
@@ -75,24 +83,24 @@ def exclusive(path: Path) -> Iterator[Held]:
         finally:
             released.set()
             heart.join()
-            # On a file system that takes no writes any more, the record stays until it is too old to count.
+            # If the file system no longer takes writes, the record stays until it is too old to count.
             with suppress(OSError):
                 if _content(descriptor) == held.record:
                     os.ftruncate(descriptor, 0)
     finally:
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # of processes forked meanwhile as well, which have it open too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # processes forked meanwhile have the file open too
         os.close(descriptor)
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process has the lock file at `path` right now. Asks for no right to write there."""
+    """Whether some process holds the lock file at `path`. Needs no write permission."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:
-        # Shared: an exclusive lock needs a file open for writing on some file systems.
+        # Shared: on some file systems an exclusive lock needs a file open for writing.
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             locked = True
@@ -100,21 +108,21 @@ def is_held(path: Path) -> bool:
             return True
         except OSError:
             locked = False
-        return _is_alive(_parsed(_content(descriptor)), descriptor, path, locked)
+        return _is_alive(_parse(_content(descriptor)), descriptor, path, locked)
     finally:
         os.close(descriptor)
 
 
 def _lock(descriptor: int, path: Path) -> bool:
-    """Whether the kernel's lock is there to be had, and is ours then; RunBusy where another process has it."""
+    """Take the kernel's lock. False where the file system has none; RunBusy where another process has it."""
     for attempt in range(ATTEMPTS):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            if (other := _parsed(_content(descriptor))) or attempt == ATTEMPTS - 1:
-                raise RunBusy(f"{path.parent.name} is being written by {_in_words(other)}") from None
-            time.sleep(BETWEEN_ATTEMPTS)
+            if (other := _parse(_content(descriptor))) or attempt == ATTEMPTS - 1:
+                raise RunBusy(f"{path.parent.name} is being written by {_describe(other)}") from None
+            time.sleep(RETRY_SECONDS)
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
@@ -123,13 +131,13 @@ def _lock(descriptor: int, path: Path) -> bool:
 
 
 def _is_alive(record: dict[str, Any], descriptor: int, path: Path, locked: bool) -> bool:
-    """Whether the process of a record still has the lock, asked by one that could lock the file (or cannot at all).
+    """Whether the holder in `record` is alive. `locked`: whether this process has the kernel's lock on the file.
 
-    One of this host would have kept us out, if it lived. Of others there is their heartbeat alone. A time far ahead is
-    as old as one far behind: a clock that jumped, and a heart that has not beaten since.
+    A holder on this host would have kept the kernel's lock. Of other hosts there is only the heartbeat. A time far in
+    the future is as old as one far in the past: the clock jumped, and there has been no heartbeat since.
     """
     own = _own_record()
-    # Records from before there was a heartbeat lack the boot.
+    # Records of older code have no boot id.
     same_host = all(record.get(key, own[key]) == own[key] for key in ("host", "boot"))
     if not record or (same_host and locked):
         return False
@@ -137,7 +145,7 @@ def _is_alive(record: dict[str, Any], descriptor: int, path: Path, locked: bool)
 
 
 def _now(folder: Path) -> float:
-    """By the clock that sets modification times there, so that those of hosts do not matter; else by ours."""
+    """Now, by the clock that sets modification times there, which need not agree with this host's."""
     try:
         os.utime(folder)
         return folder.stat().st_mtime
@@ -147,8 +155,8 @@ def _now(folder: Path) -> float:
 
 def _beat(held: Held, released: threading.Event) -> None:
     while not released.wait(HEARTBEAT):
-        # A full disk or a server that is away is no reason to stop: the next beat may come through. But once another
-        # process has taken over, the sign of life would be in its name.
+        # A full disk or an unreachable server is no reason to stop: the next heartbeat may succeed. After a takeover
+        # there must be none, since the file is then the other process's.
         with suppress(OSError):
             if held.path.read_bytes() == held.record:
                 os.utime(held.path)
@@ -158,7 +166,7 @@ def _own_record() -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "boot": boot_id(),  # tells apart hosts of one name, and a host from what it was before it was started again
+        "boot": boot_id(),  # distinguishes hosts of one name, and a host from itself before a reboot
         "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
@@ -168,7 +176,7 @@ def _content(descriptor: int) -> bytes:
 
 
 def _write(descriptor: int, held: Held) -> None:
-    """The whole record or none of it."""
+    """Write the whole record or nothing."""
     os.ftruncate(descriptor, 0)
     try:
         done = 0
@@ -180,8 +188,8 @@ def _write(descriptor: int, held: Held) -> None:
         raise
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
-    """Empty for a lock that was released, and for what is no record."""
+def _parse(content: bytes) -> dict[str, Any]:
+    """The record; empty for a released lock or an invalid record."""
     try:
         record = json.loads(content)
     except ValueError:
@@ -189,7 +197,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _in_words(record: dict[str, Any]) -> str:
+def _describe(record: dict[str, Any]) -> str:
     if not all(key in record for key in ("pid", "host", "since")):
         return "another process"
     return f"process {record['pid']} on {record['host']} since {record['since']}"

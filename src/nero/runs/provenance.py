@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ import nero
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMIT = "COMMIT"
-"""A file in ROOT that a copy of the code without its history has: what git described it as."""
+"""A file in ROOT with the output of git describe, in a copy of the code without its history."""
 
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "triton", "ale-py")
 
 
 def provenance(device: str) -> dict[str, Any]:
-    """What to record when a run starts. `device` is the device's name in words, as its driver gives it."""
+    """The record of one start of a run. `device` is the device's name from its driver."""
     commit, dirty = code_version()
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -35,10 +36,10 @@ def provenance(device: str) -> dict[str, Any]:
 
 
 def code_version() -> tuple[str | None, bool | None]:
-    """Commit hash and whether the tree had changes on top of it; (None, None) where neither is known.
+    """Commit hash, and whether the working tree had changes; (None, None) if unknown.
 
-    A copy of the code without its history says what `git describe --always --dirty --abbrev=40` printed in NERO_COMMIT,
-    or in a file COMMIT at its root.
+    Copies of the code without history have what `git describe --always --dirty --abbrev=40` printed in NERO_COMMIT or
+    in a file COMMIT at their root.
     """
     described = os.environ.get("NERO_COMMIT") or _commit_file() or _git_describe()
     if not described:
@@ -47,19 +48,19 @@ def code_version() -> tuple[str | None, bool | None]:
 
 
 def code_in_words() -> str:
-    """As the head of a table says it."""
+    """For the head of a table."""
     commit, dirty = code_version()
     return f"code of {commit or 'an unknown commit'}{' with changes' if dirty else ''}"
 
 
 def command() -> str:
-    """The command line, with the paths that only mean something on this machine shortened."""
+    """The command line, without the paths of this machine."""
     words = [sys.argv[0].removeprefix(f"{Path.cwd()}{os.sep}"), *sys.argv[1:]]
     return " ".join(words).replace(str(Path.cwd()), ".").replace(str(Path.home()), "~")
 
 
 def _commit_file() -> str | None:
-    """Not where there is a history of the code's own; before git, which would find one that the copy lies within."""
+    """Ignored where the code has its own history. Read before git, which would find an enclosing repository."""
     if (ROOT / ".git").exists():
         return None
     try:
@@ -69,14 +70,10 @@ def _commit_file() -> str | None:
 
 
 def _git_describe() -> str | None:
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         result = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
+            words, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -84,11 +81,9 @@ def _git_describe() -> str | None:
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Versions of those packages that are installed."""
+    """Versions of the packages that are installed."""
     found = {}
     for name in packages:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found

@@ -1,4 +1,7 @@
-"""Runs side by side on one machine: GPUs are shared out among them, and each can count the others."""
+"""Runs side by side on one machine: they share the GPUs evenly and count each other.
+
+Every run holds locked files in a common folder. The kernel drops the locks of a process that dies.
+"""
 
 import fcntl
 import itertools
@@ -9,9 +12,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
+OtherRuns = Callable[[], dict[str, int]]
+"""Number of other runs on this GPU now, by what they are bound by: "gpu" or "cpu"."""
+
 
 def default_folder() -> Path:
-    """Of this machine and user, by number: not every user of a container has a name."""
+    """One folder per machine and user id: not every user of a container has a name."""
     return Path(tempfile.gettempdir()) / f"nero-gpus-{os.getuid()}"
 
 
@@ -22,57 +28,46 @@ def cores() -> int:
 
 @contextmanager
 def slot(gpus: int, folder: Path) -> Iterator[int]:
-    """The number of a GPU, from 0, that no other of `gpus` has fewer runs than.
-
-    A place is a locked file: the kernel gives it back when its holder dies, however it dies.
-    """
+    """Hold a place on the GPU with the fewest runs; yields its index below `gpus`."""
     folder.mkdir(parents=True, exist_ok=True)
     for place in itertools.count():
         for gpu in range(gpus):
             with (folder / f"gpu{gpu}-{place}").open("a") as file:
-                if not _locked(file):
-                    continue
-                yield gpu
-                return
+                if _try_lock(file):
+                    yield gpu
+                    return
 
 
-Neighbours = Callable[[], dict[str, int]]
-"""How many other runs are on this machine now, by what they are bound by."""
-
-
-PRESENT = "run-"
-
-
-def nobody() -> dict[str, int]:
-    """Where others are not counted."""
+def no_other_runs() -> dict[str, int]:
+    """For runs that do not count others."""
     return {}
 
 
 @contextmanager
-def neighbours(bound_by: str, folder: Path) -> Iterator[Neighbours]:
-    """Be counted as a run that is bound by this, "gpu" or "cpu", and count the others; `nobody` if it cannot be."""
+def counted_among(bound_by: str, folder: Path) -> Iterator[OtherRuns]:
+    """Be counted as a run bound by "gpu" or "cpu", and count the others; `no_other_runs` if the folder is unusable."""
     with ExitStack() as held:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            places = (folder / f"{PRESENT}{bound_by}-{place}" for place in itertools.count())
-            own = next(path for path in places if _locked(held.enter_context(path.open("a"))))
+            places = (folder / f"run-{bound_by}-{place}" for place in itertools.count())
+            own = next(path for path in places if _try_lock(held.enter_context(path.open("a"))))
         except OSError:
-            yield nobody
+            yield no_other_runs
             return
         yield lambda: _count_others(own)
 
 
 def _count_others(own: Path) -> dict[str, int]:
     found = {"gpu": 0, "cpu": 0}
-    for path in own.parent.glob(f"{PRESENT}*"):
+    for path in own.parent.glob("run-*"):
         with path.open("a") as file:
-            if path != own and not _locked(file, fcntl.LOCK_SH):
+            if path != own and not _try_lock(file, fcntl.LOCK_SH):
                 found[path.name.split("-")[1]] += 1
     return found
 
 
-def _locked(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
-    """Lock the file unless someone else has."""
+def _try_lock(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
+    """Lock the file unless another process has."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except OSError:

@@ -1,6 +1,6 @@
-"""When runs are to stop: a moment that holds whatever becomes of the clock, and a file that whoever asks them writes.
+"""When runs stop: at a deadline that survives clock changes, or when a stop file appears.
 
-Both pass as words from a sweep to its runs, in the same process, in another one, or on another machine.
+A sweep passes both to its runs as strings, in the same process, in another one, or on another machine.
 """
 
 import time
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from nero.runs.boot import boot_id
+from nero.runs.lock import boot_id
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks at the file, which may be on a slow disk."""
+CHECK_SECONDS = 1.0
+"""Seconds between two checks of the stop file, which may be on a slow disk."""
 
 
 def moment_after(seconds: float) -> str:
-    """As a word: UNIX@BOOT+UPTIME, the same moment by the calendar and by the seconds since this machine's start.
+    """A moment as UNIX@BOOT+UPTIME: in Unix seconds, and in seconds since this machine's boot.
 
-    Only the former means something elsewhere; only the latter stays where it is when a clock is set.
+    Other machines use the former; this machine uses the latter, which does not change when its clock is set.
     """
     unix, uptime = time.time() + seconds, time.monotonic() + seconds
     boot = boot_id()
@@ -25,7 +25,7 @@ def moment_after(seconds: float) -> str:
 
 
 def monotonic_at(moment: str | float) -> float:
-    """When `time.monotonic()` will be at a moment: a word of `moment_after`, or Unix seconds. ValueError for others."""
+    """`time.monotonic()` at a moment of `moment_after` or at Unix seconds. ValueError for anything else."""
     calendar, _, here = str(moment).partition("@")
     boot, _, uptime = here.partition("+")
     remaining = float(calendar) - time.time()
@@ -34,23 +34,23 @@ def monotonic_at(moment: str | float) -> float:
 
 @dataclass(eq=False)
 class Limits:
-    """What a run is to stop for beside signals.
+    """When a run stops, apart from signals.
 
     deadline:   in seconds of `time.monotonic()`
-    stop_file:  runs stop once it is there
+    stop_file:  runs stop once it exists
     """
 
     deadline: float = inf
     stop_file: Path | None = None
-    _looked: float = field(default=-inf, repr=False)
+    _checked: float = field(default=-inf, repr=False)
 
     def reason(self) -> str | None:
         """Why to stop now, or None."""
         now = time.monotonic()
         if now >= self.deadline:
             return "the time budget is used up"
-        if self.stop_file is not None and now - self._looked >= LOOK_EVERY:
-            self._looked = now
+        if self.stop_file is not None and now - self._checked >= CHECK_SECONDS:
+            self._checked = now
             if self.stop_file.exists():
                 return "the sweep was asked to stop"
         return None

@@ -1,17 +1,29 @@
-"""What people watch while runs go on: a progress line, and a mirror in wandb. Nothing reads either of them back."""
+"""Trackers of a run: a progress line, and a mirror in wandb. Nothing reads either of them back."""
 
+import hashlib
+import json
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from nero.runs.store import Status
+from nero.atomic import write_atomic
+from nero.runs.formatting import clock, final_text, metric_text, seconds_per_epoch
+from nero.runs.logged import LoggedRun
+from nero.runs.store import Status, is_settled
+
+WITHIN_EPOCH = 60.0
+"""Seconds between two plain lines within a long epoch."""
+
+SYNCED = "wandb-synced.json"
+"""In a run's directory: checksum of the mirrored state for each destination."""
 
 
 class Tracker(Protocol):
-    """Told what a run does; never asked."""
+    """Receives the progress of a run. `done` is the number of epochs done before this start."""
 
     def start(
         self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: float, metric: str
@@ -21,15 +33,11 @@ class Tracker(Protocol):
     def finish(self, summary: Mapping[str, Any]) -> None: ...
 
 
-WITHIN_EPOCH = 60.0
-"""Seconds between two plain lines within an epoch, for epochs that take long."""
-
-
 class Progress:
     """One line per run: epoch, metric, seconds per epoch, time left.
 
-    On a terminal the line is rewritten in place; elsewhere, and with `plain` (several runs at a time share a terminal),
-    it is printed now and then, so that logs stay short.
+    On a terminal the line is rewritten in place. Elsewhere, and with `plain` (several runs share a terminal), a new
+    line is printed now and then.
     """
 
     def __init__(self, stream: TextIO | None = None, every: float = 10.0, plain: bool = False) -> None:
@@ -42,7 +50,7 @@ class Progress:
 
     def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: float, metric: str) -> None:
         self.run_id, self.epochs, self.metric = run_id, epochs, metric
-        self.begun, self.first = time.monotonic(), done
+        self.started, self.first = time.monotonic(), done
         self.seconds: float | None = None
         self.value: float | None = None
         self._show(f"epoch {round(done, 2):g}/{epochs}" + ("  resuming" if done else ""))
@@ -77,7 +85,7 @@ class Progress:
         if self.seconds is not None:
             words.append(f"{self.seconds:.2f} s/epoch")
         if progress > self.first:
-            left = (time.monotonic() - self.begun) / (progress - self.first) * (self.epochs - progress)
+            left = (time.monotonic() - self.started) / (progress - self.first) * (self.epochs - progress)
             words.append(f"{clock(left)} left")
         return "  ".join(words)
 
@@ -94,10 +102,10 @@ class Progress:
 
 
 class WandbMirror:
-    """A copy of the run for wandb's pages, offline unless asked otherwise: no login and no network.
+    """A copy of the run for wandb, offline by default: no login and no network.
 
-    replay:  of runs that were logged before: each takes the place of what its id had there, and wandb neither prints
-             nor records anything of this machine
+    replay:  for runs that were logged before: each replaces the run of its id, and wandb neither prints nor records
+             anything about this machine
     """
 
     def __init__(
@@ -115,14 +123,8 @@ class WandbMirror:
             self.settings |= {"resume": None, "settings": quiet}
 
     def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: float, metric: str) -> None:
-        self.run = self.wandb.init(
-            id=run_id,
-            name=run_id,
-            dir=str(path),
-            config=dict(config),
-            reinit="finish_previous",
-            **self.settings,
-        )
+        words: dict[str, Any] = {"id": run_id, "name": run_id, "dir": str(path), "config": dict(config)}
+        self.run = self.wandb.init(**words, reinit="finish_previous", **self.settings)
 
     def step(self, epoch: int, step: int, steps: int) -> None:
         pass
@@ -138,25 +140,90 @@ class WandbMirror:
         self.run.finish(exit_code=1 if summary["status"] == Status.FAILED else 0)
 
 
-def seconds_per_epoch(record: Mapping[str, Any]) -> float:
-    """Of a line of the log, which may stand for several epochs."""
-    return float(record["seconds"]) / int(record.get("epochs", 1))
+class MirrorFailed(RuntimeError):
+    """An error of wandb, in one line."""
 
 
-def final_text(summary: Mapping[str, Any]) -> str | None:
-    """The final value of a run's metric; None where the run did not get there."""
-    if (final := summary.get("final")) is not None:
-        return metric_text(final)
-    return "not finite" if summary["status"] == Status.DONE else None
+@dataclass(frozen=True)
+class Mirrored:
+    """A run and what was done with it."""
+
+    run: LoggedRun
+    words: str
+    is_new: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.run.run_id}: {self.words}"
 
 
-def metric_text(value: float) -> str:
-    """Four decimals; what exploded as a power of ten."""
-    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.3e}"
+@dataclass(frozen=True)
+class Destination:
+    """Where runs are mirrored. Offline, files are written into the run's directory, for `wandb sync` to upload."""
+
+    project: str = "nero"
+    entity: str | None = None
+    mode: str = "offline"
+
+    @property
+    def name(self) -> str:
+        return f"{self.mode} {self.entity or ''}/{self.project}"
 
 
-def clock(seconds: float) -> str:
-    """90 -> '1:30', 4000 -> '1:06:40'."""
-    whole = max(0, round(seconds))
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def mirror(
+    runs: Iterable[LoggedRun], destination: Destination, every: bool = False, again: bool = False
+) -> Iterator[Mirrored]:
+    """Mirror logged runs one by one. `every`: also unsettled runs; `again`: also those that have not changed."""
+    wandb_mirror = WandbMirror(destination.project, destination.mode, destination.entity, replay=True)
+    for run in runs:
+        if not every and not is_settled(run.summary):
+            yield Mirrored(run, f"{run.standing}: skipped, use --all to include it")
+            continue
+        if run.directory.is_held():
+            yield Mirrored(run, "skipped: a process is writing it")
+            continue
+        state, before = _checksum(run), _synced(run)
+        if before.get(destination.name, {}).get("sha256") == state and not again:
+            yield Mirrored(run, "already there")
+            continue
+        try:
+            lines = _replay(run, wandb_mirror)
+        except wandb_mirror.wandb.Error as error:
+            raise MirrorFailed(f"wandb: {' '.join(str(error).split())}") from error
+        entry = {"sha256": state, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        synced = json.dumps({**before, destination.name: entry}, indent=2) + "\n"
+        write_atomic(run.directory.path / SYNCED, synced.encode())
+        yield Mirrored(run, f"{lines} lines", is_new=True)
+
+
+def _replay(run: LoggedRun, tracker: Tracker) -> int:
+    """Send a logged run to a tracker as if it were running; returns the number of lines."""
+    summary, lines = run.summary, run.directory.read_metrics()
+    metric: Mapping[str, Any] = summary.get("metric") or {}
+    tracker.start(run.run_id, run.directory.path, run.config, summary.get("epochs") or 0, 0, metric.get("key", ""))
+    try:
+        for record in lines:
+            tracker.epoch(record)
+    except BaseException:
+        tracker.finish({**summary, "status": Status.FAILED})  # marks the upload itself as failed
+        raise
+    tracker.finish(summary)
+    return len(lines)
+
+
+def _checksum(run: LoggedRun) -> str:
+    """Of everything that is mirrored."""
+    digest = hashlib.sha256()
+    for name in ("config.yaml", "metrics.jsonl", "summary.json"):
+        path = run.directory.path / name
+        data = path.read_bytes() if path.exists() else b""
+        digest.update(f"{name} {len(data)} ".encode() + data)
+    return digest.hexdigest()
+
+
+def _synced(run: LoggedRun) -> dict[str, dict[str, str]]:
+    """Destination -> its entry in SYNCED; empty if the file is unreadable, so that the run is mirrored again."""
+    try:
+        synced = json.loads((run.directory.path / SYNCED).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in synced.items() if isinstance(value, dict)} if isinstance(synced, dict) else {}

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from nero.engine.clipping import clip_before_step
 from nero.plans.config import ConfigError, compose
+from nero.train.build import clip_before_step
 from nero.train.run import train
 
 SMALL = [

@@ -1,0 +1,56 @@
+"""Numbers and tables as text for a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nero.runs.store import Status
+
+NARROWEST = 8
+"""Characters that a column keeps in a narrow terminal."""
+
+
+def lay_out(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool] | None = None, width: int | None = None) -> str:
+    """Text in columns. Where they are wider than `width`, the widest columns are shortened in the middle of a word."""
+    to_the_right = to_the_right or [False] * len(rows[0])
+    widths = [max(len(row[place]) for row in rows) for place in range(len(to_the_right))]
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    return "\n".join(
+        "  ".join(
+            shortened(word, room).rjust(room) if right else shortened(word, room).ljust(room)
+            for word, room, right in zip(row, widths, to_the_right, strict=True)
+        ).rstrip()
+        for row in rows
+    )
+
+
+def shortened(word: str, room: int) -> str:
+    """A word of at most `room` characters, with an ellipsis in the middle."""
+    if len(word) <= room:
+        return word
+    start = room // 2
+    return f"{word[:start]}…{word[len(word) - (room - start - 1) :]}"
+
+
+def seconds_per_epoch(record: Mapping[str, Any]) -> float:
+    """Of a line of metrics.jsonl, which may stand for several epochs."""
+    return float(record["seconds"]) / int(record.get("epochs", 1))
+
+
+def final_text(summary: Mapping[str, Any]) -> str | None:
+    """The final value of a run's metric; None if the run has none."""
+    if (final := summary.get("final")) is not None:
+        return metric_text(final)
+    return "not finite" if summary["status"] == Status.DONE else None
+
+
+def metric_text(value: float) -> str:
+    """Four decimals; scientific notation from a million."""
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.3e}"
+
+
+def clock(seconds: float) -> str:
+    """90 -> '1:30', 4000 -> '1:06:40'."""
+    whole = max(0, round(seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,176 @@
+"""Build the parts of a run from its config: device, task, optimisers, loop."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+from nero.engine.distributed import ALONE, Ranks, distribute, join
+from nero.engine.interrupt import NO_LIMITS
+from nero.engine.loop import Loop, Settings
+from nero.engine.seeding import SeedStreams, seed_global
+from nero.plans.config import RunConfig, current_names, digest
+from nero.plans.schema import ConfigError
+from nero.runs.stopping import Limits
+from nero.runs.store import RunDirectory
+from nero.runs.tracking import Tracker
+from nero.tasks.base import BadSetting, Context, Machine, Task
+
+CLIP_NORM = "clip_norm"
+"""Key of an optimiser's settings: the largest joint norm of all gradients. It overrides the task's."""
+
+NETWORKS = "networks"
+"""Key of an optimiser's settings: other settings for single networks, by their names."""
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is a GPU if there is one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("machine=gpu needs a CUDA GPU and torch sees none here; use machine=cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def join_ranks(machine: DictConfig, device: torch.device) -> Ranks:
+    """Connect the processes that this one was started with."""
+    try:
+        return join(device, machine.backend)
+    except ValueError as error:
+        raise ConfigError(f"machine: {error}") from error
+
+
+def choose_capture(wanted: bool | str, device: torch.device, ranks: Ranks = ALONE) -> bool:
+    """Whether steps are captured as CUDA graphs; `auto` where they can be."""
+    if wanted is True and device.type != "cuda":
+        raise ConfigError("machine.capture=true needs a CUDA GPU")
+    if wanted is True and ranks.size > 1:
+        raise ConfigError("machine.capture=true is for one process: messages between ranks are not captured")
+    return device.type == "cuda" and bool(wanted) and ranks.size == 1
+
+
+def choose_machine(machine: DictConfig, device: torch.device) -> Machine:
+    """The settings of the machine that tasks use."""
+    if machine.decode == "gpu" and device.type != "cuda":
+        raise ConfigError("machine.decode=gpu needs a CUDA GPU")
+    return Machine(machine.workers, machine.decode, machine.channels_last)
+
+
+def device_name(device: torch.device, ranks: Ranks = ALONE) -> str:
+    """The device's name for reports; with several ranks, that of rank 0 and their number."""
+    own = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return f"{ranks.size} x {own}" if ranks.size > 1 else own
+
+
+def loop_settings(
+    config: RunConfig,
+    device: torch.device,
+    capture: bool | str | None = None,
+    ranks: Ranks = ALONE,
+    limits: Limits = NO_LIMITS,
+) -> Settings:
+    """How the loop executes a run on this device. `capture` overrides the config."""
+    cfg, machine = config.cfg, config.cfg.machine
+    return Settings(
+        device=device,
+        precision=cfg.precision,
+        capture=choose_capture(machine.capture if capture is None else capture, device, ranks),
+        compile=machine.compile,
+        kind=None if ranks.size > 1 else (digest(config.identity["task"]), choose_machine(machine, device)),
+        checkpoint_seconds=machine.checkpoint_seconds,
+        limits=limits,
+        ranks=ranks,
+    )
+
+
+def build_loop(
+    config: RunConfig, task: Task, run: RunDirectory, settings: Settings, trackers: list[Tracker] | None = None
+) -> Loop:
+    """The loop that trains a task, seeded, ready to be restored or started."""
+    machine, ranks = config.cfg.machine, settings.ranks
+    if ranks.size > 1 and not task.splits_over_ranks:
+        raise ConfigError(f"task={config.task_name} is trained by one process, and here are {ranks.size}")
+    distribute(task, ranks, machine.parallel, settings.device)
+    if (threads := machine.threads or task.threads) is not None:
+        torch.set_num_threads(threads)
+    optimizers = build_optimizers(config.cfg.optim, task)
+    seed_global(SeedStreams(config.seed).number("training" if ranks.is_main else f"training of rank {ranks.rank}"))
+    schedule = build_part("task.schedule", config.cfg.task.schedule)
+    return Loop(task, optimizers, schedule, run, trackers or [], settings)
+
+
+def build_task(config: RunConfig, device: torch.device, ranks: Ranks = ALONE) -> Task:
+    """The task with freshly initialised networks: the same on every device and rank."""
+    cfg = config.cfg
+    inception = Path(cfg.inception).expanduser() if cfg.inception else None
+    context = context_of(config.identity, Path(cfg.data_root).expanduser(), device, inception)
+    return task_of(config.identity, replace(context, ranks=ranks, machine=choose_machine(cfg.machine, device)))
+
+
+def context_of(
+    identity: Mapping[str, Any], data_root: Path, device: torch.device, inception: Path | None = None
+) -> Context:
+    """What a run's task gets besides its settings; `identity` is the content of config.yaml."""
+    return Context(device, SeedStreams(identity["seed"]), identity["data"], data_root, inception)
+
+
+def task_of(identity: Mapping[str, Any], context: Context) -> Task:
+    """The task of a run's config.yaml, with networks as they were before training."""
+    settings = {key: value for key, value in current_names(identity)["task"].items() if key != "schedule"}
+    seed_global(context.streams.number("initialisation"))
+    # Called outside `instantiate`, which would wrap whatever the task raises, such as MissingData.
+    make_task = build_part("task", settings, context, _partial_=True)
+    try:
+        task = make_task()
+    except BadSetting as error:
+        raise ConfigError(f"task: {error}") from error
+    assert isinstance(task, Task)
+    return task
+
+
+def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:
+    """One optimiser per network, with the same settings except for those under `networks`."""
+    settings = {key: value for key, value in cfg.items() if key not in (CLIP_NORM, NETWORKS)}
+    own = cfg.get(NETWORKS) or {}
+    networks = task.networks()
+    if unknown := [name for name in own if name not in networks]:
+        raise ConfigError(f"optim.{NETWORKS}: there is no network {unknown[0]!r}; there are: {', '.join(networks)}")
+    makers = {name: build_part("optim", {**settings, **own.get(name, {})}) for name in networks}
+    try:
+        optimizers = {name: makers[name](network.parameters()) for name, network in networks.items()}
+        norm = cfg.get(CLIP_NORM, task.clip_norm)
+        if norm is not None:
+            for optimizer in optimizers.values():
+                clip_before_step(optimizer, norm)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"optim: {str(error).splitlines()[0]}") from error
+    return optimizers
+
+
+def clip_before_step(optimizer: Optimizer, norm: float) -> None:
+    """Before each step, scale the gradients of all parameters so that their joint norm is at most `norm`."""
+    if isinstance(norm, bool) or not isinstance(norm, int | float) or not math.isfinite(norm) or norm <= 0:
+        raise ValueError(f"{CLIP_NORM} must be a positive number, not {norm!r}")
+
+    def clip(stepped: Optimizer, args: Any, kwargs: Any) -> None:
+        clip_grad_norm_([param for group in stepped.param_groups for param in group["params"]], norm)
+
+    optimizer.register_step_pre_hook(clip)
+
+
+def build_part(key: str, settings: Any, *args: Any, **kwargs: Any) -> Any:
+    """Hydra's `instantiate`, with errors of the settings as a ConfigError of one line. Other exceptions are raised."""
+    try:
+        return instantiate(settings, *args, **kwargs)
+    except InstantiationException as error:
+        cause = error.__cause__
+        if cause is not None and not isinstance(cause, ImportError | ValueError | TypeError | RuntimeError):
+            raise cause from error
+        # Hydra's own message for a missing target has several lines, of which the last names the key.
+        raise ConfigError(f"{key}: {' '.join(str(cause or error).split())}") from error
