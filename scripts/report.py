@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Rebuild tables, figures and the page from logged runs. Needs no GPU and runs nothing.
+"""Rebuild tables, figures and the page from logged runs. Needs no GPU and trains nothing.
 
-    python scripts/report.py                        all that nero.report.catalogue names: from results/runs into results
+    python scripts/report.py                        everything in nero.report.catalogue, from results/runs into results
     python scripts/report.py smoke --page --store results/smoke/runs --out results/smoke
-    python scripts/report.py --check                are the committed tables what the committed runs give?
+    python scripts/report.py --check                are the committed tables up to date with the committed runs?
 
-Writes <out>/tables/NAME.{md,csv,tex}, <out>/figures/*.{pdf,svg,png} and, of some figures, <out>/tables/FIGURE.md with
-their curves in numbers. A figure without any run is written too: it says what is missing. Where no experiment is
-named, or with --page, also what is over all of them: the tables `sensitivity` and `costs`, and <out>/report.html, one
-file that shows everything and can be passed on alone. The README is brought up to the project's own results.
+Writes <out>/tables/NAME.{md,csv,tex}, <out>/figures/*.{pdf,svg,png} and, for some figures, their numbers in
+<out>/tables/FIGURE.md. A figure without runs is written too and shows what is missing. Without names, or with --page,
+also writes the tables `sensitivity` and `costs` over all experiments, and <out>/report.html, one self-contained file
+with everything. Updates the README if the report is of the project's own results.
 
-Exit status: 0 when every cell is there, 1 when some are missing or incomplete (all the same written, and said), 2 for
-an error. With --check nothing is written, and 1 means that a committed table, or the README, is absent or differs;
-figures are not compared, since their bytes depend on matplotlib's version.
+Exit status: 0 if every cell is complete, 1 if some are missing or incomplete (everything is written, and the gaps are
+listed), 2 for an error. With --check nothing is written, and 1 means that a committed table or the README is missing or
+out of date; figures are not compared, since their bytes depend on matplotlib's version.
 """
 
 import argparse
@@ -35,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"an experiment (default: {', '.join(DEFAULT)})")
     parser.add_argument("--store", metavar="DIR", help="default: NERO_RUNS, else results/runs")
     parser.add_argument("--out", type=Path, default=OWN_RESULTS, metavar="DIR", help="default: results")
-    parser.add_argument("--page", action="store_true", help="also what is over all experiments, where some are named")
+    parser.add_argument(
+        "--page", action="store_true", help="also write overviews and the page of the named experiments"
+    )
     parser.add_argument("--check", action="store_true", help="compare the tables with those under --out; write nothing")
     options = parser.parse_args(arguments)
     store = Store(options.store) if options.store else catalogue.default_store()
@@ -60,7 +62,7 @@ def _write(report: Report, whole: bool, readme: Path | None) -> int:
     if whole:
         _write_texts(report.overview_texts(), report.out)
         files.write(report.page(), report.out)
-        print(f"all of it on one page: {report.out / PAGE}")
+        print(f"everything on one page: {report.out / PAGE}")
     if readme:
         write_atomic(readme, report.readme(readme.read_text()).encode())
     if gaps:
@@ -69,7 +71,7 @@ def _write(report: Report, whole: bool, readme: Path | None) -> int:
 
 
 def _write_texts(texts: dict[Path, bytes], out: Path) -> None:
-    """And say those that are to be read."""
+    """Write the files and print the Markdown."""
     files.write(texts, out)
     for path, data in texts.items():
         if path.suffix == ".md":
@@ -82,11 +84,11 @@ def _check(report: Report, whole: bool, readme: Path | None) -> int:
         texts |= report.overview_texts()
     found = files.differences(texts, report.out)
     if readme and report.readme(readme.read_text()) != readme.read_text():
-        found.append(f"{readme} differs from what the runs give")
+        found.append(f"{readme} is out of date")
     for line in found:
         print(line, file=sys.stderr)
     if not found:
-        print(f"{len(texts)} files are what the runs give: {', '.join(str(path) for path in texts)}")
+        print(f"{len(texts)} files are up to date: {', '.join(str(path) for path in texts)}")
     return 1 if found else 0
 
 

@@ -12,11 +12,11 @@ from nero.plans.plan import Cell, survey
 from nero.report import catalogue, paper
 from nero.report.cells import EmbeddedDataError
 from nero.report.tables import constraints
-from nero.report.tables.formats import to_csv, to_latex, to_markdown
 from nero.report.tables.table import Table, build_table
 from nero.runs.store import Store
-from support.fake_runs import cells_of, in_words, loaded, states_of, write_classifier
+from support.fake_runs import cells_of, evidence_of, in_words, loaded, states_of, write_classifier
 from support.markdown_rows import markdown_rows
+from support.tables import table_of, to_csv, to_latex, to_markdown
 
 CELLS = {in_words(cell): cell for cell in loaded("ablation").cells}
 LINES = {  # in the paper's order
@@ -34,7 +34,7 @@ SEEDS = 0.01 * np.array([0.0, 0.2, 0.7])  # what each seed adds to these
 
 
 def ablation_table(store: Store) -> Table:
-    return build_table(*states_of(store, "ablation"), paper.ablation(), constraints.LISTING)
+    return build_table(evidence_of(store, "ablation"), paper.ablation(), constraints.LISTING)
 
 
 def table_lines(table: Table) -> dict[str, list[str]]:
@@ -95,7 +95,7 @@ def test_csv_has_a_line_per_cell_and_the_columns_of_every_table(store: Store) ->
     fill_ablation(store)
     text = to_csv(ablation_table(store))
     lines = list(csv.DictReader(io.StringIO(text)))
-    other = to_csv(build_table(*states_of(store, "table1"), paper.table1()))
+    other = to_csv(build_table(evidence_of(store, "table1"), paper.table1()))
     assert text.splitlines()[0] == other.splitlines()[0]
     assert len(lines) == len(LINES)
     [line] = [line for line in lines if line["variant"] == "mean = True, norm = False"]
@@ -117,7 +117,7 @@ def test_one_rate_with_its_seeds_is_shown_and_said_to_be_incomplete(store: Store
     assert found["lamb"][3] == "12.50 (n = 1 of 3, at the paper's η = 0.02; search incomplete: 1 of 6 rates)"
     assert found["madam"][3] == "missing"
     assert found["nero 1 1"][4].startswith("**8.61"), "the paper's side is finished"
-    assert "Our side of a column is ranked once none of its runs is missing." in to_markdown(ablation_table(store))
+    assert "Our results in a column are ranked once none of its runs is missing." in to_markdown(ablation_table(store))
 
 
 def test_diverged_lines_are_said_and_win_nothing(store: Store) -> None:
@@ -158,7 +158,7 @@ def test_another_optimiser_joins_with_ticks_from_its_config(store: Store) -> Non
     experiment, states = states_of(store, "ablation")
     task = states[0].cell.task
     further = [Cell(task, optim, (0.01, 0.1), 0, (1, 2)) for optim in ("sgd", "nero")]
-    table = build_table(
+    table = table_of(
         experiment, [*(survey(cell, {}) for cell in further), *states], paper.ablation(), constraints.LISTING
     )
     lines = [line for line in to_markdown(table).splitlines() if line.startswith("|")]
@@ -168,17 +168,17 @@ def test_another_optimiser_joins_with_ticks_from_its_config(store: Store) -> Non
 def test_the_order_of_a_sweep_is_no_matter_to_the_papers_numbers(store: Store) -> None:
     experiment, states = states_of(store, "ablation")
     turned = [survey(replace(state.cell, variant=state.cell.variant[::-1]), {}) for state in states]
-    table = build_table(experiment, turned, paper.ablation(), constraints.LISTING)
+    table = table_of(experiment, turned, paper.ablation(), constraints.LISTING)
     assert table_lines(table) == table_lines(ablation_table(store))
     assert "norm = False, mean = True" in to_csv(table), "a table words settings as the experiment has them"
     with pytest.raises(ValueError, match="nero twice"):
-        build_table(experiment, [*states, turned[1]], paper.ablation(), constraints.LISTING)
+        table_of(experiment, [*states, turned[1]], paper.ablation(), constraints.LISTING)
 
 
 def test_lines_of_two_tasks_are_not_ranked_against_each_other(store: Store) -> None:
     experiment, states = states_of(store, "table1")
-    with pytest.raises(ValueError, match="on one task"):
-        build_table(experiment, states, paper.table1(), constraints.LISTING)
+    with pytest.raises(ValueError, match="of one task"):
+        table_of(experiment, states, paper.table1(), constraints.LISTING)
 
 
 def test_a_row_of_the_paper_that_no_cell_can_be_is_refused(tmp_path: Path) -> None:
@@ -194,15 +194,17 @@ def test_the_same_runs_give_the_same_bytes(store: Store) -> None:
 
 
 def test_cells_are_named_by_what_their_config_keeps() -> None:
-    named = {name: (constraints.base(cell), *constraints.kept(cell)) for name, cell in CELLS.items()}
+    named = {
+        name: (constraints.base_optimizer(cell), *constraints.constraints_of(cell)) for name, cell in CELLS.items()
+    }
     assert named["nero 0 1"] == ("nero", False, True)
     assert named["lamb_constrained"] == ("lamb", True, True)
     assert named["madam"] == ("madam", False, False)
-    assert constraints.kept(cells_of("table1")["cifar10_vgg11 nero"]) == (True, True)
+    assert constraints.constraints_of(cells_of("table1")["cifar10_vgg11 nero"]) == (True, True)
 
 
 def test_whose_steps_a_wrapper_takes_is_read_from_its_config() -> None:
     cell = CELLS["lamb_constrained"]
     wrapped = {"torch.optim.SGD": "sgd", "nero.optim.Nero": "nero", "torch.optim.Rprop": "lamb_constrained"}
     for target, name in wrapped.items():
-        assert constraints.base(replace(cell, overrides=(f"optim.base._target_={target}",))) == name
+        assert constraints.base_optimizer(replace(cell, overrides=(f"optim.base._target_={target}",))) == name

@@ -1,4 +1,4 @@
-"""What runs took: sums against plain arithmetic, and what is left unknown."""
+"""Cost of runs: sums against plain arithmetic, and what is left unknown."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ def test_energy_is_of_runs_that_had_the_card_for_themselves(table: Printed) -> N
     assert (float(found["joules_of_a_run"]), found["runs_with_energy"]) == (30_000.0, "1")
     assert record(table, "adam", f"4 x {H200}")["joules_of_a_run"] == ""
     words = [[text.value for text in line] for block in table.sheet.blocks for line in block]
-    energies = [dict(zip(table.sheet.heads, line, strict=True))["kJ, a run"] for line in words]
+    energies = [dict(zip(table.sheet.heads, line, strict=True))["kJ/run"] for line in words]
     assert energies == ["30.0", "unknown", "unknown", ""]
 
 

@@ -10,10 +10,9 @@ from nero.plans.config import ConfigError
 from nero.plans.plan import Cell
 from nero.report import catalogue, disagreements
 from nero.report.cells import CellKey, RowKey
-from nero.report.tables.formats import print_table, to_latex, to_markdown
-from nero.report.tables.html_format import to_html
 from nero.runs.store import Store
 from support.fake_runs import cells_of, loaded, write_classifier
+from support.tables import to_html, to_latex, to_markdown
 
 ENTRY = {
     "experiment": "table1",
@@ -72,7 +71,7 @@ def test_an_unknown_experiment_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_two_entries_on_one_cell_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"entry 2 of .* there is another one on table1, cifar10_vgg11, nero"):
+    with pytest.raises(ConfigError, match=r"entry 2 of .* duplicate entry for table1, cifar10_vgg11, nero"):
         disagreements.load(write(tmp_path, ENTRY, ENTRY))
 
 
@@ -96,7 +95,7 @@ def test_reasons_are_quoted_below_the_table_where_a_cell_differs(store: Store) -
     text = to_markdown(table)
     quoted = f"- `cifar10_vgg11`, Nero (higher: +38.84 [+38.32, +39.36]): {WORDS}"
     assert text.rstrip().splitlines()[-3:] == ["Why cells differ from the paper's:", "", quoted]
-    assert WORDS in to_html(print_table(table))
+    assert WORDS in to_html(table)
     assert "too hot" not in to_latex(table)
     assert "too hot" not in to_markdown(catalogue.make_table(catalogue.gather("pong", store))), "nothing is logged"
 

@@ -70,7 +70,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(filled: Store, tmp_path:
     path = tmp_path / "out.csv"
     path.write_text("mine")
     refused = script("runs.py", "export", str(path))
-    assert (refused.returncode, refused.stderr) == (2, f"error: {path} is there already; --force replaces it\n")
+    assert (refused.returncode, refused.stderr) == (2, f"error: {path} already exists; --force replaces it\n")
     assert path.read_text() == "mine"
     assert script("runs.py", "export", str(path), "--force").returncode == 0
     assert len(pd.read_csv(path)) == 4

@@ -68,7 +68,7 @@ def test_ours_stand_above_the_papers_with_how_many_seeds(store: Store) -> None:
     assert ours[:4] == ["`cifar10_vgg11`", "top-1 error (%) ↓", "ours", f"{number(11.5)} ± {number(0.5)} (n = 2)"]
     assert theirs[2:4] == ["paper", "**11.16 ± 0.17**"]
     assert verdicts[2] == "verdict"
-    assert re.fullmatch(r"agrees: \+0\.34 \[-\d+\.\d\d, \+\d+\.\d\d\] \(incomplete\)", verdicts[3])
+    assert re.fullmatch(r"agrees: \+0\.34 \[-\d+\.\d\d, \+\d+\.\d\d\] \(preliminary, n = 2\)", verdicts[3])
     assert ours[4] == "missing"
 
 

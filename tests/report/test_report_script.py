@@ -181,8 +181,8 @@ def test_check_catches_one_character(report: Run, out: Path, ending: str, capsys
     path.write_text(text[:place] + "2" + text[place + 1 :])
     assert report("mnist", "--check") == 1
     said = capsys.readouterr().err
-    assert f"mnist.{ending} differs" in said
-    assert said.count("differs") == 1
+    assert f"mnist.{ending} is out of date" in said
+    assert said.count("out of date") == 1
 
 
 @pytest.mark.usefixtures("committed")
@@ -191,7 +191,7 @@ def test_check_names_absent_tables_and_ignores_figures(
 ) -> None:
     (out / "tables" / "mnist.tex").unlink()
     assert report("mnist", "--check") == 1
-    assert capsys.readouterr().err.strip() == f"{out / 'tables' / 'mnist.tex'} is absent"
+    assert capsys.readouterr().err.strip() == f"{out / 'tables' / 'mnist.tex'} is missing"
 
 
 @pytest.mark.usefixtures("committed")

@@ -6,14 +6,11 @@ from html.parser import HTMLParser
 import pytest
 
 from nero.report import paper
-from nero.report.tables import html_format as sheet_html
-from nero.report.tables import latex_format as sheet_latex
-from nero.report.tables import markdown_format as sheet_markdown
-from nero.report.tables.formats import print_table
-from nero.report.tables.sheets import Printed, RunLink, Sheet, Text
+from nero.report.tables.layout import print_table
+from nero.report.tables.sheets import Printed, RunLink, Sheet, Text, to_html, to_latex, to_markdown
 from nero.report.tables.table import build_table
 from nero.runs.store import Store
-from support.fake_runs import cells_of, fill, plausible, states_of, write_run
+from support.fake_runs import cells_of, evidence_of, fill, plausible, write_run
 
 NASTY = 'a<b>&"|_%#$^~\\'
 LINK = RunLink("seed 0", "a_task", "a_task-nero-0.01-s0-12345678")
@@ -51,49 +48,45 @@ class Cells(HTMLParser):
 def test_a_number_links_to_its_runs() -> None:
     table = printed(Text("1.23", "n = 2, η = 0.1", runs=(LINK, LINK)), Text("4.5", link=LINK))
     address = "../runs/a_task/a_task-nero-0.01-s0-12345678"
-    markdown = sheet_markdown.to_markdown(table, "../runs")
+    markdown = to_markdown(table, "../runs")
     assert f"| 1.23 (n = 2, η = 0.1; [seed 0]({address}), [seed 0]({address})) | [4.5]({address}) |" in markdown
-    latex = sheet_latex.to_latex(table, "../runs")
+    latex = to_latex(table, "../runs")
     escaped = address.replace("_", r"\_")
     assert latex.startswith("% Needs booktabs and hyperref.\n")
     assert rf"1.23 {{\scriptsize (n = 2, $\eta$ = 0.1; \href{{{escaped}}}{{seed 0}}, " in latex
     assert rf"\href{{{escaped}}}{{4.5}}" in latex
-    html = Cells(sheet_html.to_html(table))
+    html = Cells(to_html(table))
     assert html.cells == ["1.23 (n = 2, η = 0.1; seed 0, seed 0)", "4.5"]
     assert [attributes["href"] for tag, attributes in html.tags if tag == "a"] == [f"#run={LINK.run_id}"] * 3
 
 
 def test_without_a_place_of_the_store_nothing_is_linked() -> None:
     table = printed(Text("1.23", "n = 2", runs=(LINK,)), Text("4.5", link=LINK))
-    assert "| 1.23 (n = 2) | 4.5 |" in sheet_markdown.to_markdown(table)
-    assert "href" not in sheet_latex.to_latex(table)
+    assert "| 1.23 (n = 2) | 4.5 |" in to_markdown(table)
+    assert "href" not in to_latex(table)
 
 
 def test_no_word_can_become_markup() -> None:
     table = printed(Text(NASTY, NASTY, code=NASTY, cell=NASTY, verdict=NASTY))
-    html = Cells(sheet_html.to_html(table))
+    html = Cells(to_html(table))
     assert html.cells == [f"{NASTY}{NASTY} ({NASTY})"]
     assert not html.open
     [attributes] = [attributes for tag, attributes in html.tags if tag == "td"]
     assert attributes == {"data-cell": NASTY, "data-verdict": NASTY}
-    assert not re.search(
-        r"(?<!\\)[%#_&]", re.sub(r"%.*|\\label.*", "", sheet_latex.to_latex(table).partition("midrule")[2])
-    )
-    assert sheet_markdown.to_markdown(table).count("|") == 6, "a bar of the text's own does not end its cell"
+    assert not re.search(r"(?<!\\)[%#_&]", re.sub(r"%.*|\\label.*", "", to_latex(table).partition("midrule")[2]))
+    assert to_markdown(table).count("|") == 6, "a bar of the text's own does not end its cell"
 
 
 @pytest.mark.parametrize(("rank", "html"), [(1, "value best"), (2, "value second"), (None, "value")])
 def test_best_and_runner_up_are_told_apart(rank: int | None, html: str) -> None:
-    [found] = [
-        attributes for tag, attributes in Cells(sheet_html.to_html(printed(Text("1", rank=rank)))).tags if tag == "span"
-    ]
+    [found] = [attributes for tag, attributes in Cells(to_html(printed(Text("1", rank=rank)))).tags if tag == "span"]
     assert found == {"class": html}
 
 
 def test_every_number_of_ours_links_to_the_runs_that_it_is_of(store: Store) -> None:
     fill(store, "mnist", lambda cell, lr, seed: None if cell.optim == "sgd" else plausible(cell, lr, seed))
-    table = build_table(*states_of(store), paper.mnist())
-    text = sheet_markdown.to_markdown(print_table(table), str(store.root))
+    table = build_table(evidence_of(store), paper.mnist())
+    text = to_markdown(print_table(table), str(store.root))
     for row in table.rows:
         for entry in row.entries.values():
             runs = entry.result.runs or [run for run in entry.result.state.search.values() if run is not None]
@@ -106,7 +99,7 @@ def test_every_number_of_ours_links_to_the_runs_that_it_is_of(store: Store) -> N
 
 def test_a_page_says_which_cell_of_the_csv_stands_where(store: Store) -> None:
     write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
-    table = print_table(build_table(*states_of(store), paper.mnist()))
-    html = Cells(sheet_html.to_html(table))
+    table = print_table(build_table(evidence_of(store), paper.mnist()))
+    html = Cells(to_html(table))
     named = {attributes["data-cell"] for tag, attributes in html.tags if tag == "td" and "data-cell" in attributes}
     assert named == {"|".join((line["task"], line["label"], line["variant"], line["optim"])) for line in table.records}

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from nero.plans.plan import Cell, Experiment, survey
 from nero.report import paper
-from nero.report.cells import EmbeddedDataError, RowKey, Standing, is_embedded, row_text
+from nero.report.cells import CellStatus, EmbeddedDataError, RowKey, is_embedded, row_text
 from nero.report.readme import compact
 from nero.report.tables import constraints
-from nero.report.tables.formats import entry_text, print_table, to_csv, to_latex, to_markdown
-from nero.report.tables.html_format import to_html
-from nero.report.tables.markdown_format import sheet_lines
+from nero.report.tables.layout import entry_text, print_table
+from nero.report.tables.sheets import sheet_lines
 from nero.report.tables.table import Entry, Table, build_table, ranks
 from nero.report.units import ShownMetric
 from nero.runs.store import Store
 from support.fake_runs import (
     BASE,
     cells_of,
+    evidence_of,
     fill,
     fill_cell,
     loaded,
@@ -34,13 +34,14 @@ from support.fake_runs import (
     write_run,
 )
 from support.markdown_rows import markdown_rows
+from support.tables import table_of, to_csv, to_html, to_latex, to_markdown
 
 DEEP = "mnist_mlp100"
 HALVES = {"nero": "bf16", "sgd": "fp32"}
 
 
 def mnist_table(store: Store) -> Table:
-    return build_table(*states_of(store), paper.mnist())
+    return build_table(evidence_of(store), paper.mnist())
 
 
 def deep_entry(table: Table, optim: str) -> Entry:
@@ -67,7 +68,7 @@ def test_another_measure_of_the_same_runs_stands_beside_the_metric(store: Store)
     for seed in (0, 1, 2):
         write_generator(store, cgan, 0.01, seed, 15.0 + seed)  # a plain FID is one more
     write_run(store, pong, 0.01, 0, 20.5, metric=paper.REWARD, curve=[20.5], also={"train/return": [20.1]})
-    table = build_table(*states_of(store, "table1"), paper.table1())
+    table = build_table(evidence_of(store, "table1"), paper.table1())
     deviation = np.std([16, 17, 18])
     assert f", plain FID 17.00 ± {deviation:.2f};" in markdown_cell(table, "nero", task="cifar10_cgan")
     assert ", last 10 games 20.10;" in markdown_cell(table, "nero", task="pong_ppo")
@@ -79,7 +80,7 @@ def test_another_measure_of_the_same_runs_stands_beside_the_metric(store: Store)
 
 def test_an_experiments_note_is_said_below_its_table(store: Store) -> None:
     experiment, states = states_of(store)
-    table = build_table(replace(experiment, note="More of this elsewhere."), states, paper.mnist())
+    table = table_of(replace(experiment, note="More of this elsewhere."), states, paper.mnist())
     assert "More of this elsewhere." in to_markdown(table)
     assert "More of this elsewhere." in print_table(table).notes
 
@@ -93,7 +94,7 @@ def test_means_and_deviations_are_numpys_over_the_seeds_at_the_best_rate(store: 
         assert (entry.result.lr, entry.n, entry.planned) == (0.001, 3, 3)
         assert entry.mean == pytest.approx(np.mean(finals), rel=1e-12)
         assert entry.std == pytest.approx(np.std(finals, ddof=0), rel=1e-9)
-        assert entry.result.standing is Standing.COMPLETE
+        assert entry.result.status is CellStatus.COMPLETE
     assert table.complete
 
 
@@ -166,7 +167,7 @@ def test_a_row_is_ranked_once_all_of_it_is_settled(store: Store) -> None:
         assert markdown_cell(table, optim)[0].isdigit()
     assert {line["rank"] for line in csv_lines(table)} == {""}
     assert markdown_cell(table, "nero", "authors' logs").startswith("**"), "the paper's side is finished"
-    assert "Our side of a row is ranked once none of its runs is missing." in to_markdown(table)
+    assert "Our results in a row are ranked once none of its runs is missing." in to_markdown(table)
     fill_cell(store, sgd, plausible)
     ranked = {optim: deep_entry(mnist_table(store), optim).rank for optim in BASE}
     assert ranked == {"nero": 1, "lamb": 2, "sgd": 3, "adam": None}, "a cell that diverged is settled, and has no place"
@@ -199,13 +200,13 @@ def test_an_empty_store_gives_a_table_of_missing_cells(store: Store) -> None:
 def test_tasks_to_come_are_missing_and_keep_the_papers_numbers(store: Store) -> None:
     to_come = Cell("a_task_to_come", "nero", (0.1, 1.0), 0, (1, 2))
     state = survey(to_come, {})
-    assert state.cell.to_come
+    assert state.cell.missing_config
     published = paper.Published(
         "paper",
         {("a_task_to_come", (), "nero"): paper.Result(1.0, 0.5, 0.1)},
         {"a_task_to_come": ShownMetric("FID", "min")},
     )
-    [line] = csv_lines(build_table(Experiment("later", "Later", (to_come,)), [state], published))
+    [line] = csv_lines(table_of(Experiment("later", "Later", (to_come,)), [state], published))
     assert (line["status"], line["n"], line["mean"], line["metric"]) == ("missing", "0", "", "FID")
     assert (line["paper_mean"], line["paper_std"], line["paper_lr"]) == ("1", "0.5", "0.1")
 
@@ -213,7 +214,7 @@ def test_tasks_to_come_are_missing_and_keep_the_papers_numbers(store: Store) -> 
 def test_one_place_of_the_table_cannot_hold_two_cells(store: Store) -> None:
     experiment, states = states_of(store)
     with pytest.raises(ValueError, match="twice"):
-        build_table(experiment, [*states, states[-1]])
+        table_of(experiment, [*states, states[-1]])
 
 
 def test_runs_of_one_row_must_report_one_metric(store: Store) -> None:
@@ -234,7 +235,7 @@ def test_a_cell_without_its_repeats_says_how_many_it_has(store: Store) -> None:
     entry = deep_entry(mnist_table(store), "nero")
     assert entry_text(entry).value == "85.00 ± 5.00"
     assert "n = 2 of 3" in entry_text(entry).detail
-    assert entry.result.standing is Standing.INCOMPLETE
+    assert entry.result.status is CellStatus.INCOMPLETE
 
 
 def test_an_unfinished_search_shows_its_best_so_far(store: Store) -> None:
@@ -269,7 +270,7 @@ def test_an_unfinished_search_shows_every_seed_at_its_leading_rate(store: Store)
     table = mnist_table(store)
     expected = f"{100 * np.mean(finals):.2f} ± {100 * np.std(finals):.2f}"
     assert markdown_cell(table, "nero") == f"{expected} (n = 3, at η = 0.01, best of 2 of 4 rates searched)"
-    assert deep_entry(table, "nero").result.standing is Standing.INCOMPLETE
+    assert deep_entry(table, "nero").result.status is CellStatus.INCOMPLETE
 
 
 def test_a_search_without_repeats_is_incomplete_until_it_has_ended(store: Store) -> None:
@@ -277,7 +278,7 @@ def test_a_search_without_repeats_is_incomplete_until_it_has_ended(store: Store)
     experiment = Experiment("search", "Search", (cell,))
     for searched, lr in enumerate(cell.lrs, start=1):
         write_run(store, cell, lr, 0, lr)
-        table = build_table(experiment, [survey(cell, store.summaries())])
+        table = table_of(experiment, [survey(cell, store.summaries())])
         said = entry_text(table.rows[0].entries["nero"]).detail
         assert (
             said
@@ -305,7 +306,7 @@ def test_rows_of_one_task_keep_their_own_metric(store: Store) -> None:
     experiment, states = states_of(store)
     write_run(store, cells_of("mnist")[f"{DEEP} lamb"], 0.01, 0, 0.5)
     summaries = store.summaries()
-    table = build_table(experiment, [survey(state.cell, summaries) for state in states])
+    table = table_of(experiment, [survey(state.cell, summaries) for state in states])
     assert [row.metric and row.metric.label for row in table.rows if row.key.task == DEEP] == [
         "training accuracy (%)",
         None,
@@ -323,7 +324,7 @@ def test_a_search_that_diverged_everywhere_is_diverged_and_complete(store: Store
     fill(store, "mnist", lambda cell, lr, seed: None if cell.optim == "sgd" else plausible(cell, lr, seed))
     table = mnist_table(store)
     assert markdown_cell(table, "sgd") == "diverged"
-    assert deep_entry(table, "sgd").result.standing is Standing.DIVERGED
+    assert deep_entry(table, "sgd").result.status is CellStatus.DIVERGED
     assert table.complete
 
 
@@ -359,9 +360,10 @@ def test_embedded_runs_never_stand_beside_the_papers_numbers(store: Store) -> No
         mnist_table(store)
 
 
-def test_an_experiment_on_embedded_data_takes_no_paper_numbers(store: Store) -> None:
+def test_an_experiment_on_embedded_data_takes_no_paper_numbers() -> None:
+    smoke = loaded("smoke")
     with pytest.raises(EmbeddedDataError, match="embedded"):
-        build_table(*states_of(store, "smoke"), paper.mnist())
+        table_of(smoke, [survey(smoke.cells[0], {})], paper.mnist())
 
 
 @pytest.mark.parametrize("task", [DEEP, "a_task_to_come"])
@@ -375,7 +377,7 @@ def test_the_last_word_on_data_holds(task: str) -> None:
 
 def test_the_smoke_table_says_what_it_is(store: Store) -> None:
     fill(store, "smoke", plausible, data="embedded")
-    table = build_table(*states_of(store, "smoke"))
+    table = build_table(evidence_of(store, "smoke"))
     for text in (to_markdown(table), to_latex(table)):
         assert "Embedded data, not the paper's" in text
     assert table.complete
@@ -402,7 +404,7 @@ def test_fractions_are_shown_in_per_cent(
 ) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     write_run(store, cell, 0.01, 0, final, metric={"key": key, "goal": goal, "label": label})
-    table = build_table(*states_of(store))
+    table = build_table(evidence_of(store))
     assert entry_text(deep_entry(table, "nero")).value == shown
     assert heading in to_markdown(table)
 
@@ -418,7 +420,7 @@ def test_a_metric_that_is_not_the_papers_is_refused(store: Store) -> None:
 
 
 def test_table_1_is_marked_as_in_the_paper(store: Store) -> None:
-    table = build_table(*states_of(store, "table1"), paper.table1())
+    table = build_table(evidence_of(store, "table1"), paper.table1())
     runners_up = ["lamb", "sgd", "adam", "adam", "adam", "adam"]
     assert len(table.rows) == len(runners_up)
     for row, runner_up in zip(table.rows, runners_up, strict=True):
@@ -437,7 +439,7 @@ def test_every_cell_of_table_1_has_the_papers_numbers(store: Store) -> None:
 
 
 def test_the_arithmetic_is_said(store: Store) -> None:
-    table = build_table(*states_of(store, "table1"), paper.table1())
+    table = build_table(evidence_of(store, "table1"), paper.table1())
     for text in (to_markdown(table), to_latex(table).replace("\\_", "_")):
         tf32 = "cifar10_vgg11, except Adam: float32; wikitext2_transformer; pong_ppo"
         bf16 = "cifar10_cgan; cifar10_resnet18; multi30k_transformer"
@@ -446,7 +448,7 @@ def test_the_arithmetic_is_said(store: Store) -> None:
         (cell.task, cell.optim): cell.setting("precision") for cell in loaded("table1").cells
     }
     assert " Arithmetic: TF32; authors' logs: float32. " in to_markdown(mnist_table(store))
-    assert " Arithmetic: TF32. " in to_markdown(build_table(*states_of(store)))
+    assert " Arithmetic: TF32. " in to_markdown(build_table(evidence_of(store)))
 
 
 def test_a_row_in_two_arithmetics_says_who_ran_in_which() -> None:
@@ -454,14 +456,14 @@ def test_a_row_in_two_arithmetics_says_who_ran_in_which() -> None:
         Cell(DEEP, optim, (0.1,), 0, (), overrides=(f"precision={precision}",))
         for optim, precision in (("nero", "bf16"), ("sgd", "fp32"), ("lamb", "bf16"))
     ]
-    table = build_table(Experiment("mixed", "Mixed", tuple(cells)), [survey(cell, {}) for cell in cells])
+    table = table_of(Experiment("mixed", "Mixed", tuple(cells)), [survey(cell, {}) for cell in cells])
     assert f"Arithmetic: bf16 ({DEEP}, except SGD: float32)." in to_markdown(table)
     assert [entry.marked_precision for entry in table.rows[0].entries.values()] == [None, "fp32", None]
 
 
 def test_without_a_majority_every_cell_says_its_arithmetic() -> None:
     cells = [Cell(DEEP, optim, (0.1,), 0, (), overrides=(f"precision={how}",)) for optim, how in HALVES.items()]
-    table = build_table(Experiment("mixed", "Mixed", tuple(cells)), [survey(cell, {}) for cell in cells])
+    table = table_of(Experiment("mixed", "Mixed", tuple(cells)), [survey(cell, {}) for cell in cells])
     assert f"Arithmetic: bf16 ({DEEP} with Nero), float32 ({DEEP} with SGD)." in to_markdown(table)
     assert {optim: entry.marked_precision for optim, entry in table.rows[0].entries.items()} == HALVES
 
@@ -469,12 +471,12 @@ def test_without_a_majority_every_cell_says_its_arithmetic() -> None:
 def test_a_cell_in_another_arithmetic_than_its_row_is_marked_in_every_format(store: Store) -> None:
     for optim, lr in (("nero", 0.01), ("adam", 0.001)):
         write_classifier(store, cells_of("table1")[f"{paper.VGG11} {optim}"], lr, 0, 0.12)
-    table = build_table(*states_of(store, "table1"), paper.table1())
+    table = build_table(evidence_of(store, "table1"), paper.table1())
     assert "float32" not in markdown_cell(table, "nero", task=paper.VGG11)
     marked = "12.00 (n = 1 of 3, at the paper's η = 0.001, float32; search incomplete: 1 of 5 rates"
     assert markdown_cell(table, "adam", task=paper.VGG11) == f"{marked})"
     assert "0.001, float32; search incomplete" in to_latex(table)
-    assert "0.001, float32; search incomplete" in to_html(print_table(table)).replace("\N{NO-BREAK SPACE}", " ")
+    assert "0.001, float32; search incomplete" in to_html(table).replace("\N{NO-BREAK SPACE}", " ")
     assert "12.00 (n = 1, float32)" in "\n".join(sheet_lines(compact(table)))
 
 
@@ -489,7 +491,7 @@ def test_labels_tell_rows_of_one_task_apart(store: Store) -> None:
         write_run(store, other, 0.001, seed, 0.8)
     cells = (plain, other)
     summaries = store.summaries()
-    table = build_table(Experiment("both", "Both", cells), [survey(cell, summaries) for cell in cells], paper.mnist())
+    table = table_of(Experiment("both", "Both", cells), [survey(cell, summaries) for cell in cells], paper.mnist())
     assert [row_text(row.key) for row in table.rows] == [DEEP, f"{DEEP}, another start"]
     assert [row.entries["nero"].mean for row in table.rows] == pytest.approx([90.0, 80.0])
     for row in table.rows:
@@ -497,7 +499,7 @@ def test_labels_tell_rows_of_one_task_apart(store: Store) -> None:
     assert f"| `{DEEP}`, another start |" in to_markdown(table)
     assert [line["label"] for line in csv_lines(table)] == ["", "another start"]
     with pytest.raises(ValueError, match=f"{DEEP}, another start has nero twice"):
-        build_table(Experiment("thrice", "Thrice", (*cells, other)), [survey(cell, {}) for cell in (*cells, other)])
+        table_of(Experiment("thrice", "Thrice", (*cells, other)), [survey(cell, {}) for cell in (*cells, other)])
 
 
 def test_a_labelled_row_with_swept_settings_says_both() -> None:
@@ -506,21 +508,21 @@ def test_a_labelled_row_with_swept_settings_says_both() -> None:
 
 def test_a_table_of_tasks_to_come_says_no_arithmetic() -> None:
     cell = Cell("a_task_to_come", "nero", (0.1,), 0, (), variant=(("precision", "bf16"),))
-    table = build_table(Experiment("later", "Later", (cell,)), [survey(cell, {})])
+    table = table_of(Experiment("later", "Later", (cell,)), [survey(cell, {})])
     assert "Arithmetic" not in to_markdown(table)
     assert [line["precision"] for line in csv_lines(table)] == [""]
 
 
 def test_checks_stand_beside_table_1(store: Store) -> None:
     experiment, states = states_of(store, "checks")
-    table = build_table(experiment, states, paper.checks())
+    table = table_of(experiment, states, paper.checks(experiment.cells))
     names = [row_text(row.key) for row in table.rows]
     assert len(set(names)) == len(names)
     assert {"cifar10_vgg11, precision = tf32", "cifar10_vgg11, precision = bf16"} < set(names)
     for row in table.rows:
         for optim, entry in row.entries.items():
             assert entry.published == paper.table1().results.get((row.key.task, (), optim))
-            if entry.published and len(entry.cell.lrs) == 1:
+            if entry.published and len(entry.cell.lrs) == 1 and "rate" not in row.key.label:
                 assert entry.cell.lrs == (entry.published.lr,), "the one rate asked for is the paper's best"
 
 
@@ -557,12 +559,12 @@ def test_the_authors_last_epoch_of_the_reparameterised_network(sigma: int, low: 
 def any_table(request: pytest.FixtureRequest, store: Store) -> Table:
     if request.param == "listed":
         write_classifier(store, cells_of("ablation")["cifar10_vgg11 nero True True"], 0.02, 0, 0.1)
-        return build_table(*states_of(store, "ablation"), paper.ablation(), constraints.LISTING)
+        return build_table(evidence_of(store, "ablation"), paper.ablation(), constraints.LISTING)
     if request.param == "pong":
-        return build_table(*states_of(store, "pong"), paper.table1())
+        return build_table(evidence_of(store, "pong"), paper.table1())
     if request.param == "smoke":
         fill(store, "smoke", plausible, data="embedded")
-        return build_table(*states_of(store, "smoke"))
+        return build_table(evidence_of(store, "smoke"))
     if request.param == "mixed":
         fill(store, "mnist", lambda c, lr, seed: {"sgd": None, "adam": -0.2}.get(c.optim, plausible(c, lr, seed)))
     return mnist_table(store)

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from nero.report import paper
-from nero.report.cells import RowKey
+from nero.report.cells import CellStatus, RowKey
 from nero.report.paper import Result
 from nero.report.tables import constraints
-from nero.report.tables.formats import print_table, to_csv, to_latex, to_markdown, verdict_text
-from nero.report.tables.html_format import to_html
+from nero.report.tables.layout import verdict_text
 from nero.report.tables.table import Entry, Table, build_table
 from nero.report.units import signed
-from nero.report.verdicts import PRINTED, RULE, Comparison, Verdict, compare, difference, sample_deviation
+from nero.report.verdicts import PRINTED, RULE, Comparison, compare, difference, sample_deviation
 from nero.runs.store import Store
-from support.fake_runs import cells_of, fill, fill_cell, loaded, plausible, states_of, write_run
+from support.fake_runs import cells_of, evidence_of, fill, fill_cell, loaded, plausible, write_run
 from support.markdown_rows import markdown_rows
+from support.tables import to_csv, to_html, to_latex, to_markdown
 
 PROPERTY = settings(deadline=None, derandomize=True)
 DEEP = "mnist_mlp100"
@@ -63,9 +63,9 @@ def test_what_agrees_is_what_welchs_test_does_not_tell_apart(finals: list[float]
     p = welch_p(finals, theirs)
     assume(abs(p - 0.05) > 1e-4)
     agrees = p > 0.05 or abs(found.mean) <= PRINTED
-    assert (found.verdict is Verdict.AGREES) == agrees
+    assert (found.verdict is CellStatus.AGREES) == agrees
     if not agrees:
-        assert found.verdict is (Verdict.HIGHER if statistics.fmean(finals) > theirs.mean else Verdict.LOWER)
+        assert found.verdict is (CellStatus.HIGHER if statistics.fmean(finals) > theirs.mean else CellStatus.LOWER)
 
 
 @pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")  # of finals that are all the same
@@ -78,7 +78,7 @@ def test_intervals_and_verdicts_are_scipys(finals: list[float], theirs: Result) 
     ours = np.mean(finals), np.std(finals, ddof=1), len(finals)
     p = stats.ttest_ind_from_stats(*ours, theirs.mean, deviation, theirs.n, equal_var=False).pvalue
     if abs(p - 0.05) > 1e-9 and found.high - found.mean > PRINTED:
-        assert (found.verdict is Verdict.AGREES) == (p > 0.05)
+        assert (found.verdict is CellStatus.AGREES) == (p > 0.05)
     # Any runs with the paper's mean and deviation have the paper's interval.
     shape = np.arange(theirs.n) - (theirs.n - 1) / 2
     runs = theirs.mean + theirs.std * shape / np.std(shape)
@@ -92,7 +92,7 @@ def test_lamb_on_vgg11_agrees() -> None:
     """The paper's three seeds happen to lie close together; p is 0.07."""
     finals, theirs = LAMB_ON_VGG11
     found = difference(finals, theirs)
-    assert found.verdict is Verdict.AGREES
+    assert found.verdict is CellStatus.AGREES
     assert [signed(end) for end in (found.mean, found.low, found.high)] == ["+0.28", "-0.04", "+0.60"]
     assert welch_p(finals, theirs) == pytest.approx(0.067, abs=0.003)
 
@@ -117,8 +117,8 @@ def test_no_interval_is_narrower_than_the_digits_that_the_paper_prints(finals: l
     certain = Result(10.0, 0.0, 0.01)
     found = difference(finals, certain)
     assert found.high - found.low == pytest.approx(2 * PRINTED)
-    assert found.verdict is Verdict.AGREES
-    assert difference([final + 0.006 for final in finals], certain).verdict is Verdict.HIGHER
+    assert found.verdict is CellStatus.AGREES
+    assert difference([final + 0.006 for final in finals], certain).verdict is CellStatus.HIGHER
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])
@@ -128,11 +128,11 @@ def test_no_spread_is_too_small_or_too_large(size: float) -> None:
 
 
 def test_what_diverged_is_not_compared() -> None:
-    assert compare([10.0], True, PAPERS) == compare([], True, PAPERS) == Comparison(Verdict.DIVERGED)
+    assert compare([10.0], True, PAPERS) == compare([], True, PAPERS) == Comparison(CellStatus.DIVERGED)
 
 
 def test_without_a_run_it_is_missing_and_without_a_number_of_the_papers_there_is_no_verdict() -> None:
-    assert compare([], False, PAPERS) == Comparison(Verdict.MISSING)
+    assert compare([], False, PAPERS) == Comparison(CellStatus.MISSING)
     assert compare([10.0], False, None) is None
 
 
@@ -153,7 +153,7 @@ def test_differences_always_have_a_sign(value: float) -> None:
 
 
 def mnist_table(store: Store) -> Table:
-    return build_table(*states_of(store), paper.mnist())
+    return build_table(evidence_of(store), paper.mnist())
 
 
 def deep_entry(table: Table, optim: str) -> Entry:
@@ -201,7 +201,7 @@ def test_csv_has_verdict_difference_and_interval_of_every_cell(store: Store) -> 
 def test_a_verdict_on_part_of_the_runs_is_incomplete(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.001, 0, 0.3)
     nero = verdict_text(deep_entry(mnist_table(store), "nero"))
-    assert (nero.value.partition(":")[0], nero.detail) == ("lower", "incomplete")
+    assert (nero.value.partition(":")[0], nero.detail) == ("lower", "preliminary, n = 1")
     sgd = verdict_text(deep_entry(mnist_table(store), "sgd"))
     assert (sgd.value, sgd.detail) == ("missing", "")
     fill_cell(store, cells_of("mnist")[f"{DEEP} lamb"], plausible)
@@ -214,8 +214,8 @@ def test_nothing_is_compared_before_the_papers_rate_is_in(store: Store, final: f
     assert paper.mnist().results[DEEP, (), "nero"].lr == 0.001
     write_run(store, cell, 0.01, 0, final)
     entry = deep_entry(mnist_table(store), "nero")
-    assert entry.comparison == Comparison(Verdict.INCOMPLETE)
-    assert not Verdict.INCOMPLETE.differs
+    assert entry.comparison == Comparison(CellStatus.INCOMPLETE)
+    assert not CellStatus.INCOMPLETE.differs
     assert (verdict_text(entry).value, verdict_text(entry).detail) == ("incomplete", "")
     write_run(store, cell, 0.001, 0, 0.2)  # in, and behind: the leading rate is compared
     comparison = deep_entry(mnist_table(store), "nero").comparison
@@ -230,33 +230,33 @@ def test_divergence_is_a_verdict_of_its_own(store: Store) -> None:
     fill(store, "mnist", lambda c, lr, seed: None if (c.optim, seed) in lost else plausible(c, lr, seed))
     table = mnist_table(store)
     for optim in ("nero", "sgd"):
-        assert deep_entry(table, optim).comparison == Comparison(Verdict.DIVERGED)
+        assert deep_entry(table, optim).comparison == Comparison(CellStatus.DIVERGED)
         assert verdict_text(deep_entry(table, optim)).value == "diverged"
 
 
 def test_a_search_that_has_only_diverged_yet_is_diverged_and_incomplete(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} sgd"], 0.1, 0, None)
     found = verdict_text(deep_entry(mnist_table(store), "sgd"))
-    assert (found.value, found.detail) == ("diverged", "incomplete")
+    assert (found.value, found.detail) == ("diverged", "preliminary")
 
 
 def test_table_2_has_a_column_of_verdicts(store: Store) -> None:
-    table = build_table(*states_of(store, "ablation"), paper.ablation(), constraints.LISTING)
+    table = build_table(evidence_of(store, "ablation"), paper.ablation(), constraints.LISTING)
     head, _, *body = markdown_rows(to_markdown(table))
     assert head[-1] == "verdict"
     assert [row[-1] for row in body] == ["missing"] * len(loaded("ablation").cells)
 
 
 def test_a_table_without_the_papers_numbers_has_no_verdicts(store: Store) -> None:
-    text = to_markdown(build_table(*states_of(store, "smoke")))
+    text = to_markdown(build_table(evidence_of(store, "smoke")))
     assert "erdict" not in text
-    imagenet = build_table(*states_of(store, "imagenet"), paper.imagenet())
+    imagenet = build_table(evidence_of(store, "imagenet"), paper.imagenet())
     assert "erdict" not in to_markdown(imagenet)
 
 
 def test_a_page_keeps_an_interval_on_one_line(store: Store) -> None:
     fill(store, "mnist", plausible)
-    html = to_html(print_table(mnist_table(store)))
+    html = to_html(mnist_table(store))
     words = verdict_text(deep_entry(mnist_table(store), "nero")).value
     assert words.replace(", ", ",\N{NO-BREAK SPACE}") in html
     assert 'data-verdict="agrees"' in html

@@ -1,14 +1,14 @@
-"""Why results differ from the paper's: `disagreements.yaml` beside a store, quoted below the tables of its runs.
+"""Why results differ from the paper's: `disagreements.yaml` next to a store, quoted below its tables.
 
 The file is a list of entries such as
 
     - experiment: checks
       task: cifar10_vgg11
       optim: adam
-      variant: {precision: bf16}  # swept settings of the cell; left out where it has none
-      label: a row's label        # likewise
+      variant: {precision: bf16}  # swept settings of the cell, if any
+      label: a row's label        # if any
       reason: One or two sentences.
-      check: what was logged in support, such as "checks: cifar10_vgg11, precision = tf32"
+      check: the logged runs that support it, such as "checks: cifar10_vgg11, precision = tf32"
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
-from nero.plans.config import ConfigError
+from nero.plans.schema import ConfigError
 from nero.plans.plan import Experiment, check_keys, load_experiment
-from nero.report.cells import CellKey, RowKey, ordered, row_text
+from nero.report.cells import CellKey, RowKey, row_text, sorted_variant
 from nero.runs.store import Store
 
 NAME = "disagreements.yaml"
@@ -29,7 +29,7 @@ OTHERS = ("variant", "label")
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Why one cell of an experiment differs from the paper's."""
+    """The reason why one cell of an experiment differs from the paper's."""
 
     experiment: str
     key: CellKey
@@ -38,17 +38,17 @@ class Disagreement:
 
 
 def of_store(store: Store) -> tuple[Disagreement, ...]:
-    """Those in the file beside the store's folder; none where there is no such file."""
+    """The entries of the file next to the store's folder, if it exists."""
     path = store.root.parent / NAME
     return load(path) if path.is_file() else ()
 
 
 def load(path: Path) -> tuple[Disagreement, ...]:
-    """Read and check the file: ConfigError, in one line, for what is no entry, names no cell, or comes twice."""
+    """Read and check the file. Raises ConfigError for an invalid or duplicate entry, or an unknown cell."""
     try:
         entries = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path}: invalid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(entries, list):
         raise ConfigError(f"{path} must be a list, not {entries!r}")
     experiments: dict[str, Experiment] = {}
@@ -61,7 +61,7 @@ def load(path: Path) -> tuple[Disagreement, ...]:
         if each.key not in map(CellKey.of, experiments[each.experiment].cells):
             raise ConfigError(f"{where}: {each.experiment} has no cell {_text(each.key)}")
         if (each.experiment, each.key) in found:
-            raise ConfigError(f"{where}: there is another one on {each.experiment}, {_text(each.key)}")
+            raise ConfigError(f"{where}: duplicate entry for {each.experiment}, {_text(each.key)}")
         found[each.experiment, each.key] = each
     return tuple(found.values())
 
@@ -70,12 +70,12 @@ def _read(entry: Any, where: str) -> Disagreement:
     check_keys(entry, where, NEEDED, OTHERS, strings=(*NEEDED, "label"))
     variant = entry.get("variant", {})
     check_keys(variant, f"{where}: 'variant'", others=variant)
-    key = CellKey(RowKey(entry["task"], ordered(tuple(variant.items())), entry.get("label", "")), entry["optim"])
+    key = CellKey(RowKey(entry["task"], sorted_variant(tuple(variant.items())), entry.get("label", "")), entry["optim"])
     return Disagreement(entry["experiment"], key, _sentence(entry["reason"]), _sentence(entry["check"]))
 
 
 def _sentence(text: str) -> str:
-    """On one line, with a full stop."""
+    """On one line, ending with a full stop."""
     words = " ".join(text.split())
     return words if words.endswith(".") else f"{words}."
 

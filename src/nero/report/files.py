@@ -1,4 +1,4 @@
-"""What of a report is written where, and whether what is committed is what the runs give."""
+"""The files of a report: their paths and contents, writing them, and comparing them with committed ones."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,13 +7,11 @@ from matplotlib.figure import Figure
 
 from nero.atomic import write_atomic
 from nero.report.figures import style
-from nero.report.tables import csv_format as sheet_csv
-from nero.report.tables.formats import FORMATS
-from nero.report.tables.sheets import Printed
+from nero.report.tables.sheets import FORMATS, Printed, to_csv
 
 
 def table_files(printed: Printed, runs: str) -> dict[Path, bytes]:
-    """Path under the results folder -> content. `runs` is where the store lies from there, for links."""
+    """Path under the results folder -> content. `runs` is the relative path of the store, for links."""
     return {Path("tables") / f"{printed.name}.{ending}": to(printed, runs).encode() for ending, to in FORMATS.items()}
 
 
@@ -22,8 +20,8 @@ def number_files(numbers: Mapping[str, str]) -> dict[Path, bytes]:
 
 
 def record_files(records: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[Path, bytes]:
-    """Lists that are no tables to be read, as CSV alone."""
-    return {Path("tables") / f"{name}.csv": sheet_csv.to_csv(lines).encode() for name, lines in records.items()}
+    """Lists that are written only as CSV."""
+    return {Path("tables") / f"{name}.csv": to_csv(lines).encode() for name, lines in records.items()}
 
 
 def figure_files(figures: Mapping[str, Figure]) -> dict[Path, bytes]:
@@ -41,14 +39,11 @@ def write(files: Mapping[Path, bytes], out: Path) -> None:
 
 
 def differences(files: Mapping[Path, bytes], out: Path) -> list[str]:
-    """A line for each file under `out` that is absent or not, byte for byte, what it should be."""
+    """A line for each file under `out` that is missing or does not have exactly this content."""
     found = []
     for path, data in files.items():
-        try:
-            committed = (out / path).read_bytes()
-        except FileNotFoundError:
-            found.append(f"{out / path} is absent")
-            continue
-        if committed != data:
-            found.append(f"{out / path} differs from what the runs give")
+        if not (out / path).is_file():
+            found.append(f"{out / path} is missing")
+        elif (out / path).read_bytes() != data:
+            found.append(f"{out / path} is out of date")
     return found

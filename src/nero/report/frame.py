@@ -1,12 +1,15 @@
-"""The store as tidy frames. Everything that a figure draws comes through here."""
+"""A store as tidy frames, which figures are drawn from, and frames as files for other programs."""
 
-from collections.abc import Collection, Iterator, Sequence
+import importlib.util
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from nero.runs.store import Record, RunDirectory, Store
+from nero.atomic import replacing
+from nero.runs.store import Record, Store
 
 RUN_COLUMNS = {
     "run_id": "str",
@@ -16,9 +19,9 @@ RUN_COLUMNS = {
     "seed": "Int64",
     "data": "str",
     "status": "str",
-    "metric": "str",  # the key that tables report
+    "metric": "str",  # key of the metric that tables report
     "goal": "str",
-    "final": "float64",  # NaN where training ended without a finite value
+    "final": "float64",  # NaN if training ended without a finite value
     "epochs": "Int64",
     "epochs_done": "Int64",
     "seconds": "float64",
@@ -27,12 +30,12 @@ RUN_COLUMNS = {
     "device": "str",
     "parameters": "Int64",
 }
-WHOSE = ("run_id", "task", "optim", "lr", "seed")
+RUN_KEYS = ("run_id", "task", "optim", "lr", "seed")
 NOT_CURVES = frozenset({"epoch", "epochs", "step", "trace"})
 
 
 def load_runs(store: Store) -> pd.DataFrame:
-    """One row per run, in order of run id; after the columns above, every final metric under its own key."""
+    """One row per run, sorted by run id: RUN_COLUMNS, then every final metric under its key."""
     rows = [_run_row(run_id, summary) for run_id, summary in sorted(store.summaries().items())]
     frame = pd.DataFrame(rows)
     extra = [column for column in frame.columns if column not in RUN_COLUMNS]
@@ -41,26 +44,26 @@ def load_runs(store: Store) -> pd.DataFrame:
 
 
 def load_curves(store: Store, run_ids: Collection[str] | None = None) -> pd.DataFrame:
-    """One row per run, logged epoch and key (metrics, `lr`, `seconds` since the line before); null becomes NaN.
+    """One row per run, logged epoch and key (metrics, `lr`, `seconds` since the previous line); null becomes NaN.
 
-    `run_ids` are the only runs to read; None reads all. Words are kept as categories: a million rows repeat few.
+    `run_ids` limits the runs that are read. Strings are categories: a million rows repeat few of them.
     """
-    whose: list[Record] = []
+    runs: list[Record] = []
     columns: dict[str, list[np.ndarray]] = {name: [] for name in ("run", "epoch", "step", "key", "value")}
     keys: dict[str, int] = {}
     for run, records in _lines(store, run_ids):
         for key, (lines, values) in _by_key(records).items():
-            columns["run"].append(np.full(len(lines), len(whose), dtype=np.int32))
+            columns["run"].append(np.full(len(lines), len(runs), dtype=np.int32))
             columns["epoch"].append(np.array([record["epoch"] for record in lines], dtype=np.int32))
             columns["step"].append(np.array([record.get("step") for record in lines], dtype=np.float64))
             columns["key"].append(np.full(len(lines), keys.setdefault(key, len(keys)), dtype=np.int16))
             columns["value"].append(np.array(values, dtype=np.float64))
-        whose.append(run)
+        runs.append(run)
     joined = {name: np.concatenate(parts) if parts else np.empty(0, np.int32) for name, parts in columns.items()}
-    # Line by line, as they were logged, and within each by key.
+    # In the order of the log, and within each line by key.
     order = np.lexsort((joined["key"], joined["epoch"], joined["run"]))
     joined = {name: values[order] for name, values in joined.items()}
-    frame = pd.DataFrame({name: _spread(whose, name, joined["run"]) for name in WHOSE})
+    frame = pd.DataFrame({name: _column(runs, name, joined["run"]) for name in RUN_KEYS})
     frame["epoch"] = joined["epoch"].astype(np.int64)
     frame["step"] = pd.array(joined["step"].astype(np.float64), dtype="Float64").astype("Int64")
     frame["key"] = pd.Categorical.from_codes(joined["key"], pd.Index(list(keys), dtype="str"))
@@ -71,15 +74,15 @@ def load_curves(store: Store, run_ids: Collection[str] | None = None) -> pd.Data
 def load_traces(store: Store, run_ids: Collection[str] | None = None) -> pd.DataFrame:
     """One row per run, traced key and iteration, counted from 1 over all epochs."""
     parts = []
-    for whose, records in _lines(store, run_ids):
+    for run, records in _lines(store, run_ids):
         for record in records:
             for key, values in (record.get("trace") or {}).items():
-                # Counted back from the epoch's last step: an epoch whose line was lost leaves a gap, not a shift.
+                # Counted back from the epoch's last step: a lost line leaves a gap, not a shift.
                 last = int(record["step"])
                 iterations = np.arange(last - len(values) + 1, last + 1)
                 numbers = np.array(values, dtype="float64")
-                parts.append(pd.DataFrame({**whose, "key": key, "iteration": iterations, "value": numbers}))
-    columns = [*WHOSE, "key", "iteration", "value"]
+                parts.append(pd.DataFrame({**run, "key": key, "iteration": iterations, "value": numbers}))
+    columns = [*RUN_KEYS, "key", "iteration", "value"]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
     types = {"lr": "float64", "seed": "Int64", "iteration": "int64", "value": "float64"}
     texts = dict.fromkeys(("run_id", "task", "optim", "key"), "str")
@@ -101,17 +104,18 @@ def _run_row(run_id: str, summary: Record) -> Record:
 
 
 def _lines(store: Store, run_ids: Collection[str] | None) -> Iterator[tuple[Record, list[Record]]]:
-    """Whose they are and the lines of all epochs, run by run; a line without its epoch is damaged and passed over."""
+    """RUN_KEYS and the metric lines of each run; a line without an epoch is damaged and is skipped."""
     for run in store.runs():
         if run_ids is not None and run.run_id not in run_ids:
             continue
-        whose = _whose(run)
-        if whose is not None:
-            yield whose, [record for record in run.read_metrics() if isinstance(record.get("epoch"), int)]
+        summary = run.read_summary()
+        if summary is not None:
+            keys = {"run_id": run.run_id, **{name: summary.get(name) for name in RUN_KEYS[1:]}}
+            yield keys, [record for record in run.read_metrics() if isinstance(record.get("epoch"), int)]
 
 
 def _by_key(records: list[Record]) -> dict[str, tuple[list[Record], list[float | None]]]:
-    """The lines that have a number under each key that a curve may be drawn of, and those numbers."""
+    """For each key that can be drawn as a curve: the lines that have a number under it, and these numbers."""
     found = {}
     for key in dict.fromkeys(key for keys in {tuple(record) for record in records} for key in keys):
         if key not in NOT_CURVES:
@@ -121,9 +125,9 @@ def _by_key(records: list[Record]) -> dict[str, tuple[list[Record], list[float |
     return found
 
 
-def _spread(whose: Sequence[Record], name: str, places: np.ndarray) -> Any:
-    """What each run says under `name`, at every place of it."""
-    values = [run[name] for run in whose]
+def _column(runs: Sequence[Record], name: str, places: np.ndarray) -> Any:
+    """The value of each run under `name`, repeated at its places."""
+    values = [run[name] for run in runs]
     if name == "lr":
         return np.array(values, dtype=np.float64)[places]
     if name == "seed":
@@ -132,15 +136,40 @@ def _spread(whose: Sequence[Record], name: str, places: np.ndarray) -> Any:
     return pd.Categorical.from_codes(codes[places], names)
 
 
-def _whose(run: RunDirectory) -> Record | None:
-    summary = run.read_summary()
-    return None if summary is None else {"run_id": run.run_id, **{name: summary.get(name) for name in WHOSE[1:]}}
-
-
 def _is_number(value: Any) -> bool:
-    """Null counts: it is a number that was not finite."""
-    return type(value) in NUMBERS
+    """Null counts: it is a number that was not finite. A boolean does not."""
+    return type(value) in (float, int, type(None))
 
 
-NUMBERS = frozenset({float, int, type(None)})
-"""As JSON has them: a truth value is none."""
+# Export
+
+
+class NoExport(ValueError):
+    """A file cannot be written; the message is one line."""
+
+
+WRITERS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
+    ".csv": lambda frame, path: frame.to_csv(path, index=False),
+    ".parquet": lambda frame, path: frame.to_parquet(path, index=False, engine="pyarrow"),
+}
+"""By file name extension."""
+
+
+def check_export(path: Path, force: bool = False) -> None:
+    """Raise NoExport if a frame cannot be written there, or not without `force`. Call it before reading anything."""
+    if path.suffix not in WRITERS:
+        raise NoExport(f"{path}: the file name must end with one of {', '.join(WRITERS)}")
+    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise NoExport(f"{path}: Parquet needs the package pyarrow: pip install -e '.[parquet]'")
+    if not path.parent.is_dir():
+        raise NoExport(f"there is no folder {path.parent}")
+    if path.is_dir():
+        raise NoExport(f"{path} is a folder")
+    if path.exists() and not force:
+        raise NoExport(f"{path} already exists; --force replaces it")
+
+
+def export(frame: pd.DataFrame, path: Path) -> None:
+    """Write a frame atomically. Floats in CSV have all their digits; missing values are empty."""
+    with replacing(path) as part:
+        WRITERS[path.suffix](frame, part)

@@ -1,6 +1,6 @@
-"""The paper's own numbers, from results/paper: its tables as printed, and curves that its authors logged.
+"""The paper's numbers, from results/paper: its tables as printed, and curves logged by its authors.
 
-Results are in the unit that tables show: per cent for errors and accuracies.
+Results are in the unit of the tables: per cent for errors and accuracies.
 """
 
 import csv
@@ -13,26 +13,19 @@ from typing import NamedTuple
 import pandas as pd
 
 from nero.plans.config import ROOT
-from nero.plans.plan import Cell, load_experiment
-from nero.report.cells import Variant, ordered
+from nero.plans.plan import Cell
+from nero.report.cells import Variant, sorted_variant
 from nero.report.units import ShownMetric, scale, shown_metric
 
 PAPER = ROOT / "results" / "paper"
 
-VGG11, RESNET18 = "cifar10_vgg11", "cifar10_resnet18"
-"""Our tasks of Figures 1, 2 and 5."""
-
+# Our tasks of Figure 3 (left and right), 4, 1, 2 and 5, 6 and 7, 8, 9.
+REPARAM, DEEP = "mnist_reparam", "mnist_mlp100"
 CGAN = "cifar10_cgan"
-"""Our task of Figure 4."""
-
+VGG11, RESNET18 = "cifar10_vgg11", "cifar10_resnet18"
 WIKITEXT2, MULTI30K = "wikitext2_transformer", "multi30k_transformer"
-"""Our tasks of Figures 6 and 7."""
-
 PONG = "pong_ppo"
-"""Our task of Figure 8."""
-
 IMAGENET = "imagenet_resnet50"
-"""Our task of Figure 9."""
 
 TABLE1_TASKS = {
     ("cgan", "BigGAN-like"): CGAN,
@@ -45,60 +38,50 @@ TABLE1_TASKS = {
 """(task, model) of the paper's rows -> our task."""
 
 BOTH_CONSTRAINTS = {"madam": "madam_constrained", "lamb": "lamb_constrained"}
-"""Optimiser of the ablation -> our name for it with both constraints. One that is not here has them as settings."""
+"""Optimiser of the ablation -> our name for it with both constraints; others have the constraints as settings."""
 
 CONSTRAINT_SETTINGS = {"fix_mean": "optim.mean", "fix_norm": "optim.norm"}
-"""The paper's constraints -> our settings of an optimiser that has them."""
+"""The paper's constraints -> our settings."""
 
-REPARAM, DEEP = "mnist_reparam", "mnist_mlp100"
-"""Our tasks of Figure 3, left and right."""
-
-REPARAM_EPOCHS, REPARAM_LR = 5, 0.01
-"""Settings of Figure 3 (left) that its log does not repeat (Section 5.3, and how long the authors trained)."""
-
-ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
-"""What the authors logged of both MNIST networks."""
-
-ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
-"""What the paper reports of the classifiers of CIFAR-10 and of ImageNet."""
-
-CIFAR10_EPOCHS = 200
-"""For how long it trained them."""
-
-FID = {"key": "val/fid_released", "goal": "min", "label": "FID"}
-"""What the paper reports of the generator: Fréchet Inception distance of its samples from the test images, as the
-released code measures it (nero.tasks.fid_of_images)."""
-
-CGAN_EPOCHS = 120
-"""For how long it trained it."""
-
-PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
-"""What the paper reports of the language model and of the translator."""
-
-WIKITEXT2_EPOCHS, MULTI30K_EPOCHS = 20, 100
-"""For how long it trained them."""
-
+# Metrics that the paper reports. FID is the Fréchet Inception distance of samples from the test images, as the released
+# code measures it (nero.tasks.fid). The paper does not say over how many games its rewards are averaged; its
+# means are no multiples of 1/30, which means of three 10-game rewards would be.
 REWARD_GAMES = 100
+ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
+ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
+FID = {"key": "val/fid_released", "goal": "min", "label": "FID"}
+PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
 REWARD = {"key": f"train/reward_{REWARD_GAMES}", "goal": "max", "label": "reward"}
-"""What the paper reports of Pong, as a mean over so many finished games. How many the paper took is not said; its means
-are no multiples of 1/30, which means of three 10-game rewards would be."""
 
 SECONDARY = {FID["key"]: ("val/fid", "plain FID"), REWARD["key"]: ("train/return", "last 10 games")}
-"""Metric -> the key and the name of a second metric of the same runs, which tables show with it."""
+"""Metric -> key and name of a second metric of the same runs, shown with it."""
 
-PONG_MILLIONS = 5
-"""For how many million steps of the environment it played."""
+# Training lengths. ImageNet: one epoch of warm-up and 89 of cosine annealing (Appendix A).
+REPARAM_EPOCHS, CIFAR10_EPOCHS, CGAN_EPOCHS, WIKITEXT2_EPOCHS, MULTI30K_EPOCHS, IMAGENET_EPOCHS = (
+    5,
+    200,
+    120,
+    20,
+    100,
+    90,
+)
+PONG_MILLIONS = 5  # million steps of the environment
 
-IMAGENET_EPOCHS = 90
-"""For how long it trained ResNet-50: one epoch of warm-up and 89 of cosine annealing (Appendix A)."""
+REPARAM_LR = 0.01  # of Figure 3, left (Section 5.3); the log does not repeat it
+OOTB_LR = 0.01  # of Nero out of the box (Algorithm 1)
+IMAGENET_MOMENTUM, IMAGENET_DECAY = 0.9, 0.0001  # of SGD on ImageNet (Appendix A); its other curve has no weight decay
 
-IMAGENET_MOMENTUM, IMAGENET_DECAY = 0.9, 0.0001
-"""Of its SGD on ImageNet (Appendix A); the other curve of SGD goes without the weight decay."""
+IMAGENET_TARGET = 23.7
+"""Per cent: the error at 76.3 % top-1 accuracy, a target from Goyal et al. that the paper says its SGD with momentum
+and weight decay surpassed (Appendix A, "ImageNet classification"). It prints no other number of Figure 9."""
+
+SEEDS = 3
+"""Number of seeds of the paper's means and population standard deviations."""
 
 
 @dataclass(frozen=True)
 class Hours:
-    """How long a run took the authors, of wall clock."""
+    """Wall-clock time of one of the authors' runs."""
 
     hours: float
     device: str
@@ -110,11 +93,8 @@ class Hours:
 
     def __str__(self) -> str:
         many = f"{self.gpus} x " if self.gpus > 1 else ""
-        return (
-            f"{self.hours:g} h on {many}{self.device}"
-            if self.hours >= 1
-            else f"{60 * self.hours:g} min on {self.device}"
-        )
+        time = f"{self.hours:g} h" if self.hours >= 1 else f"{60 * self.hours:g} min"
+        return f"{time} on {many}{self.device}"
 
 
 HOURS = {
@@ -128,30 +108,20 @@ HOURS = {
     PONG: Hours(1.5, "2080 Ti"),
     IMAGENET: Hours(45, "2080 Ti", gpus=4),
 }
-"""By task, about, from Appendix A. MNIST's networks were trained on a GPU that it does not know, and timed on this."""
-
-OOTB_LR = 0.01
-"""The learning rate of Nero out of the box (Algorithm 1)."""
-
-IMAGENET_TARGET = 23.7
-"""Per cent: the error at 76.3 % top-1 accuracy, a target from Goyal et al. that the paper says its SGD with momentum
-and weight decay surpassed (Appendix A, "ImageNet classification"). It prints no other number of Figure 9."""
-
-SEEDS = 3
-"""Over so many the paper's tables have their means and population standard deviations."""
+"""Approximate, by task, from Appendix A. The MNIST networks were trained on an unknown GPU and timed on a P100."""
 
 ResultKey = tuple[str, Variant, str]
-"""(task, variant in order of its settings' names, optimiser)."""
+"""(task, variant sorted by name, optimiser)."""
 
 
 def key(cell: Cell) -> ResultKey:
-    """Which of the paper's results a cell is compared with, whatever the label of its row."""
-    return cell.task, ordered(cell.variant), cell.optim
+    """The key of the paper's result for a cell, regardless of the label of its row."""
+    return cell.task, sorted_variant(cell.variant), cell.optim
 
 
 @dataclass(frozen=True)
 class Result:
-    """One cell of the paper's."""
+    """One result of the paper."""
 
     mean: float
     std: float  # population standard deviation over the seeds
@@ -160,7 +130,7 @@ class Result:
 
 
 class LastLogged(NamedTuple):
-    """Where a log ends: before the training's last epoch, if the run was cut off."""
+    """The last logged epoch, before the end of training if the run was interrupted."""
 
     epoch: int
     value: float
@@ -168,12 +138,12 @@ class LastLogged(NamedTuple):
 
 @dataclass(frozen=True)
 class Published:
-    """What a table sets beside our results."""
+    """Published numbers for a table."""
 
-    source: str  # heads the paper's lines
+    source: str  # name of the lines with these numbers
     results: Mapping[ResultKey, Result]
     metrics: Mapping[str, ShownMetric]  # by task
-    remark: str = ""  # what else the source says, in a sentence
+    remark: str = ""  # a further sentence on the source
 
 
 def table1(folder: Path = PAPER) -> Published:
@@ -200,18 +170,17 @@ def ablation(folder: Path = PAPER) -> Published:
 
 
 def imagenet() -> Published:
-    """Figure 9, of which no final error is printed."""
+    """Figure 9; the paper prints no final error."""
     remark = (
-        f"The paper prints no error of these runs, but says of its SGD with weight decay that it surpassed "
+        f"The paper prints no error of these runs, but states that its SGD with weight decay surpassed "
         f"{100 - IMAGENET_TARGET:g} % top-1 accuracy, an error of {IMAGENET_TARGET:g} %."
     )
     return Published("paper", {}, {IMAGENET: shown_metric(ERROR)}, remark)
 
 
-def checks(folder: Path = PAPER) -> Published:
-    """Table 1 beside ours, whatever is varied."""
+def checks(cells: Iterable[Cell], folder: Path = PAPER) -> Published:
+    """Table 1 for cells that vary its settings."""
     printed = table1(folder)
-    cells = load_experiment("checks").cells
     found = {key(cell): printed.results.get((cell.task, (), cell.optim)) for cell in cells}
     results = {each: result for each, result in found.items() if result is not None}
     return Published(printed.source, results, printed.metrics)
@@ -220,7 +189,7 @@ def checks(folder: Path = PAPER) -> Published:
 def _ablation_cell(optim: str, fixed: Mapping[str, bool]) -> tuple[Variant, str]:
     """(variant, optimiser) of our cell for a row of Table 2."""
     if optim not in BOTH_CONSTRAINTS:
-        return ordered(tuple(fixed.items())), optim
+        return sorted_variant(tuple(fixed.items())), optim
     if len(set(fixed.values())) > 1:
         raise ValueError(f"{optim} has both constraints or none, not {dict(fixed)}")
     return (), BOTH_CONSTRAINTS[optim] if all(fixed.values()) else optim
@@ -238,18 +207,18 @@ def mnist(folder: Path = PAPER) -> Published:
     finals = deep[deep.epoch == deep.epoch.max()].set_index(["optim", "lr", "seed"]).value
     for (optim, lr), values in finals.groupby(level=["optim", "lr"]):
         results[DEEP, (), optim] = _result(values, lr)
-        # The same numbers beside ours at that very rate, where an experiment asks for it.
+        # Also for experiments that sweep this rate.
         results[DEEP, (("optim.lr", lr),), optim] = _result(values, lr)
     return Published("authors' logs", results, dict.fromkeys((REPARAM, DEEP), shown_metric(ACCURACY)))
 
 
 def deep_curves(folder: Path = PAPER) -> pd.DataFrame:
-    """Figure 3 (right): accuracy per epoch, each optimiser at the learning rate that the authors chose."""
+    """Figure 3 (right): accuracy per epoch, each optimiser at the authors' chosen learning rate."""
     return _at_chosen_rates(_deep_log(folder))[["optim", "lr", "seed", "epoch", "value"]]
 
 
 def deep_search(seed: int, folder: Path = PAPER) -> dict[tuple[str, float], float]:
-    """Figure 3 (right): final accuracy of one seed at every learning rate that the authors logged for it."""
+    """Figure 3 (right): final accuracy of one seed at every logged learning rate."""
     logged = _deep_log(folder)
     last = logged[(logged.seed == seed) & (logged.epoch == logged.epoch.max())]
     return dict(zip(zip(last.optim, last.lr, strict=True), last.value, strict=True))
@@ -260,12 +229,12 @@ def _deep_log(folder: Path) -> pd.DataFrame:
 
 
 def translation_curves(folder: Path = PAPER) -> pd.DataFrame:
-    """Figure 7: both perplexities per epoch, by the keys of our logs, at the learning rates that the authors chose."""
+    """Figure 7: both perplexities per epoch, under the keys of our logs, at the authors' chosen learning rates."""
     return _at_chosen_rates(_translation_log(folder))[["optim", "lr", "seed", "key", "epoch", "value"]]
 
 
 def translation_search(seed: int, folder: Path = PAPER) -> dict[tuple[str, float], LastLogged]:
-    """Figure 7 (right): where the validation perplexity of one seed ended at every learning rate."""
+    """Figure 7 (right): last validation perplexity of one seed at every learning rate."""
     logged = _translation_log(folder)
     searched = logged[(logged.seed == seed) & (logged.key == PERPLEXITY["key"])]
     last = searched.loc[searched.groupby(["optim", "lr"]).epoch.idxmax()]
@@ -280,9 +249,9 @@ def _translation_log(folder: Path) -> pd.DataFrame:
 
 
 def _at_chosen_rates(logged: pd.DataFrame) -> pd.DataFrame:
-    """What was logged of each optimiser at the learning rate that the authors repeated with further seeds.
+    """Each optimiser at the learning rate that the authors repeated with further seeds.
 
-    The best final value would not tell which that is: several tie.
+    The best final value does not identify it: several tie.
     """
     seeds = logged.groupby(["optim", "lr"]).seed.nunique()
     chosen = pd.MultiIndex.from_tuples(seeds.groupby(level="optim").idxmax(), names=["optim", "lr"])

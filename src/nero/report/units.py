@@ -1,4 +1,4 @@
-"""How a metric is shown: errors and accuracies are logged as fractions and shown in per cent, as the paper does."""
+"""Units of metrics: errors and accuracies are logged as fractions and shown in per cent, as in the paper."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ ARROWS = {"min": "↓", "max": "↑"}
 
 @dataclass(frozen=True)
 class ShownMetric:
-    """A metric as a table heads it; its label ends with the unit, where there is one."""
+    """A metric as shown in a table; its label ends with the unit, if there is one."""
 
     label: str
     goal: str  # "min" or "max"
@@ -20,12 +20,12 @@ class ShownMetric:
 
     @property
     def heading(self) -> str:
-        """With an arrow to where it is better."""
+        """The label with an arrow in the direction of better values."""
         return f"{self.label} {ARROWS[self.goal]}"
 
     @property
     def sign(self) -> float:
-        """What to multiply values by so that the smallest is the best."""
+        """1 or -1: times this, the smallest value is the best."""
         return 1.0 if self.goal == "min" else -1.0
 
 
@@ -34,12 +34,12 @@ def in_percent(key: str) -> bool:
 
 
 def is_ratio(key: str) -> bool:
-    """Whether values of `key` are told apart by how many times one is the other: on a log scale."""
+    """Whether `key` is shown on a log scale."""
     return key.endswith("perplexity")
 
 
 def scale(key: str) -> float:
-    """What a logged value of `key` is multiplied by to be shown."""
+    """Factor from a logged value of `key` to the shown value."""
     return 100.0 if in_percent(key) else 1.0
 
 
@@ -50,12 +50,12 @@ def shown_metric(metric: Mapping[str, Any]) -> ShownMetric:
 
 
 def number(value: float) -> str:
-    """Two decimals, as in the paper's tables; a perplexity that exploded in three digits."""
+    """Two decimals, as in the paper's tables; three digits from a million."""
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
 def signed(difference: float) -> str:
-    """Likewise with its sign; what rounds to zero has a plus."""
+    """The same with a sign; zero has a plus."""
     return f"{round(difference, 2) + 0.0:+.2f}" if abs(difference) < 1e6 else f"{difference:+.2e}"
 
 

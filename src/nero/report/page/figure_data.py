@@ -1,4 +1,4 @@
-"""What the panels of a figure show, as plain data for a page to draw again."""
+"""The contents of a figure's panels as plain data, for the charts of the page."""
 
 import math
 from dataclasses import asdict
@@ -9,43 +9,38 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nero.report.figures import style
-from nero.report.figures.recorded import RecordedAxes, Series
+from nero.report.figures.style import RecordedAxes, Series
 
 DASHES = {style.OURS: "solid", style.THEIRS: "dashed", style.VARIANT: "dotted"}
 DIGITS = 6
-"""Significant ones: more than any screen shows, and a third of the page."""
+"""Significant digits: more than a screen shows, and a third of the size of full floats."""
 
 MOST_POINTS = 1000
-"""Of a curve: more than a screen has room for. Of longer ones every k-th is kept, and the last."""
+"""Of a curve: more than a screen has room for. Longer curves keep every k-th point and the last."""
 
 
 def figure_data(figure: Figure) -> dict[str, Any]:
-    """Its panels, in order."""
     return {"panels": [_panel(axes) for axes in figure.axes if isinstance(axes, RecordedAxes)]}
 
 
-def title(figure: Figure) -> str:
-    return " ".join(str(figure.get_suptitle()).split())
-
-
 def numbers(values: np.ndarray) -> list[float | None]:
-    """For JSON, in DIGITS: what is not finite is null."""
+    """Rounded to DIGITS for JSON; values that are not finite become null."""
     usual = (np.abs(values) >= 1e-12) & (np.abs(values) < 1e16)
     safe = np.where(usual, values, 1.0)
     places = DIGITS - 1 - np.floor(np.log10(np.abs(safe))).astype(int)
-    # Times or through a power of ten that is a whole number: else a rounding would show in the last of all digits.
+    # Multiply or divide by integer powers of ten: others are inexact, which would show in the last digit.
     up, down = 10.0 ** np.clip(places, 0, None), 10.0 ** np.clip(-places, 0, None)
     rounded = (np.round(safe / down * up) / up * down).tolist()
     return [near if is_usual else _number(value) for near, is_usual, value in zip(rounded, usual, values, strict=True)]
 
 
 def _number(value: float) -> float | None:
-    """The same for any number, but slower."""
+    """The same for any number, more slowly."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
 def thinned(count: int) -> np.ndarray:
-    """Places of the points that are kept of so many."""
+    """Indices of the points to keep."""
     step = max(1, -(-count // MOST_POINTS))
     return np.unique([*range(0, count, step), *range(count)[-1:]]).astype(int)
 

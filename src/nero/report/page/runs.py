@@ -1,9 +1,9 @@
-"""Every run of a store as a page shows it: its numbers, config, provenance and curve, packed."""
+"""Every run of a store for the page: its numbers, config, provenance and curve, compressed."""
 
 import base64
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,20 +26,14 @@ COPIED = (
     "traceback",
 )
 LEVEL = 6
-"""Of compression: a higher one takes twice as long for a few per cent."""
+"""Of compression; higher levels take twice as long to save a few per cent."""
 
 
 def pack(store: Store, name: str) -> str:
-    """The store under its name in words: base64 of gzipped JSON, without dates, so that the same runs give the same."""
-    text = json.dumps({"store": name, "runs": list(_runs(store))}, separators=(",", ":"), allow_nan=False)
+    """Base64 of gzipped JSON, without a date, so that the same runs give the same bytes."""
+    runs = [_run(run, summary) for run in store.runs() if (summary := run.read_summary()) is not None]
+    text = json.dumps({"store": name, "runs": runs}, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), LEVEL, mtime=0)).decode()
-
-
-def _runs(store: Store) -> Iterator[dict[str, Any]]:
-    for run in store.runs():
-        summary = run.read_summary()
-        if summary is not None:
-            yield _run(run, summary)
 
 
 def _run(run: RunDirectory, summary: Record) -> dict[str, Any]:
@@ -55,14 +49,14 @@ def _run(run: RunDirectory, summary: Record) -> dict[str, Any]:
         "final": None if final is None else numbers(np.array([factor * final]))[0],
         "metric": shown_metric(metric).label if metric else None,
         "goal": metric["goal"] if metric else None,
-        "config": _text(run),
+        "config": _config(run),
         "provenance": run.read_provenance(),
         "curve": _curve(run, metric) if metric else None,
     }
 
 
-def _text(run: RunDirectory) -> str | None:
-    """The config as it lies there."""
+def _config(run: RunDirectory) -> str | None:
+    """The text of config.yaml."""
     try:
         return (run.path / "config.yaml").read_text()
     except OSError:
@@ -70,7 +64,7 @@ def _text(run: RunDirectory) -> str | None:
 
 
 def _curve(run: RunDirectory, metric: Mapping[str, str]) -> dict[str, Any] | None:
-    """The metric over the epochs that have it."""
+    """The metric at the epochs that have it."""
     key = metric["key"]
     lines = [record for record in run.read_metrics() if key in record and isinstance(record.get("epoch"), int)]
     if not lines:

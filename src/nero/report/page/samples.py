@@ -1,4 +1,4 @@
-"""Pictures of what the suite's generators draw, for a page that lets a reader go through the epochs."""
+"""Pictures that GANs generated during training, for the page."""
 
 import base64
 import mimetypes
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from nero.plans.plan import CellState
-from nero.report.figures.sample_strips import CLASSES, NAME, NUMBERED, ROWS, SIDE, is_embedded, shown_runs
+from nero.report.figures.samples import CLASSES, NAME, NUMBERED, ROWS, SIDE, is_embedded, shown_runs
 from nero.runs.store import Store
 
 
 def sample_data(states: Iterable[CellState], store: Store) -> list[dict[str, Any]]:
-    """The pictures of one run per optimiser; an optimiser without any is left out."""
+    """The pictures of one run per optimiser; optimisers without pictures are left out."""
     found = []
     for shown in shown_runs(states):
         run = shown.run
@@ -26,7 +26,7 @@ def sample_data(states: Iterable[CellState], store: Store) -> list[dict[str, Any
 
 
 def _data_uri(path: Path) -> str | None:
-    """The file itself as a link; None where it cannot be read, or is no picture by its name."""
+    """The file as a data URI; None if it cannot be read, or its name is not that of a picture."""
     kind, _ = mimetypes.guess_type(path.name)
     if not kind or not kind.startswith("image/"):
         return None

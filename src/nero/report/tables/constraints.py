@@ -1,7 +1,6 @@
-"""Which constraints of a balanced network the runs of a cell kept, and whose steps they took.
+"""The constraints and the base optimiser of a cell of the ablation (Figures 1 and 2, Table 2).
 
-Figures 1 and 2 and Table 2 compare cells by this. It is read from the runs' config, so that another optimiser joins
-them by a row in experiments/ablation.yaml.
+Both are read from the runs' config, so that another optimiser joins by a row in experiments/ablation.yaml.
 """
 
 from functools import cache
@@ -16,26 +15,26 @@ from nero.report.figures import style
 from nero.report.tables.table import Listing
 
 
-class Kept(NamedTuple):
-    """Every neuron's weights kept at mean zero, and at norm one."""
+class Constraints(NamedTuple):
+    """Whether every neuron's weights are kept at mean zero, and at norm one."""
 
     mean: bool
     norm: bool
 
 
-def kept(cell: Cell) -> Kept:
-    """An optimiser whose config has no such settings keeps neither."""
-    return Kept(*(bool(cell.setting(setting)) for setting in paper.CONSTRAINT_SETTINGS.values()))
+def constraints_of(cell: Cell) -> Constraints:
+    """An optimiser without such settings has neither."""
+    return Constraints(*(bool(cell.setting(setting)) for setting in paper.CONSTRAINT_SETTINGS.values()))
 
 
-def base(cell: Cell) -> str:
-    """The optimiser that takes the steps: that of "madam_constrained", which wraps Madam, is "madam"."""
+def base_optimizer(cell: Cell) -> str:
+    """The optimiser that takes the steps: "madam" for "madam_constrained", which wraps Madam."""
     return _by_target().get(cell.setting("optim.base._target_"), cell.optim)
 
 
 @cache
 def _by_target() -> dict[str, str]:
-    """What an optimiser's config makes -> its name; of several configs of one optimiser the first has it."""
+    """Class of an optimiser -> its name, the first of several configs."""
     found: dict[str, str] = {}
     for name in names("optim"):
         config = yaml.safe_load((CONFIG_DIR / "optim" / f"{name}.yaml").read_text())
@@ -44,15 +43,15 @@ def _by_target() -> dict[str, str]:
 
 
 def _words(cell: Cell) -> tuple[str, str, str]:
-    constraints = kept(cell)
-    return cells.labelled(style.name(base(cell)), cell), "✓" * constraints.mean, "✓" * constraints.norm
+    constraints = constraints_of(cell)
+    return cells.labelled(style.name(base_optimizer(cell)), cell), "✓" * constraints.mean, "✓" * constraints.norm
 
 
 def name(cell: Cell) -> str:
     """Such as "Nero (both)"."""
-    which, _ = style.CONSTRAINTS[kept(cell)]
-    return cells.labelled(f"{style.name(base(cell))} ({which})", cell)
+    which, _ = style.CONSTRAINTS[constraints_of(cell)]
+    return cells.labelled(f"{style.name(base_optimizer(cell))} ({which})", cell)
 
 
 LISTING = Listing(("optimiser", "fix mean", "fix norm"), _words, name)
-"""Table 2 as the paper lays it out."""
+"""The layout of the paper's Table 2."""

@@ -1,4 +1,4 @@
-"""What runs took: seconds of a GPU, energy where it was counted, and how long the paper's runs took."""
+"""Cost of runs: GPU-seconds, energy where it was measured, and how long the paper's runs took."""
 
 import re
 import statistics
@@ -9,31 +9,28 @@ from nero.plans.expected import Expected, expected, timed_on
 from nero.plans.plan import CellState, Experiment, Summary, pending
 from nero.report import paper
 from nero.report.figures import style
-from nero.report.tables.csv_format import exact, whole
-from nero.report.tables.sheets import Line, Printed, RunLink, Sheet, Text
+from nero.report.tables.sheets import Line, Printed, RunLink, Sheet, Text, exact
 from nero.report.units import rate
 from nero.runs.store import Status
 
 NAME, RUNS_NAME = "costs", "costs_of_runs"
-TITLE = "What runs took"
-HEADS = ["task", "optimiser", "device", "runs", "GPU-seconds, a run", "GPU-seconds, all", "kJ, a run", "paper, a run"]
+TITLE = "Cost of runs"
+HEADS = ["task", "optimiser", "device", "runs", "GPU-seconds/run", "GPU-seconds, total", "kJ/run", "paper, time/run"]
 
 NOTES = (
-    "Hours still expected are computed from runs that had their GPU to themselves, or shared it as the lanes of a "
-    "sweep do: one GPU-bound run at a time, with CPU-bound ones beside it; where there are only others, from the "
-    "shortest, as an upper bound. "
-    "GPU-seconds: of wall clock, times the GPUs that a run had, evaluation and compilation included; a run that "
-    "shared its GPU has all of its seconds counted, so that several side by side take less than the sum. The mean "
-    "is over runs that came to their end, the sum over all that are logged. kJ: what the driver counted of the "
-    "whole card, the mean over runs that had it for themselves (how many, in brackets); unknown where none did. In "
-    "brackets after the runs: learning rate/seed of each. The paper's times are what its Appendix A tells of a run, "
-    "of any optimiser."
+    "GPU-seconds: wall-clock time multiplied by the number of GPUs, including evaluation and compilation. A run that "
+    "shared its GPU counts in full, so that concurrent runs take less time than their sum. The mean is over finished "
+    "runs, the total over all logged runs. kJ: energy of the whole card as measured by the driver, the mean over runs "
+    "that had the card to themselves (n of them); unknown if none did. The links are learning rate/seed of each run. "
+    "Expected hours are estimated from runs that had their GPU to themselves, or shared it as the lanes of a sweep do: "
+    "one GPU-bound run at a time, with CPU-bound runs next to it. If there are only others, the shortest gives an "
+    "upper bound. The paper's times are those of its Appendix A for one run, the same for every optimiser."
 )
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What runs of one task with one optimiser took on one kind of device."""
+    """Runs of one task with one optimiser on one kind of device."""
 
     task: str
     optim: str
@@ -41,18 +38,18 @@ class Cost:
     runs: Sequence[Summary]
 
     @property
-    def ended(self) -> list[Summary]:
+    def done(self) -> list[Summary]:
         return [run for run in self.runs if run["status"] == Status.DONE]
 
     @property
-    def of_a_run(self) -> float | None:
-        """GPU-seconds, of those that came to their end; None where none did, and on a CPU."""
-        return _mean([gpu_seconds(run) for run in self.ended])
+    def per_run(self) -> float | None:
+        """Mean GPU-seconds of the finished runs; None if there are none, and on a CPU."""
+        return _mean([gpu_seconds(run) for run in self.done])
 
     @property
     def energies(self) -> list[float]:
-        """Joules of each of those whose own are known."""
-        return [joules for run in self.ended if (joules := own_joules(run)) is not None]
+        """Joules of each finished run that had the card to itself."""
+        return [joules for run in self.done if (joules := own_joules(run)) is not None]
 
     @property
     def hours(self) -> paper.Hours | None:
@@ -60,7 +57,7 @@ class Cost:
 
 
 def costs(states: Iterable[CellState], findings: Iterable[Text] = ()) -> Printed:
-    """A line per task, optimiser and device, over every logged run that an experiment asks for, each run once."""
+    """A line per task, optimiser and device, over every logged run of the experiments; each run counts once."""
     blocks: list[list[Line]] = []
     records: list[dict[str, str]] = []
     for task, runs in _by(_runs(states), "task").items():
@@ -80,27 +77,24 @@ def costs(states: Iterable[CellState], findings: Iterable[Text] = ()) -> Printed
 
 
 def cost_of_experiment(experiment: Experiment, states: Sequence[CellState], summaries: Mapping[str, Summary]) -> Text:
-    """Hours logged, by hardware, and hours still expected on that of most runs, in one sentence."""
+    """One sentence: hours logged per device, and hours still expected on the device of most runs."""
     runs = _runs(states)
-    logged = [
-        f"{hours(total)} on {device}"
-        for device, own in _by(runs, "device").items()
-        if (total := _total(own)) is not None
-    ]
+    totals = {device: _total(own) for device, own in _by(runs, "device").items()}
+    logged = [f"{hours(total)} on {device}" for device, total in totals.items() if total is not None]
     to_go = len(pending(states)) + sum(state.to_follow for state in states)
     text = f": {len(runs)} of {len(runs) + to_go} runs logged"
     text += f", GPU-hours: {', '.join(logged)}" if logged else ""
     device = timed_on(summaries, "")
     left = expected(states, summaries, device) if device else None
     if any(state.pending for state in states):
-        text += f"; {_expected_in_words(left)}" if left and left.seconds else "; hours still expected: unknown"
+        text += f"; {_expected_text(left)}" if left and left.seconds else "; hours still expected: unknown"
     return Text(f"{text}.", code=experiment.name)
 
 
-def _expected_in_words(left: Expected) -> str:
+def _expected_text(left: Expected) -> str:
     text = f"hours still expected on {left.device}: {'at most ' if left.bounds else ''}{hours(left.seconds)}"
     if left.gpu and left.cpu:
-        text += f", {hours(left.gpu)} of GPU-bound runs with {hours(left.cpu)} of CPU-bound ones beside them"
+        text += f", {hours(left.gpu)} of GPU-bound runs with {hours(left.cpu)} of CPU-bound runs next to them"
     return text + (f", and {left.unknown} runs of unknown length" if left.unknown else "")
 
 
@@ -109,7 +103,7 @@ def hours(seconds: float) -> str:
 
 
 def costs_of_runs(states: Iterable[CellState]) -> tuple[Mapping[str, str], ...]:
-    """The same, run by run."""
+    """One record per run."""
     return tuple(
         {
             "run": run["run_id"],
@@ -120,14 +114,14 @@ def costs_of_runs(states: Iterable[CellState]) -> tuple[Mapping[str, str], ...]:
             "seconds": exact(run.get("seconds")),
             "gpu_seconds": exact(gpu_seconds(run)),
             "joules": exact(run.get("joules")),
-            "processes_on_gpu": whole(run.get("gpu_processes")),
+            "processes_on_gpu": exact(run.get("gpu_processes")),
         }
         for run in _runs(states)
     )
 
 
 def gpus(run: Summary) -> int:
-    """How many a run was spread over, by its device in words, such as "4 x NVIDIA H200"; none on a CPU."""
+    """Number of GPUs of a run, from the name of its device, such as "4 x NVIDIA H200"; 0 on a CPU."""
     device = str(run.get("device") or "")
     many = re.match(r"(\d+) x ", device)
     return 0 if "CPU" in device.upper() else int(many[1]) if many else 1
@@ -139,7 +133,7 @@ def gpu_seconds(run: Summary) -> float | None:
 
 
 def own_joules(run: Summary) -> float | None:
-    """What the card took while this run alone computed on it; None where that is unknown."""
+    """Energy of the card if no other process used it during the run; None if unknown."""
     return run.get("joules") if run.get("gpu_processes") == 1 else None
 
 
@@ -155,7 +149,7 @@ def _by(runs: Iterable[Summary], key: str) -> dict[str, list[Summary]]:
 
 
 def _total(runs: Iterable[Summary]) -> float | None:
-    """GPU-seconds; None where all ran on a CPU."""
+    """GPU-seconds; None if all runs were on a CPU."""
     known = [seconds for run in runs if (seconds := gpu_seconds(run)) is not None]
     return sum(known) if known else None
 
@@ -172,7 +166,7 @@ def _line(cost: Cost) -> Line:
         Text(style.name(cost.optim)),
         Text(cost.device),
         Text(str(len(cost.runs)), runs=links),
-        Text(_rounded(cost.of_a_run)),
+        Text(_rounded(cost.per_run)),
         Text(_rounded(_total(cost.runs))),
         Text("unknown") if energy is None else Text(f"{energy / 1e3:.1f}", f"n = {len(cost.energies)}"),
         Text(str(cost.hours or "")),
@@ -185,8 +179,8 @@ def _record(cost: Cost) -> dict[str, str]:
         "optim": cost.optim,
         "device": cost.device,
         "runs": str(len(cost.runs)),
-        "runs_done": str(len(cost.ended)),
-        "gpu_seconds_of_a_run": exact(cost.of_a_run),
+        "runs_done": str(len(cost.done)),
+        "gpu_seconds_of_a_run": exact(cost.per_run),
         "gpu_seconds_of_all": exact(_total(cost.runs)),
         "joules_of_a_run": exact(_mean(cost.energies)),
         "runs_with_energy": str(len(cost.energies)),

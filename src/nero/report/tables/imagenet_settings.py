@@ -1,6 +1,6 @@
-"""Which curve of Figure 9 a cell is: whose steps its runs took, and with what settings.
+"""Names of the curves of Figure 9: optimiser and settings.
 
-It is read from the runs' config, so that another setting joins the figure by a row in experiments/imagenet.yaml.
+They are read from the runs' config, so that another setting joins the figure by a row in experiments/imagenet.yaml.
 """
 
 from typing import Any
@@ -12,24 +12,24 @@ from nero.report.tables.table import Listing
 
 MOMENTUM, DECAY = "optim.momentum", "optim.weight_decay"
 
-TOLD = (MOMENTUM, DECAY, "optim.beta", "optim.sigma_b", "optim.gain_penalty")
-"""What the paper says of its runs: a table has it for every optimiser with such settings."""
+SHOWN = (MOMENTUM, DECAY, "optim.beta", "optim.sigma_b", "optim.gain_penalty")
+"""Settings that the table shows for every optimiser that has them."""
 
-UNSAID = ((MOMENTUM, paper.IMAGENET_MOMENTUM), (DECAY, 0.0))
-"""What goes without saying in a name."""
+DEFAULTS = ((MOMENTUM, paper.IMAGENET_MOMENTUM), (DECAY, 0.0))
+"""Settings that a name leaves out."""
 
 OOTB, BASELINE = "Nero OOTB", "SGD + weight decay"
-"""As the paper writes them: out of the box, and what the target is for."""
+"""The paper's names: Nero out of the box, and the baseline that the target is for."""
 
 AS_SHIPPED: dict[tuple[str, tuple[float, ...]], str] = {("nero", (paper.OOTB_LR,)): OOTB}
-"""Optimiser and learning rates -> a name where the experiment sets nothing else."""
+"""Optimiser and learning rates -> name if the experiment sets nothing else."""
 
 COLOURS = dict(style.OPTIMS.values()) | {OOTB: style.OPTIMS["nero"][1], BASELINE: style.VARIANTS[1]}
-"""By name; one that is not here gets a colour that nothing else has."""
+"""By name; others get an unused colour."""
 
 
 def name(cell: Cell) -> str:
-    """As the paper writes it, such as "SGD + weight decay", or by what is set otherwise: "SGD at momentum = 0.5"."""
+    """As the paper writes it, such as "SGD + weight decay", or with its settings: "SGD at momentum = 0.5"."""
     return cells.labelled(_name(cell), cell)
 
 
@@ -38,25 +38,25 @@ def _name(cell: Cell) -> str:
     shipped = AS_SHIPPED.get((cell.optim, cell.lrs))
     if shipped and not chosen:
         return shipped
-    said = {key: value for key, value in settings(cell).items() if key in (DECAY, *chosen)}
+    named = {key: value for key, value in settings(cell).items() if key in (DECAY, *chosen)}
     words = style.name(cell.optim)
-    if said.get(DECAY) == paper.IMAGENET_DECAY:
+    if named.get(DECAY) == paper.IMAGENET_DECAY:
         words += " + weight decay"
-        del said[DECAY]
-    others = tuple(setting for setting in said.items() if setting not in UNSAID)
+        del named[DECAY]
+    others = tuple(setting for setting in named.items() if setting not in DEFAULTS)
     return words + (f" at {cells.variant_text(others)}" if others else "")
 
 
 def settings(cell: Cell) -> dict[str, Any]:
-    """Those in TOLD that the cell's optimiser has, and all that the experiment chose for it, by dotted key."""
-    keys = dict.fromkeys((*TOLD, *_chosen(cell)))
+    """Settings by dotted key: those in SHOWN that the optimiser has, and those that the experiment chose."""
+    keys = dict.fromkeys((*SHOWN, *_chosen(cell)))
     return {key: value for key in keys if (value := cell.setting(key)) is not None}
 
 
 def _chosen(cell: Cell) -> list[str]:
-    """Keys of what the experiment sweeps, and of what else it sets of the optimiser."""
+    """Keys that the experiment sweeps, and others of the optimiser that it sets."""
     swept = {_key(key) for key, _ in cell.variant}
-    keys = [_key(word.partition("=")[0]) for word in cell.words]
+    keys = [_key(word.partition("=")[0]) for word in cell.all_overrides]
     return [key for key in keys if key in swept or key.startswith("optim.")]
 
 
@@ -69,4 +69,4 @@ def _words(cell: Cell) -> tuple[str, str]:
 
 
 LISTING = Listing(("curve", "settings"), _words, name)
-"""A line per curve of the figure."""
+"""One line per curve of the figure."""

@@ -1,41 +1,41 @@
-"""How much the end of training depends on the learning rate: every grid that was searched, run by run."""
+"""Sensitivity to the learning rate: the final metric of every run of every search."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nero.plans.plan import Cell, CellState, Summary, best_lr
 from nero.report import cells
+from nero.report.cells import CellStatus
 from nero.report.figures import style
-from nero.report.tables.csv_format import exact
-from nero.report.tables.formats import EMBEDDED
-from nero.report.tables.sheets import Line, Printed, RunLink, Sheet, Text, row_label
+from nero.report.tables.sheets import EMBEDDED, Line, Printed, RunLink, Sheet, Text, exact, row_label
 from nero.report.units import number, rate, scale, shown_metric
+from nero.runs.store import Status
 
 NAME = "sensitivity"
-TITLE = "Final metric over the whole grid of learning rates"
+TITLE = "Final metric at every learning rate"
 CLOSE = 0.1
-"""How far from the best of its grid, in parts of it, an end still counts as close."""
+"""Relative distance from the best result of a search that still counts as close."""
 
 ANY_RATE = 1.0
 
 NOTES = (
-    "The metric at the end of training of each search's one seed, over all of its grid. The best of each line is bold; "
-    "a dash stands for a rate that was not asked for. "
-    f"Close: how many rates, of those that are in, end no more than {CLOSE:.0%} of the best end's size from it. "
-    "A learning rate means another thing for each optimiser, so that lines are to be compared by their shape alone."
+    "The metric at the end of training at every learning rate of a search, with one seed. The best of each line is "
+    "bold; a dash marks a rate that the search does not have. "
+    f"Close: the number of logged rates whose result is within {CLOSE:.0%} of the best. "
+    "Learning rates of different optimisers are not comparable: compare only the shapes of lines."
 )
 
 
 @dataclass(frozen=True)
 class Grid:
-    """All learning rates that were asked for of the same runs otherwise, with one seed."""
+    """All learning rates searched with otherwise the same settings and seed."""
 
-    cell: Cell  # the first that asks for some of them
+    cell: Cell  # the first that has some of them
     search: Mapping[float, Summary | None]
 
     @property
     def finals(self) -> dict[float, float]:
-        """Of the runs with a finite end."""
+        """Of the runs that did not diverge."""
         return {lr: run["final"] for lr, run in self.search.items() if run is not None and not cells.has_diverged(run)}
 
     @property
@@ -44,7 +44,7 @@ class Grid:
 
 
 def sensitivity(states: Iterable[CellState]) -> Printed:
-    """Every search of more than one learning rate; those of one task and its settings stand together."""
+    """Every search of more than one learning rate, grouped by task and settings."""
     grids = _grids(states)
     lrs = sorted({lr for grid in grids for lr in grid.search})
     rows: dict[cells.RowKey, list[Grid]] = {}
@@ -58,12 +58,12 @@ def sensitivity(states: Iterable[CellState]) -> Printed:
 
 
 def _grids(states: Iterable[CellState]) -> list[Grid]:
-    """Experiments share runs, and one may search rates that another does not: they are of one grid."""
+    """Merge the searches of experiments that share runs: one may have rates that another does not."""
     found: dict[object, tuple[Cell, dict[float, Summary | None]]] = {}
     for state in states:
         cell = state.cell
-        # Cells that would give the same run the same id differ in their rates alone.
-        same = cell.words if cell.to_come else cell.run(ANY_RATE, cell.search_seed).run_id
+        # Cells whose runs at one rate have the same id differ only in their rates.
+        same = cell.all_overrides if cell.missing_config else cell.run(ANY_RATE, cell.search_seed).run_id
         found.setdefault(same, (cell, {}))[1].update(state.search)
     return [Grid(cell, dict(sorted(search.items()))) for cell, search in found.values() if len(search) > 1]
 
@@ -76,20 +76,22 @@ def _block(row: cells.RowKey, grids: Sequence[Grid], lrs: Sequence[float]) -> li
     for grid in sorted(grids, key=lambda grid: order.index(grid.cell.optim)):
         first = [Text(""), Text("")] if lines else [row_label(row), Text(heading)]
         whose = [Text(cells.precision(grid.cell) or ""), Text(style.name(grid.cell.optim))]
-        lines.append([*first, *whose, *(_end(grid, lr) for lr in lrs), _close(grid)])
+        lines.append([*first, *whose, *(_final(grid, lr) for lr in lrs), _close(grid)])
     return lines
 
 
-def _end(grid: Grid, lr: float) -> Text:
+def _final(grid: Grid, lr: float) -> Text:
     if lr not in grid.search:
         return Text("-")
     run = grid.search[lr]
     if run is None:
-        return Text("missing")
+        return Text(CellStatus.MISSING)
     link = RunLink.to(run, f"seed {run['seed']}")
     shown = _shown(run)
     rank = 1 if lr == grid.leading_lr else None
-    return Text("diverged" if shown is None else number(shown), rank=rank, link=link, cell=_name(grid.cell, lr))
+    return Text(
+        CellStatus.DIVERGED if shown is None else number(shown), rank=rank, link=link, cell=_name(grid.cell, lr)
+    )
 
 
 def _name(cell: Cell, lr: float) -> str:
@@ -108,6 +110,7 @@ def _close(grid: Grid) -> Text:
 def _records(grid: Grid) -> Iterator[dict[str, str]]:
     for lr, run in grid.search.items():
         metric = shown_metric(run["metric"]) if run else None
+        finished = Status.DIVERGED if run and cells.has_diverged(run) else Status.DONE
         yield {
             "task": grid.cell.task,
             "label": grid.cell.label,
@@ -118,7 +121,7 @@ def _records(grid: Grid) -> Iterator[dict[str, str]]:
             "seed": str(grid.cell.search_seed),
             "metric": metric.label if metric else "",
             "goal": metric.goal if metric else "",
-            "status": "missing" if run is None else "diverged" if cells.has_diverged(run) else "done",
+            "status": finished if run else CellStatus.MISSING,
             "final": exact(_shown(run)) if run else "",
             "leads": str(int(lr == grid.leading_lr)),
             "run": run["run_id"] if run else "",
@@ -126,5 +129,5 @@ def _records(grid: Grid) -> Iterator[dict[str, str]]:
 
 
 def _shown(run: Summary) -> float | None:
-    """Where the run ended, in the unit that tables show; None where that is nowhere finite."""
+    """The final value in the unit of tables; None if it is not finite."""
     return None if cells.has_diverged(run) else scale(run["metric"]["key"]) * float(run["final"])

@@ -1,0 +1,36 @@
+"""Tables of given cells, and tables of experiments in each format."""
+
+from collections.abc import Sequence
+
+from nero.plans.plan import CellState, Experiment
+from nero.report import paper
+from nero.report.evidence import Evidence
+from nero.report.tables import sheets
+from nero.report.tables.layout import print_table
+from nero.report.tables.table import Listing, Table, build_table
+from nero.runs.store import Store
+
+
+def table_of(
+    experiment: Experiment,
+    states: Sequence[CellState],
+    published: paper.Published | None = None,
+    listing: Listing | None = None,
+) -> Table:
+    return build_table(Evidence(experiment, tuple(states), {}, Store("no/store")), published, listing)
+
+
+def to_markdown(table: Table, runs: str | None = None) -> str:
+    return sheets.to_markdown(print_table(table), runs)
+
+
+def to_latex(table: Table, runs: str | None = None) -> str:
+    return sheets.to_latex(print_table(table), runs)
+
+
+def to_csv(table: Table) -> str:
+    return sheets.to_csv(print_table(table).records)
+
+
+def to_html(table: Table) -> str:
+    return sheets.to_html(print_table(table))
