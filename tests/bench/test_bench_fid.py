@@ -7,8 +7,9 @@ import pytest
 from torch import Tensor
 
 from conftest import bench_module, exit_status
-from nero.data.synthetic.seeds import shapes
-from nero.tasks.fid import Reference, StandIn, Statistics
+from nero.data.synthetic.shapes import shapes
+from nero.models.inception import StandIn
+from nero.tasks.fid import Reference, Statistics
 
 SMALL = [
     "machine=cpu",
@@ -75,8 +76,8 @@ def test_real_images_are_measured_in_several_arithmetics(
             return super().forward(images) / 2
 
     monkeypatch.setattr("nero.tasks.cgan.load_cifar10", lambda root: shapes(train=40, test=30))
-    monkeypatch.setattr("nero.tasks.fid_of_images.inception_data.load_weights", lambda path: {})
-    monkeypatch.setattr("nero.tasks.fid_of_images.inception", lambda weights: StandIn())
+    monkeypatch.setattr("nero.tasks.fid.inception_data.load_weights", lambda path: {})
+    monkeypatch.setattr("nero.tasks.fid.inception", lambda weights: StandIn())
     monkeypatch.setattr(bench, "load_weights", lambda path: {})
     monkeypatch.setattr(bench, "plain_inception", lambda weights: StandIn())
     monkeypatch.setattr(bench, "FastInception", lambda network: Half())
@@ -107,7 +108,9 @@ def test_missing_weights_are_one_line_and_nothing_is_written(
     assert bench_module("fid").main(words) == 2
     said = capsys.readouterr()
     [line] = said.err.splitlines()
-    assert line.startswith(f"error: goes on without FID: {tmp_path / 'inception-fid.pth'} is not there; get it with: ")
+    assert line.startswith(
+        f"error: FID is not measured: {tmp_path / 'inception-fid.pth'} does not exist; get it with: "
+    )
     assert said.out == ""
     assert not out.exists()
 
@@ -130,7 +133,7 @@ def test_missing_images_are_one_line_with_the_command_that_gets_them(
         (["--out", "nowhere/table.md"], "--out: there is no folder nowhere"),
         (["--repeats", "three"], "invalid int value: 'three'"),
         (["data=imagined"], "error: data must be one of real, embedded, not 'imagined'"),
-        (["data=embedded", *SMALL, "task.fid_every=0"], "error: task: fid_every must be a whole number from 1, not 0"),
+        (["data=embedded", *SMALL, "task.fid_every=0"], "error: task: fid_every must be a positive integer, not 0"),
         (["optim=nerro"], "error: there is no optim=nerro; there are: adam, "),
     ],
 )

@@ -17,24 +17,24 @@ from torchvision.transforms.functional import hflip, pil_to_tensor
 from nero.data.augmentation import Augmentation
 from nero.data.download import inception as inception_data
 from nero.data.images.arrays import ImageSet, load_cifar10
-from nero.data.synthetic.seeds import shapes
+from nero.data.synthetic.shapes import shapes
 from nero.engine.precision import set_precision
 from nero.engine.seeding import SeedStreams, seed_global
 from nero.models.biggan import Discriminator, Generator
+from nero.models.inception import INSTALL, NoInception, StandIn
 from nero.plans.config import RunConfig, compose
 from nero.plans.plan import load_experiment
 from nero.report.cells import variant_text
 from nero.report.tables.table import build_table
 from nero.runs.store import RunDirectory, Store, is_settled
-from nero.tasks import fid_of_images
+from nero.tasks import fid
 from nero.tasks.base import Context
-from nero.tasks.cgan import ConditionalGAN
-from nero.tasks.fid import INSTALL, NoInception, StandIn
-from nero.tasks.fid_of_images import Judge, judge
-from nero.tasks.sample_grid import grid, to_jpeg
-from nero.train.run import build_task, train
+from nero.tasks.cgan import ConditionalGAN, grid, to_jpeg
+from nero.tasks.fid import Judge, judge
+from nero.train.build import build_task
+from nero.train.run import train
 from support import whole_runs
-from support.fake_runs import states_of
+from support.fake_runs import evidence_of
 from support.real_data import root_with
 from support.toy import make_loop
 from support.whole_runs import assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line
@@ -129,10 +129,10 @@ def summary_of(run: RunDirectory) -> dict:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("task.fid_every=0", "task: fid_every must be a whole number from 1, not 0"),
-        ("task.fid_every=2.5", "task: fid_every must be a whole number from 1, not 2.5"),
-        ("task.batch_size=0", "task: batch_size must be a whole number from 1, not 0"),
-        ("task.train_examples=-3", "task: train_examples must be a whole number from 1, not -3"),
+        ("task.fid_every=0", "task: fid_every must be a positive integer, not 0"),
+        ("task.fid_every=2.5", "task: fid_every must be a positive integer, not 2.5"),
+        ("task.batch_size=0", "task: batch_size must be a positive integer, not 0"),
+        ("task.train_examples=-3", "task: train_examples must be a positive integer, not -3"),
         ("+task.generator.colour=3", "task: .*unexpected keyword argument 'colour'"),
         ("task.generator.width=-4", "task: .*negative"),
         ("task.discriminator.width=3", "task: .*multiple of 8 channels, not 6"),
@@ -469,7 +469,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("NERO_INCEPTION", raising=False)
     monkeypatch.setattr("nero.tasks.cgan.load_cifar10", lambda root: shapes(train=TRAIN, test=30))
     monkeypatch.setattr(inception_data, "load_weights", load_weights)
-    monkeypatch.setattr(fid_of_images, "inception", lambda weights: Watched())
+    monkeypatch.setattr(fid, "inception", lambda weights: Watched())
     root = tmp_path / "data"
     root.mkdir()
     return root
@@ -493,7 +493,7 @@ def test_a_run_without_inception_is_measured_later_and_not_trained_again(
     outcome = train(config)
     [remark] = outcome["remarks"]
     file = real / "inception-fid.pth"
-    assert remark.startswith(f"goes on without FID: {file} is not there; get it with: ")
+    assert remark.startswith(f"FID is not measured: {file} does not exist; get it with: ")
     assert "prepare_data.py inception" in remark
     assert f"{config.run_id}  {remark}\n" in capsys.readouterr().err
     assert (outcome["status"], outcome["final"]) == ("done", None)
@@ -550,11 +550,11 @@ def test_what_is_wrong_with_inception_is_said_and_the_run_goes_on(
         monkeypatch.undo()  # its own check, on what is no state dict at all
         monkeypatch.setattr("nero.tasks.cgan.load_cifar10", lambda root: shapes(train=TRAIN, test=30))
         file.write_bytes(b"weights and more")
-        message = f"goes on without FID: {file} is damaged: no state dict can be read from it"
+        message = f"FID is not measured: {file} is damaged: no state dict can be read from it"
     else:
         file.write_text("weights")
-        monkeypatch.setattr(fid_of_images, "inception", not_installed)
-        message = f"goes on without FID: {INSTALL}"
+        monkeypatch.setattr(fid, "inception", not_installed)
+        message = f"FID is not measured: {INSTALL}"
     outcome = train(prepare_real(tmp_path, real, "task.epochs=1")[0])
     assert (outcome["status"], outcome["final"], outcome["remarks"]) == ("done", None, [message])
     assert message in capsys.readouterr().err
@@ -742,7 +742,7 @@ def _beta1(cell) -> float | None:  # type: ignore[no-untyped-def]
 
 
 def test_the_search_for_momentum_has_a_table_that_tells_its_rows_apart(tmp_path: Path) -> None:
-    table = build_table(*states_of(Store(tmp_path), "cgan"))
+    table = build_table(evidence_of(Store(tmp_path), "cgan"))
     rows = [(dict(row.key.variant), list(row.entries)) for row in table.rows]
     assert [optims for _, optims in rows] == [["sgd"], ["sgd"], ["adam", "lamb"], ["adam", "lamb"], ["adam"]]
     assert [variant["optim.momentum"] for variant, _ in rows[:2]] == [0.0, 0.9]

@@ -15,15 +15,15 @@ from torchvision.transforms.functional import convert_image_dtype
 from nero.data.augmentation import Augmentation
 from nero.data.images.arrays import load_cifar10
 from nero.data.sources import MissingData, default_root
-from nero.data.synthetic.seeds import shapes
+from nero.data.synthetic.shapes import shapes
 from nero.engine.seeding import SeedStreams, seed_global
 from nero.plans.config import RunConfig
 from nero.runs.store import RunDirectory
 from nero.tasks.base import BadSetting, Context
 from nero.tasks.cifar10 import CIFAR10, MEAN, STD
-from nero.tasks.classification import EVALUATION_BATCH
-from nero.tasks.loaded_images import load_images
-from nero.train.run import build_task, train
+from nero.tasks.classification import EVALUATION_BATCH, load_images
+from nero.train.build import build_task
+from nero.train.run import train
 from support import whole_runs
 from support.real_data import root_with
 from support.whole_runs import assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line
@@ -105,7 +105,7 @@ def test_data_made_ahead_are_of_the_next_epoch_alone() -> None:
     skipped = joined(task.batches(2))
     assert torch.equal(skipped[0], joined(make_task().batches(2))[0])
     list(task.batches(3))
-    assert not task.training.ready, "nothing follows the last epoch"
+    assert not task.training.prefetch, "nothing follows the last epoch"
 
 
 def test_batches_are_channels_last_bytes() -> None:
@@ -190,16 +190,16 @@ def test_every_precision_trains(tmp_path: Path, task: str, precision: str) -> No
     ("word", "message"),
     [
         ("task.augmentation.degrees=-1", "task: degrees must be from 0 to 180, not -1"),
-        ("task.augmentation.padding=-2", "task: padding must be a whole number from 0, not -2"),
+        ("task.augmentation.padding=-2", "task: padding must be a non-negative integer, not -2"),
         ("task.augmentation.flip=0.5", "task: flip must be true or false, not 0.5"),
         ("task.network.width=-1", "task: .*negative"),
         ("+task.network.colour=3", "task: .*unexpected keyword argument 'colour'"),
         ("task.network._target_=nero.models.vgg.VGG12", "task: .*Are you sure that 'VGG12' is importable"),
         ("task.schedule._target_=nero.engine.schedules.no", r"task\.schedule: .*Are you sure that 'no' is importable"),
-        ("task.batch_size=0", "task: batch_size must be a whole number from 1, not 0"),
-        ("task.batch_size=1.5", "task: batch_size must be a whole number from 1, not 1.5"),
-        ("task.train_examples=0", "task: train_examples must be a whole number from 1, not 0"),
-        ("task.train_examples=-3", "task: train_examples must be a whole number from 1, not -3"),
+        ("task.batch_size=0", "task: batch_size must be a positive integer, not 0"),
+        ("task.batch_size=1.5", "task: batch_size must be a positive integer, not 1.5"),
+        ("task.train_examples=0", "task: train_examples must be a positive integer, not 0"),
+        ("task.train_examples=-3", "task: train_examples must be a positive integer, not -3"),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:

@@ -17,19 +17,17 @@ from torch import Tensor, nn
 
 from nero.data.download.inception import load_weights
 from nero.data.images.arrays import load_cifar10
-from nero.tasks import fid
-from nero.tasks.fid import (
+from nero.models import inception as inception_module
+from nero.models.inception import (
     ConvolutionReLU,
     FastInception,
     NoInception,
-    Reference,
     StandIn,
-    Statistics,
-    cached_statistics,
     inception,
     plain_inception,
     tf32_parts,
 )
+from nero.tasks.fid import Reference, Statistics, cached_statistics
 from support.real_data import root_with
 
 
@@ -204,23 +202,6 @@ def test_no_graph_is_kept() -> None:
     assert not found.covariance.requires_grad
 
 
-def test_statistics_come_back_from_their_state() -> None:
-    own = statistics(dimension=3)
-    back = Statistics.from_state(own.state_dict())
-    assert back.count == own.count
-    assert torch.equal(back.mean, own.mean)
-    assert torch.equal(back.covariance, own.covariance)
-    for wrong in (
-        {"count": "many"},
-        {"mean": own.mean[:2]},
-        {"mean": own.mean.float()},
-        {"covariance": own.covariance[0]},
-        {"covariance": [1.0]},
-    ):
-        with pytest.raises(ValueError, match="statistics"):
-            Statistics.from_state({**own.state_dict(), **wrong})
-
-
 # ------------------------------------------------------------------------------------------------------- the stand-in
 
 
@@ -304,7 +285,7 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
 
 def test_what_cannot_be_kept_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.warns(UserWarning, match="could not be kept"):
+    with pytest.warns(UserWarning, match="could not store"):
         found = cached_statistics(tmp_path / "file" / "real.pt", "key", Counting())
     assert found.count == 200
 
@@ -380,7 +361,7 @@ def test_a_layer_with_split_weights_and_inputs_loses_nothing_to_tf32(
     layer.bias = nn.Parameter(torch.randn(5, generator=draws))
     x = torch.randn(2, channels, 9, 9, generator=draws).to(memory_format=torch.channels_last)
     exact = copy.deepcopy(layer).double()(x.double()).relu().detach()
-    monkeypatch.setattr(fid, "conv2d", in_tf32)
+    monkeypatch.setattr(inception_module, "conv2d", in_tf32)
     found = ConvolutionReLU(layer, split_weights, split_inputs)(x)
     error = float((found - exact).norm() / exact.norm())
     assert error < 2e-7 if split_inputs and split_weights else 5e-5 < error < 1e-3

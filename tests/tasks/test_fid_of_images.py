@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torchvision.transforms.functional import hflip, pil_to_tensor
 from torchvision.utils import make_grid, save_image
 
-from nero.data.synthetic.seeds import shapes
-from nero.tasks.fid import Reference, StandIn, Statistics
-from nero.tasks.fid_of_images import Judge, NoJudge, convolutions, stretched
+from nero.data.synthetic.shapes import shapes
+from nero.models.inception import StandIn
+from nero.tasks.fid import Judge, NoJudge, Reference, Statistics, convolutions, stretched
 
 CPU = torch.device("cpu")
 

@@ -27,7 +27,8 @@ from nero.plans.config import RunConfig, compose
 from nero.runs.store import RunDirectory, Store
 from nero.tasks.base import Context, Machine
 from nero.tasks.imagenet import ImageNet, _decoder
-from nero.train.run import build_task, train
+from nero.train.build import build_task
+from nero.train.run import train
 from support import whole_runs
 from support.image_files import class_folders, colour_folders
 from support.tiny_network import Tiny
@@ -310,7 +311,7 @@ def test_damaged_images_are_named_counted_and_do_not_end_a_run(
         assert said.count(f"skipped: {name}: no image\n") == 1
     assert said.count("skipped: val/class1/007-bad.jpg: no image\n") == 1
     assert "not ImageNet: 24 training and 10 validation images in 2 classes\n" in said
-    assert "1 file under train is no image by its suffix, and skipped: class0/notes.txt\n" in said
+    assert "1 file in train skipped (not an image by suffix): class0/notes.txt\n" in said
     assert len(outcome["remarks"]) == 2
     assert multiprocessing.active_children() == []
 

@@ -13,9 +13,9 @@ from nero.data.text.corpus import grammar_corpus
 from nero.engine.seeding import SeedStreams, seed_global
 from nero.tasks import language_model
 from nero.tasks.base import Context
-from nero.tasks.language import perplexity
-from nero.tasks.language_model import LanguageModelling
-from nero.train.run import build_task, train
+from nero.tasks.language_model import LanguageModelling, perplexity
+from nero.train.build import build_task
+from nero.train.run import train
 from support.real_data import root_with
 from support.whole_runs import LANGUAGE_RATES, assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line, prepare
 
@@ -177,10 +177,10 @@ def test_the_grammar_is_learnt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("task.batch_size=0", "task: batch_size must be a whole number from 1, not 0"),
-        ("task.block=-3", "task: block must be a whole number from 1, not -3"),
-        ("task.evaluation_batch=1.5", "task: evaluation_batch must be a whole number from 1, not 1.5"),
-        ("task.train_examples=0", "task: train_examples must be a whole number from 1, not 0"),
+        ("task.batch_size=0", "task: batch_size must be a positive integer, not 0"),
+        ("task.block=-3", "task: block must be a positive integer, not -3"),
+        ("task.evaluation_batch=1.5", "task: evaluation_batch must be a positive integer, not 1.5"),
+        ("task.train_examples=0", "task: train_examples must be a positive integer, not 0"),
         ("task.batch_size=100000", "task: batch_size: "),
         ("task.network.heads=3", "task: network: width must be a multiple of heads: 8 is not a multiple of 3"),
         ("+task.network.colour=3", "task: network: .*unexpected keyword argument 'colour'"),

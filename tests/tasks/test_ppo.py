@@ -22,8 +22,10 @@ from nero.models.policy import Policy
 from nero.plans.config import compose
 from nero.runs.store import RunDirectory
 from nero.tasks.base import Context
-from nero.tasks.ppo import PPO, Scores, as_input, discounted_sums
-from nero.train.run import build_optimizers, build_task, train
+from nero.tasks.ppo import PPO, as_input, discounted_sums
+from nero.tasks.rollout import EpisodeStatistics
+from nero.train.build import build_optimizers, build_task
+from nero.train.run import train
 from support.toy import make_loop, without_times
 from support.whole_runs import assert_one_line, final_weights, prepare, train_until
 
@@ -204,11 +206,11 @@ def test_minibatches_are_every_step_of_every_game_once_per_pass_in_new_orders() 
 
 
 def test_actions_come_as_often_as_the_policy_says() -> None:
-    luck = make_task(environments=100, steps=200)._luck(0)
+    noise = make_task(environments=100, steps=200)._gumbel_noise(0)
     logits = torch.tensor([0.0, 1.0, -0.5])
-    drawn = (logits + luck).argmax(dim=-1).flatten().bincount() / luck[..., 0].numel()
+    drawn = (logits + noise).argmax(dim=-1).flatten().bincount() / noise[..., 0].numel()
     assert drawn.tolist() == pytest.approx(logits.softmax(dim=0).tolist(), abs=4 * 0.5 / math.sqrt(20_000))
-    assert luck.isfinite().all()
+    assert noise.isfinite().all()
 
 
 def test_another_seed_plays_and_acts_otherwise() -> None:
@@ -241,7 +243,7 @@ def test_the_policy_learns_from_the_sign_of_rewards_and_scores_are_the_games_own
     assert np.array_equal(task.rollout.rewards.numpy(), np.sign(rewards[STEPS:]))
     ends = [np.flatnonzero([turn.over[game] for turn in turns]) for game in range(GAMES)]
     expected = [rewards[: end[0] + 1, game].sum() for game, end in enumerate(ends)]
-    assert [score for score, _ in task.scores.finished] == expected
+    assert [score for score, _ in task.episodes.finished] == expected
 
 
 @pytest.mark.parametrize(("ready_at", "looks"), [(1, 1), (4, 4), (10, 10), (11, 10)])
@@ -264,7 +266,7 @@ def test_the_host_watches_the_device_for_a_moment_and_then_sleeps(
             events.append("slept")
 
     monkeypatch.setattr("nero.tasks.ppo.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("nero.tasks.ppo.WATCHING", 10)
+    monkeypatch.setattr("nero.tasks.rollout.SPIN", 10)
     rollout = make_task().rollout
     rollout.done = Device()
     rollout.wait()
@@ -272,7 +274,7 @@ def test_the_host_watches_the_device_for_a_moment_and_then_sleeps(
 
 
 def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
-    scores = Scores(count=2, kept=3)
+    scores = EpisodeStatistics(count=2, window=3)
     assert math.isnan(scores.mean_return(3))
 
     def turn(rewards: list[float], over: list[bool]) -> Turn:
@@ -290,7 +292,7 @@ def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
     assert scores.mean_return(2) == pytest.approx((0 + 3) / 2)
     assert scores.mean_length(3) == pytest.approx((2 + 1 + 3) / 3)
     assert scores.mean_length(1) == 3
-    other = Scores(count=2, kept=3)
+    other = EpisodeStatistics(count=2, window=3)
     other.restore(scores.state())
     for one in (scores, other):
         one.add(turn([1.0, 2.0], [True, False]))
@@ -326,14 +328,14 @@ def test_the_reward_is_logged_over_10_games_and_over_those_that_the_paper_is_com
     task = make_task(window=20)
     returns = [float(number % 7 - number / 10) for number in range(30)]
     for number, value in enumerate(returns):
-        task.scores.finished.append((value, number))
+        task.episodes.finished.append((value, number))
     logged = task.evaluate()
     assert logged["train/return"] == pytest.approx(sum(returns[-10:]) / 10)
     assert logged["train/reward_20"] == pytest.approx(sum(returns[-20:]) / 20)
     assert task.metric.key == "train/reward_20"
     assert compose(["task=pong_ppo"]).cfg.task.window == 100
     assert make_task(window=10).metric.key == "train/return", "as the first runs logged it"
-    assert make_task(window=3).scores.finished.maxlen == 10
+    assert make_task(window=3).episodes.finished.maxlen == 10
 
 
 def test_a_cut_run_on_games_that_can_be_saved_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
@@ -390,8 +392,8 @@ def test_another_game_has_its_own_actions_and_screen(tmp_path: Path) -> None:
     [
         (["data=real", "task.game=pingpong"], "game: ale-py has no game 'pingpong'"),
         (["task.minibatches=5"], "minibatches must divide environments x steps = 24: 5"),
-        (["task.steps=0"], "steps must be a whole number from 1"),
-        (["task.window=0.5"], "window must be a whole number from 1"),
+        (["task.steps=0"], "steps must be a positive integer"),
+        (["task.window=0.5"], "window must be a positive integer"),
         (["task.clip_norm=-1"], "clip_norm must be a positive number"),
     ],
 )

@@ -16,7 +16,8 @@ from nero.models.attention import EMPTY
 from nero.plans.config import ConfigError
 from nero.tasks import translation
 from nero.tasks.translation import Translation
-from nero.train.run import build_task, train
+from nero.train.build import build_task
+from nero.train.run import train
 from support.real_data import root_with
 from support.whole_runs import LANGUAGE_RATES, assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line, prepare
 
@@ -90,7 +91,7 @@ def test_epochs_differ_in_order_and_a_seed_gives_them_again(tmp_path: Path) -> N
     other = [*make_task(tmp_path, "seed=1").batches(0)]
     assert not all(a[0].shape == b[0].shape and torch.equal(a[0], b[0]) for a, b in zip(first, other, strict=True))
     list(task.batches(2))
-    assert not task._ready, "nothing follows the last epoch"
+    assert not task.prefetch, "nothing follows the last epoch"
 
 
 def plain_sums(task: Translation, source: Tensor, target: Tensor, smoothing: float = 0.0) -> tuple[float, int]:
@@ -180,14 +181,14 @@ def test_the_grammar_is_learnt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("task.batch_size=0", "task: batch_size must be a whole number from 1, not 0"),
-        ("task.pool=0", "task: pool must be a whole number from 1, not 0"),
-        ("task.minimum_count=0", "task: minimum_count must be a whole number from 1, not 0"),
-        ("task.padded_lengths=[8,0]", "task: padded_lengths must be a whole number from 1, not 0"),
-        ("task.smoothing=1", "task: smoothing must be from 0 to below 1, not 1"),
-        ("task.smoothing=-0.1", "task: smoothing must be from 0 to below 1, not -0.1"),
-        ("task.smoothing=much", "task: smoothing must be from 0 to below 1, not 'much'"),
-        ("task.train_examples=-2", "task: train_examples must be a whole number from 1, not -2"),
+        ("task.batch_size=0", "task: batch_size must be a positive integer, not 0"),
+        ("task.pool=0", "task: pool must be a positive integer, not 0"),
+        ("task.minimum_count=0", "task: minimum_count must be a positive integer, not 0"),
+        ("task.padded_lengths=[8,0]", "task: padded_lengths must be a positive integer, not 0"),
+        ("task.smoothing=1", "task: smoothing must be at least 0 and below 1, not 1"),
+        ("task.smoothing=-0.1", "task: smoothing must be at least 0 and below 1, not -0.1"),
+        ("task.smoothing=much", "task: smoothing must be at least 0 and below 1, not 'much'"),
+        ("task.train_examples=-2", "task: train_examples must be a positive integer, not -2"),
         ("task.network.heads=3", "task: network: width must be a multiple of heads: 8 is not a multiple of 3"),
     ],
 )

@@ -1,12 +1,10 @@
-"""Atari games by ale-py's own vector environment, set to the wrappers that the paper's code put around Gym's.
+"""Atari games by ale-py's vector environment, configured like the Gym wrappers of the paper's code.
 
-Of those wrappers the emulator's threads do: FIRE and then no-ops at reset, up to 30 in all, each action for 4 frames
-with the larger value of the last two in each pixel, grey pixels, an end at each lost life with the game going on, a new
-game in the very step in which one ended, and no sticky actions.
-
-Left for the device, which has time, are: the resizing to 84 x 84, a fifth of what a step would cost here; and the stack
-of 4 frames, so that each is moved once. Rewards are the game's own, so that whole games can be told by their score; the
-task learns from their sign. docs/reproduction.md lists what remains different.
+The emulator's threads do: FIRE and then no-ops at reset, up to 30 in all; each action for 4 frames with the maximum of
+the last two; grey pixels; an episode's end at each lost life while the game goes on; a new game in the very step in
+which one ended; no sticky actions. The device does the resizing to 84 x 84, which would be a fifth of a step here, and
+the stacking of 4 frames, so that each is transferred once. Rewards are the game's own, so that whole games can be
+scored; the task learns from their sign. docs/reproduction.md lists the remaining differences.
 """
 
 import difflib
@@ -22,16 +20,16 @@ LARGEST_SEED = 2**31 - 1  # the emulator's seeds are 32-bit, and each game takes
 
 
 class AtariGames:
-    """`count` games by ale-py's name for them, such as pong or ms_pacman.
-
-    colour:  frames with a last axis of red, green and blue, to look at
-    """
+    """`count` games by ale-py's name, such as pong or ms_pacman. colour: frames [games, rows, columns, 3], to watch."""
 
     def __init__(self, game: str, count: int, colour: bool = False) -> None:
         emulator = _emulator()
-        rom = _rom(game)
+        known = known_games()
+        if game not in known:  # the emulator would end the process
+            near = difflib.get_close_matches(str(game).lower(), known) or ["pong", "breakout", "ms_pacman"]
+            raise GameError(f"ale-py has no game {game!r} among its {len(known)}; it has {', '.join(near)} and others")
         interface = emulator.ALEInterface()
-        interface.loadROM(rom)
+        interface.loadROM(emulator.roms.get_rom_path(game))
         rows, columns = interface.getScreenDims()
         self.count, self.screen = count, (int(rows), int(columns))
         self._games = emulator.vector_env.AtariVectorEnv(
@@ -39,14 +37,13 @@ class AtariGames:
             count,
             frameskip=4,
             maxpool=True,
-            img_height=rows,  # its own, so that nothing is resized here
+            img_height=rows,  # the native size: no resizing here
             img_width=columns,
             grayscale=not colour,
             stack_num=1,
             noop_max=30,
             use_fire_reset=True,
-            # The name promises otherwise, but `episodic_life` begins a new game with each life.
-            episodic_life=False,
+            episodic_life=False,  # despite its name, it would begin a new game with each life
             life_loss_info=True,
             reward_clipping=False,
             repeat_action_probability=0.0,
@@ -71,21 +68,18 @@ class AtariGames:
         return Turn(frames[:, 0], rewards.astype(np.float32), terminated | truncated, over)
 
     def state(self) -> dict[str, Any] | None:
-        """None: the vector environment does not give its emulators' state away."""
+        """None: the vector environment does not expose the state of its emulators."""
         return None
 
     def restore(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError("emulators begin anew")
+        raise NotImplementedError("emulators can only be restarted")
 
 
 def known_games() -> list[str]:
-    """Every game that the emulator can play alone; a few of its ROMs are for two players only."""
+    """Every single-player game of the emulator."""
     emulator = _emulator()
-    return [
-        name
-        for name in emulator.roms.get_all_rom_ids()
-        if emulator.ALEInterface.isSupportedROM(emulator.roms.get_rom_path(name))
-    ]
+    supported, path_of = emulator.ALEInterface.isSupportedROM, emulator.roms.get_rom_path
+    return [name for name in emulator.roms.get_all_rom_ids() if supported(path_of(name))]
 
 
 def _emulator() -> Any:
@@ -97,12 +91,3 @@ def _emulator() -> Any:
         raise GameError(INSTALL) from error
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return ale_py
-
-
-def _rom(game: str) -> Any:
-    # Asked for beforehand: the emulator would end the process on a game that it does not know.
-    known = known_games()
-    if game not in known:
-        near = difflib.get_close_matches(str(game).lower(), known) or ["pong", "breakout", "ms_pacman"]
-        raise GameError(f"ale-py has no game {game!r} among its {len(known)}; it has {', '.join(near)} and others")
-    return _emulator().roms.get_rom_path(game)

@@ -1,6 +1,6 @@
 """The contract between a learning problem and the engine.
 
-A task owns its data, its networks, its losses and its metric. The engine owns time: it asks for batches, steps the
+A task has its data, its networks, its losses and its metric. The engine runs the loop: it asks for batches, steps the
 optimiser of each network that a loss is yielded for, evaluates once per epoch, checkpoints and resumes.
 """
 
@@ -8,35 +8,44 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 Batch = tuple[Tensor, ...]
 """Tensors on the device. A step is captured once per combination of shapes, so there should be few."""
 
 Work = Callable[[Batch], None]
-"""Work on the device, which changes state in place."""
+"""Work on the device that changes state in place."""
 
-
-NETWORK = "network"
-"""What a task with a single network calls it."""
+NETWORK = "network"  # the name of the network of a task that has only one
 
 
 class BadSetting(ValueError):
-    """A task was given a setting that it cannot have; the message is one line."""
+    """A task was given an invalid setting; the message is one line."""
 
 
-def check_whole(name: str, value: object) -> None:
-    """Raise unless it is a whole number from 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadSetting(f"{name} must be a whole number from 1, not {value!r}")
+def check_positive(**settings: object) -> None:
+    """Raise unless each setting is a positive integer."""
+    for name, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise BadSetting(f"{name} must be a positive integer, not {value!r}")
+
+
+def check_examples(wanted: int | None, available: int | None = None) -> None:
+    """Raise unless `train_examples` is None or a positive integer, at most the number of available examples."""
+    if wanted is not None:
+        check_positive(train_examples=wanted)
+        if available is not None and wanted > available:
+            raise BadSetting(f"train_examples must be at most {available}, not {wanted}")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a table reports of a task: the value of `key` at the end of training."""
+    """What tables report of a task: the value of `key` at the end of training."""
 
     key: str
     goal: Literal["min", "max"]
@@ -54,7 +63,7 @@ class Streams(Protocol):
 
 
 class Ranks(Protocol):
-    """The processes that train together, each on its part of every batch, and this one's place among them."""
+    """The processes that train together, each on its part of every batch."""
 
     @property
     def rank(self) -> int: ...
@@ -62,15 +71,15 @@ class Ranks(Protocol):
     def size(self) -> int: ...
     @property
     def local_size(self) -> int:
-        """How many of them share this machine."""
+        """The number of ranks on this machine."""
 
     def sum_(self, tensor: Tensor) -> None:
-        """Put the sum over all ranks in the place of each one's tensor."""
+        """Replace the tensor of each rank by the sum over all ranks."""
 
 
 @dataclass(frozen=True)
 class Alone:
-    """One process, as most tasks are trained by."""
+    """The ranks of a single process."""
 
     rank: int = 0
     size: int = 1
@@ -85,11 +94,11 @@ ALONE = Alone()
 
 @dataclass(frozen=True)
 class Machine:
-    """How a task makes use of the machine; none of it changes what a run is.
+    """How a task uses the machine; none of it is part of a run's identity.
 
-    workers:        processes that read images, where a task reads them from files; None for what suits the machine
-    decode:         where such images are decoded: "cpu" (by the workers), "gpu", "dali", or "auto"
-    channels_last:  whether the channels of a pixel lie together in memory
+    workers:        processes that read image files; None chooses by the machine
+    decode:         where image files are decoded: "cpu" (by the workers), "gpu" or "auto"
+    channels_last:  memory format of images and convolutions
     """
 
     workers: int | None = None
@@ -99,22 +108,45 @@ class Machine:
 
 @dataclass(frozen=True)
 class Context:
-    """What a task is given beside its own settings: where it runs, its randomness, its data."""
+    """What a task gets besides its own settings: device, random streams, data."""
 
     device: torch.device
     streams: Streams
     data: str  # "real" or "embedded"
     data_root: Path
-    inception: Path | None = None  # Inception's weights, where they are not under the data root
+    inception: Path | None = None  # Inception's weights, if not under the data root
     ranks: Ranks = ALONE
     machine: Machine = Machine()
 
 
-class Meters:
-    """Sums and traces over the epochs of a line of the log, kept on the device and read once at their end.
+class Prefetch(Generic[T]):
+    """The data of an epoch, `make(epoch)`, made while the device still computes the epoch before. `len` counts those.
 
-    Everything is allocated here and only ever changed in place, so that updates can be part of a captured step. With
-    `ranks`, each adds up its own, and what is read or saved is the sum over all: they do either together.
+    When the host has issued all batches of an epoch, a GPU has yet to compute the last ones: host work is then free.
+    """
+
+    def __init__(self, make: Callable[[int], T], epochs: int) -> None:
+        self.make, self.epochs = make, epochs
+        self._made: dict[int, T] = {}
+
+    def take(self, epoch: int) -> T:
+        return self._made.pop(epoch) if epoch in self._made else self.make(epoch)
+
+    def prepare_after(self, epoch: int) -> None:
+        """Make the data of the next epoch, unless this is the last."""
+        self._made.clear()
+        if epoch + 1 < self.epochs:
+            self._made[epoch + 1] = self.make(epoch + 1)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+class Meters:
+    """Sums and traces over the epochs of a log line, accumulated on the device and read once.
+
+    Tensors are allocated once and changed in place, so that updates can be part of a captured step. With `ranks`, each
+    rank adds up its own values, and reading or saving sums over all ranks: all of them must do it together.
     """
 
     def __init__(
@@ -125,7 +157,7 @@ class Meters:
         ranks: Ranks = ALONE,
     ) -> None:
         if traces and ranks.size > 1:
-            raise ValueError("traces are of a process alone")
+            raise ValueError("traces need a single process")
         self._ranks = ranks
         self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in sums}
         self._traces = {name: torch.zeros(steps, device=device) for name, steps in (traces or {}).items()}
@@ -136,24 +168,22 @@ class Meters:
         self._sums[name].add_(value.detach() if isinstance(value, Tensor) else value)
 
     def append_(self, name: str, value: Tensor) -> None:
-        """Put the next value of a trace, one per step; there is room for as many as were asked for."""
+        """Append a value to a trace, one per step."""
         place = self._places[name]
         self._traces[name].index_copy_(0, place, value.detach().reshape(1).to(torch.float32))
         place.add_(1)
 
     def read(self) -> dict[str, float]:
         """The sums, in one transfer from the device."""
-        values: list[float] = self._totals().tolist()
-        return dict(zip(self._sums, values, strict=True))
+        return dict(zip(self._sums, self._totals().tolist(), strict=True))
 
     def _totals(self) -> Tensor:
-        """Over all ranks, in the order of the sums."""
         totals = torch.stack(list(self._sums.values()))
         self._ranks.sum_(totals)
         return totals
 
     def trace_rooms(self) -> dict[str, int]:
-        """Values that each trace has room for."""
+        """The capacity of each trace."""
         return {name: len(trace) for name, trace in self._traces.items()}
 
     def read_traces(self) -> dict[str, list[float]]:
@@ -171,7 +201,7 @@ class Meters:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if self._ranks.rank > 0:
-            self.reset_()  # the first has the sum of all
+            self.reset_()  # rank 0 holds the sum over all ranks
             return
         for name, tensor in self._named().items():
             tensor.copy_(state[name])
@@ -182,7 +212,7 @@ class Meters:
 
 
 class Task(ABC):
-    """One learning problem. A new one is a module with a subclass of this and a YAML in configs/task."""
+    """One learning problem. A new task is a module with a subclass of this and a YAML in configs/task."""
 
     metric: Metric
     epochs: int
@@ -190,50 +220,44 @@ class Task(ABC):
     meters: Meters
 
     resumes_within_epoch: bool = True
-    """Whether `batches(epoch, start)` can take up an epoch in its middle; else checkpoints wait for its end."""
+    """Whether `batches(epoch, start)` can start in the middle of an epoch; else checkpoints wait for its end."""
 
     log_every: int = 1
-    """Epochs that a line of the log stands for: more for a task of many short ones. The last line may have fewer."""
+    """Epochs per line of the log, for tasks of many short epochs. The last line may have fewer."""
 
     clip_norm: float | None = None
-    """The most that the gradients of a network together may measure, where an optimiser's settings do not say."""
+    """Bound of the joint norm of a network's gradients, unless an optimiser's settings have one."""
 
     remarks: tuple[str, ...] = ()
-    """What whoever looks at the run should know, a line each, such as what it goes without."""
+    """Notes for the reader of a run, one line each, such as missing measurements."""
 
     threads: int | None = None
-    """CPU threads of torch that suit the task, where the machine's settings do not say."""
+    """CPU threads of torch that suit the task, unless the machine's settings have them."""
 
     splits_over_ranks: bool = False
-    """Whether several processes can train it together. Each then has its part of every batch, `losses` yields such
-    that their mean over ranks is the whole batch's loss, `meters` are made with the context's ranks, and `evaluate`,
-    which all of them call, measures the same on each."""
+    """Whether several processes can train it together. Each then has its part of every batch, the mean over ranks of
+    the yielded losses is the loss of the whole batch, `meters` are made with the context's ranks, and `evaluate`, which
+    all ranks call, returns the same on each."""
 
     @abstractmethod
     def networks(self) -> dict[str, nn.Module]:
         """The networks by name; each gets an optimiser of its own."""
 
     def spread(self, over_ranks: Callable[[nn.Module], nn.Module]) -> None:
-        """Told once, before there are optimisers, how to have a network trained by all ranks.
-
-        In training, forward passes go through what `over_ranks` gives for a network.
-        """
+        """Called once, before optimisers are made. Training must call `over_ranks(network)` instead of the network."""
         raise NotImplementedError
 
     def before_training(self, as_step: Callable[[Work], Work]) -> None:
-        """Told once how to make work of its own between batches as quick as a step.
-
-        What goes through `as_step` runs in the same arithmetic as a step and is captured where steps are.
-        """
+        """Called once. Work wrapped by `as_step` runs in the precision of a step and is captured where steps are."""
         return
 
     def after_training(self) -> None:
-        """Told once that no more batches will be asked for, however training ended: such as to end its processes."""
+        """Called once when training has ended in any way, for instance to stop worker processes."""
         return
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The epoch's batches (counted from 0) from number `start` on."""
+        """The batches of an epoch (both count from 0), from number `start` on."""
 
     @abstractmethod
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
@@ -241,22 +265,22 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
-        """Metrics of the epoch, or of all `log_every` epochs, that have just ended: "train/loss", "val/error".
+        """Metrics of the last `log_every` epochs, such as "train/loss" and "val/error".
 
-        What takes long may be measured now and then only, and in the last epoch. A run whose last line lacks the metric
-        itself is measured anew when it is next asked for.
+        Expensive ones may be measured only in some epochs and the last. A run whose last line lacks its metric is
+        measured again when it is next requested.
         """
 
     def pictures(self) -> dict[str, bytes]:
-        """Files that show what `evaluate` has just measured, by their names with a suffix; kept with the run."""
+        """Files by name that show what `evaluate` has just measured; they are stored with the run."""
         return {}
 
     def traces(self) -> dict[str, list[float]]:
-        """Values per step of what `evaluate` has metrics of, for figures that are drawn against iterations."""
+        """Values per step of metrics of `evaluate`, for figures over iterations."""
         return self.meters.read_traces()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside networks and optimisers."""
+        """What a checkpoint needs besides networks and optimisers."""
         return {"meters": self.meters.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

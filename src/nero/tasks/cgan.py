@@ -1,47 +1,43 @@
-"""A class-conditional GAN on CIFAR-10 (Figure 4, Table 1), judged by FID."""
+"""A class-conditional GAN on CIFAR-10 (Figure 4, Table 1), measured by FID."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from nero.data.augmentation import Augmentation
 from nero.data.images.arrays import load_cifar10
-from nero.data.synthetic.seeds import shapes
+from nero.data.synthetic.shapes import shapes
 from nero.models.biggan import Z
-from nero.tasks.base import BadSetting, Batch, Context, Meters, Metric, Task, check_whole
-from nero.tasks.fid_of_images import judge
-from nero.tasks.loaded_images import load_images
-from nero.tasks.sample_grid import grid, to_jpeg
-from nero.tasks.shuffled_images import ShuffledImages
+from nero.tasks.base import BadSetting, Batch, Context, Meters, Metric, Task, check_positive
+from nero.tasks.classification import ShuffledImages, load_images
+from nero.tasks.fid import judge
 
 GENERATOR, DISCRIMINATOR = "generator", "discriminator"
-
-PLAIN, RELEASED = "plain", "released"
-"""Of images as they are, and as the authors' code measures FID."""
-
-GRID_ROWS = 8
-"""Of the picture of samples, which has a column for each class."""
-
+PLAIN, RELEASED = "plain", "released"  # FID of images as they are, and as the authors' code measures it
+GRID_ROWS = 8  # of the picture of samples, which has a column for each class
+JPEG_QUALITY = 90  # without chroma subsampling: a third of the size of PNG without a visible difference
 SAMPLE_BATCH = 1000
 
 
 class ConditionalGAN(Task):
-    """Hinge losses with their constants dropped; one step of the discriminator, then one of the generator.
+    """Hinge losses without their constants; one step of the discriminator, then one of the generator.
 
-    generator:      gives images [N, 3, 32, 32] from -1 to 1 for z [N, 80] and class numbers [N]
-    discriminator:  gives scores [N] for images and class numbers; takes `passes` as well if split_passes
-    augmentation:   how training images are varied; None for not at all
-    fid_every:      epochs between two FIDs; the last epoch has one in any case
+    generator:      from z [N, 80] and labels [N] to images [N, 3, 32, 32] with pixels from -1 to 1
+    discriminator:  from images and labels to scores [N]; takes `passes` as well if split_passes
+    augmentation:   of the training images; None for none
+    fid_every:      epochs between two FIDs; the last epoch always has one
     fid:            which FID is the run's result: "released", as the authors' code measures it, or "plain"
-    split_passes:   whether real and generated images go through the discriminator in a pass each, with a power
-                    iteration of its spectral norms for either, and not in one pass
+    split_passes:   whether real and generated images go through the discriminator in separate passes, with a power
+                    iteration of its spectral norms each
 
-    FID is of as many samples as there are test images, with their labels. Both kinds are logged: "val/fid" against the
+    FID uses as many samples as there are test images, with their labels. Both kinds are logged: "val/fid" against the
     test images and "train/fid" against the training images; "val/fid_released" and "train/fid_released" likewise (see
-    `fid_of_images.Released`). On embedded data a small network stands in for Inception, and the keys say so.
+    `fid.Released`). For embedded data a small network replaces Inception, and the keys name it.
     """
 
     def __init__(
@@ -57,31 +53,26 @@ class ConditionalGAN(Task):
         fid: str = "plain",
         split_passes: bool = False,
     ) -> None:
-        check_whole("fid_every", fid_every)
+        check_positive(fid_every=fid_every)
         if fid not in (PLAIN, RELEASED):
             raise BadSetting(f"fid must be {PLAIN} or {RELEASED}, not {fid!r}")
         self.device, self.streams = context.device, context.streams
-        self.epochs, self.fid_every = epochs, fid_every
+        self.epochs, self.fid_every, self.split_passes = epochs, fid_every, split_passes
         images = load_images(context, train_examples, real=load_cifar10, embedded=shapes)
-        self.training = ShuffledImages(
-            context, images.train_images, images.train_labels, batch_size, epochs, augmentation
-        )
+        self.training = ShuffledImages(context, images, batch_size, epochs, augmentation)
         self.steps_per_epoch = self.training.steps
         self.generator, self.discriminator = generator.to(self.device), discriminator.to(self.device)
         for network in self.networks().values():
-            # Convolutions are fastest where the channels of a pixel lie together.
             convert_conv2d_weight_memory_format(network, torch.channels_last)
         plain, self.remarks = judge(context, images)
         self.judges = {PLAIN: plain, RELEASED: plain.released()}
         self.metric = Metric(self.judges[fid].key("val"), "min", plain.label)
-        self.split_passes = split_passes
         self.labels = images.test_labels.to(self.device)
         self.grid_labels = torch.arange(images.classes, device=self.device).repeat(GRID_ROWS)
         self.grid_z = torch.randn(len(self.grid_labels), Z, generator=self.streams.generator("samples shown"))
         self.meters = Meters(self.device, sums=("discriminator", "generator", "count"))
-        # Before a batch has been asked for, training can only have ended: what is then measured is the end.
-        self.ended = epochs
-        self.shown: bytes | None = None
+        self.ended = epochs  # an evaluation before any batch is one of a finished run
+        self.picture: bytes | None = None
 
     def networks(self) -> dict[str, nn.Module]:
         return {GENERATOR: self.generator, DISCRIMINATOR: self.discriminator}
@@ -95,7 +86,7 @@ class ConditionalGAN(Task):
         count = len(labels)
         with torch.no_grad():
             fake = self.generator(self._z(count), labels)
-        # The discriminator has no batch norm, so no image can tell what else is in the batch.
+        # Without batch norm in the discriminator, images of a batch do not influence each other.
         both = torch.cat([fake, self.prepare(pixels).to(fake.dtype)])
         passes = {"passes": 2} if self.split_passes else {}
         fake_scores, real_scores = self.discriminator(both, labels.repeat(2), **passes).chunk(2)
@@ -119,7 +110,7 @@ class ConditionalGAN(Task):
         sums = self.meters.read()
         count = max(sums["count"], 1.0)
         metrics = {"train/d_loss": sums["discriminator"] / count, "train/g_loss": sums["generator"] / count}
-        self.shown = None
+        self.picture = None
         if self.ended % self.fid_every and self.ended < self.epochs:
             return metrics
         z = torch.randn(len(self.labels), Z, generator=self.streams.generator("samples judged", self.ended))
@@ -127,15 +118,15 @@ class ConditionalGAN(Task):
         for each in self.judges.values():
             metrics |= each.distances(samples)
         [shown] = self.samples(self.grid_z, self.grid_labels)
-        self.shown = to_jpeg(grid(shown.cpu(), rows=GRID_ROWS))
+        self.picture = to_jpeg(grid(shown.cpu(), rows=GRID_ROWS))
         return metrics
 
     def pictures(self) -> dict[str, bytes]:
-        return {"samples.jpg": self.shown} if self.shown is not None else {}
+        return {"samples.jpg": self.picture} if self.picture is not None else {}
 
     @torch.no_grad()
     def samples(self, z: Tensor, labels: Tensor) -> Iterator[Tensor]:
-        """Batches of uint8 images for z [N, 80] and class numbers [N], by the generator as it now stands."""
+        """Batches of uint8 images of the generator for z [N, 80] and labels [N]."""
         self.generator.eval()
         try:
             for some_z, some_labels in zip(z.split(SAMPLE_BATCH), labels.split(SAMPLE_BATCH), strict=True):
@@ -147,9 +138,30 @@ class ConditionalGAN(Task):
 
 @contextmanager
 def without_gradients(network: nn.Module) -> Iterator[None]:
-    """Losses made in here have no gradients by the network's parameters, which then need not be computed."""
+    """Skip the gradients of the network's parameters for losses computed inside."""
     network.requires_grad_(False)
     try:
         yield
     finally:
         network.requires_grad_(True)
+
+
+def grid(images: Tensor, rows: int) -> Tensor:
+    """uint8 [N, 3, side, side], row after row, as one image [rows * side, columns * side, 3]."""
+    columns, left = divmod(len(images), rows)
+    if left:
+        raise ValueError(f"{len(images)} images do not fill {rows} rows")
+    channels, height, width = images.shape[1:]
+    shaped = images.reshape(rows, columns, channels, height, width)
+    return shaped.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)
+
+
+def to_image(pixels: Tensor) -> Image.Image:
+    return Image.fromarray(pixels.contiguous().numpy())
+
+
+def to_jpeg(pixels: Tensor) -> bytes:
+    """A uint8 image [height, width, 3] as the bytes of a file."""
+    file = io.BytesIO()
+    to_image(pixels).save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)
+    return file.getvalue()

@@ -4,10 +4,9 @@ from torch import nn
 
 from nero.data.augmentation import Augmentation
 from nero.data.images.arrays import load_cifar10
-from nero.data.synthetic.seeds import shapes
+from nero.data.synthetic.shapes import shapes
 from nero.tasks.base import Context, Metric
-from nero.tasks.classification import Classification
-from nero.tasks.loaded_images import load_images
+from nero.tasks.classification import Classification, load_images
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
@@ -15,10 +14,10 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 class CIFAR10(Classification):
     """Top-1 error; the test images serve for validation, as in the paper.
 
-    network:       any module that gives [N, 10] for [N, 3, 32, 32]
-    augmentation:  how training images are varied; None for not at all
+    network:       any module from [N, 3, 32, 32] to [N, 10]
+    augmentation:  of the training images; None for none
 
-    "train/error" is counted over the epoch's batches as they came: augmented, with dropout, each before its step.
+    "train/error" is measured on the epoch's training batches: augmented, with dropout, each before its step.
     """
 
     metric = Metric("val/error", "min", "top-1 error")

@@ -1,7 +1,8 @@
-"""Classification of images that live on the device as uint8."""
+"""Classification of images that are kept on the device as uint8."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -10,15 +11,69 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from nero.data.augmentation import Augmentation
 from nero.data.images.arrays import ImageSet
-from nero.tasks.base import NETWORK, Batch, Context, Meters, Task
-from nero.tasks.shuffled_images import ShuffledImages, to_device
+from nero.tasks.base import NETWORK, Batch, Context, Meters, Prefetch, Task, check_examples, check_positive
 
+EMBEDDED_TRAIN = 10_000
 EVALUATION_BATCH = 2500
+
+
+def load_images(
+    context: Context, train_examples: int | None, real: Callable[[Path], ImageSet], embedded: Callable[..., ImageSet]
+) -> ImageSet:
+    """The real images under the data root, or embedded ones; `train_examples` of them to train on."""
+    check_examples(train_examples)
+    if context.data == "embedded":
+        train = EMBEDDED_TRAIN if train_examples is None else train_examples
+        return embedded(train=train, test=max(train // 5, 100))
+    images = real(context.data_root)
+    check_examples(train_examples, len(images.train_labels))
+    return images.first(train_examples)
+
+
+def to_device(images: Tensor, device: torch.device) -> Tensor:
+    """Colour images in channels-last format: the three bytes of a pixel are moved together."""
+    moved = images.to(device)
+    return moved.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else moved
+
+
+class ShuffledImages:
+    """Batches of (images, labels), each image once an epoch; a last, smaller batch is included.
+
+    An epoch's images are shuffled and augmented all at once on the device: as bytes they take little memory, and one
+    pass over all of them costs less than one per batch. A batch is a slice.
+    """
+
+    def __init__(
+        self, context: Context, images: ImageSet, batch_size: int, epochs: int, augmentation: Augmentation | None = None
+    ) -> None:
+        check_positive(batch_size=batch_size)
+        self.streams, self.batch_size, self.augmentation = context.streams, batch_size, augmentation
+        self.images = to_device(images.train_images, context.device)
+        self.labels = images.train_labels.to(context.device)
+        self.steps = -(-len(self.labels) // batch_size)
+        self.prefetch = Prefetch(self._epoch_data, epochs)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        images, labels = self.prefetch.take(epoch)
+        yield from list(zip(images.split(self.batch_size), labels.split(self.batch_size), strict=True))[start:]
+        self.prefetch.prepare_after(epoch)
+
+    def _epoch_data(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """All images in the epoch's order, augmented, and their labels."""
+        # Drawn on the CPU, so that the numbers are the same on every device; and all before any transfer, since that
+        # waits for the device's queued work.
+        count = len(self.labels)
+        order = torch.randperm(count, generator=self.streams.generator("shuffle", epoch))
+        if self.augmentation is None:
+            order = order.to(self.labels.device)
+            return self.images[order], self.labels[order]
+        draws = self.augmentation.draw(count, self.streams.generator("augmentation", epoch))
+        return self.augmentation(self.images, order, draws), self.labels[order.to(self.labels.device)]
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well a network did over `count` images; `loss` is the mean cross entropy."""
+    """Results over `count` images; `loss` is the mean cross entropy."""
 
     loss: float
     correct: float
@@ -50,9 +105,7 @@ class Classification(Task):
     ) -> None:
         self.device = device = context.device
         self.epochs = epochs
-        self.training = ShuffledImages(
-            context, images.train_images, images.train_labels, batch_size, epochs, augmentation
-        )
+        self.training = ShuffledImages(context, images, batch_size, epochs, augmentation)
         self.steps_per_epoch = self.training.steps
         self.test_images, self.test_labels = to_device(images.test_images, device), images.test_labels.to(device)
         self.network = network.to(device)
@@ -60,12 +113,10 @@ class Classification(Task):
         if self.channels_last:
             convert_conv2d_weight_memory_format(self.network, torch.channels_last)
         # Per channel, in units of a pixel's 0 to 255; grey images have no channel axis.
-        shape = (-1, 1, 1)
-        self.mean = (255 * torch.tensor(mean, device=device)).reshape(shape)
-        self.std = (255 * torch.tensor(std, device=device)).reshape(shape)
+        self.mean, self.std = ((255 * torch.tensor(values, device=device)).reshape(-1, 1, 1) for values in (mean, std))
+        self.trace_accuracy = trace_accuracy
         traces = {"train/accuracy": self.steps_per_epoch} if trace_accuracy else {}
         self.meters = Meters(device, sums=("loss", "correct", "count"), traces=traces)
-        self.trace_accuracy = trace_accuracy
 
     def networks(self) -> dict[str, nn.Module]:
         return {NETWORK: self.network}
@@ -100,19 +151,18 @@ class Classification(Task):
         }
 
     def train_score(self) -> Score:
-        """Over the training batches as they came, each before its step."""
+        """The score on the training batches, each before its step."""
         sums = self.meters.read()
         count = max(sums["count"], 1.0)
         return Score(sums["loss"] / count, sums["correct"], count)
 
     @torch.no_grad()
     def test_score(self) -> Score:
-        """Over the test images, with the network as it now stands."""
+        """The score on the test images."""
         self.network.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for pixels, labels in zip(
-            self.test_images.split(EVALUATION_BATCH), self.test_labels.split(EVALUATION_BATCH), strict=True
-        ):
+        batches = zip(self.test_images.split(EVALUATION_BATCH), self.test_labels.split(EVALUATION_BATCH), strict=True)
+        for pixels, labels in batches:
             logits = self.network(self.prepare(pixels))
             loss = F.cross_entropy(logits.float(), labels, reduction="sum")
             sums += torch.stack([loss.double(), (logits.argmax(dim=1) == labels).sum().double()])

@@ -1,210 +1,41 @@
-"""The Fréchet Inception distance (FID): how far generated images are from real ones.
+"""The Fréchet Inception distance (FID) of generated images from real ones, and who measures it.
 
-The features of each set of images (Inception's last pooled layer, 2048 numbers an image) are summed up by a Gaussian;
-FID is the squared Fréchet distance of the two Gaussians. Inception is torch-fidelity's, and images are resized with
-antialiasing. Which images the paper's numbers are of is said in `fid_of_images.Released`.
-
-    real = Reference(Statistics.of(inception(weights), real_batches))
-    fid = real.distance(Statistics.of(inception(weights), generated_batches))
-
-Batches are uint8 [N, 3, H, W] on the device of the network.
+A Gaussian is fitted to the features of each set of images (Inception's last pooled layer, 2048 numbers an image), and
+FID is the squared Fréchet distance of the two Gaussians. The judge is Inception for real data, a stand-in for embedded
+data, and none without Inception. Statistics of the real images are computed once and stored under the data root.
 """
 
 import hashlib
 import io
 import math
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, interpolate
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from nero.atomic import write_atomic
+from nero.data.download import inception as inception_data
+from nero.data.download.files import DamagedData
+from nero.data.images.arrays import ImageSet
+from nero.data.sources import fetch_command
+from nero.models.inception import NoInception, StandIn, inception
+from nero.tasks.base import Context
 
-INSTALL = "FID needs the packages torchmetrics and torch-fidelity: pip install -e '.[fid]'"
-
-
-class NoInception(ImportError):
-    """The packages that Inception comes from are not installed; the message is one line."""
-
-
-def inception(weights: Mapping[str, Tensor]) -> nn.Module:
-    """Inception for FID, from the weights of `nero.data.download.inception`: uint8 [N, 3, H, W] -> float32 [N, 2048].
-
-    Raises NoInception without torchmetrics or torch-fidelity.
-    """
-    return FastInception(plain_inception(weights))
-
-
-def plain_inception(weights: Mapping[str, Tensor]) -> nn.Module:
-    """The same as torchmetrics has it, in float32 throughout."""
-    # torch-fidelity unpickles the file that it is given, so it is given only bytes that were written here.
-    file = io.BytesIO()
-    torch.save(dict(weights), file)
-    file.seek(0)
-    try:
-        from torchmetrics.image.fid import NoTrainInceptionV3
-
-        # The start that the weights replace is drawn from the global generator: a run's randomness is left alone.
-        with torch.random.fork_rng(devices=[]):
-            return NoTrainInceptionV3(
-                name="inception-v3-compat",
-                features_list=["2048"],
-                feature_extractor_weights_path=file,  # type: ignore[arg-type]  # torch.load takes a file as well
-                antialias=True,
-            )
-    except ImportError as error:
-        raise NoInception(INSTALL) from error
-
-
-class FastInception(nn.Module):
-    """torch-fidelity's network with each layer one kernel on an NVIDIA GPU, and the same features but for rounding.
-
-    Batch norms become part of the convolutions before them, and images are resized by two products. The images, and the
-    weights of the first layers and of the last three blocks, are split into two TF32 numbers each, so that rounding
-    costs them next to nothing; results/tables/bench_fid.md has what FIDs still differ by.
-    """
-
-    SPLIT_WEIGHTS = ("Conv2d", "Mixed_7")
-    SPLIT_INPUTS = "Conv2d_1a"
-
-    PARTS = (
-        *(
-            "Conv2d_1a_3x3",
-            "Conv2d_2a_3x3",
-            "Conv2d_2b_3x3",
-            "MaxPool_1",
-            "Conv2d_3b_1x1",
-            "Conv2d_4a_3x3",
-            "MaxPool_2",
-        ),
-        *(f"Mixed_{name}" for name in ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c")),
-    )
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        layers = [(name, layer) for name, layer in network.named_modules() if {"conv", "bn"} <= set(layer._modules)]
-        for name, layer in layers:
-            parent, _, own = name.rpartition(".")
-            fused = fuse_conv_bn_eval(layer.get_submodule("conv"), layer.get_submodule("bn"))
-            split = name.startswith(self.SPLIT_WEIGHTS), name.startswith(self.SPLIT_INPUTS)
-            setattr(network.get_submodule(parent), own, ConvolutionReLU(fused, *split))
-        self.parts = nn.ModuleList(network.get_submodule(name) for name in self.PARTS)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # which mypy does not know
-
-    @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
-        x = (_enlarged(images) - 128) / 128
-        for part in self.parts:
-            x = part(x)
-        return x.mean(dim=(2, 3))
-
-
-SIDE = 299
-"""Of the images that Inception sees, in pixels."""
-
-
-def _enlarged(images: Tensor) -> Tensor:
-    """float32 [N, 3, 299, 299] as torch's antialiased bilinear resizing gives it, which is linear along either side.
-
-    The products are in float64, whose bits no GPU cuts off.
-    """
-    rows, columns = (_resizing(size).to(images.device) for size in images.shape[2:])
-    return (rows @ (images.double() @ columns.T)).to(torch.float32, memory_format=torch.channels_last)
-
-
-@cache
-def _resizing(size: int) -> Tensor:
-    """[299, size]: how much each of `size` pixels in a row counts in each of 299."""
-    return interpolate(
-        torch.eye(size, dtype=torch.float64)[None, None], (SIDE, size), mode="bilinear", antialias=True
-    ).reshape(SIDE, size)
-
-
-class ConvolutionReLU(nn.Module):
-    """A convolution with biases and a ReLU as one kernel of cuDNN; on a CPU as two.
-
-    split_weights, split_inputs:  whether these keep full precision in TF32, as the sum of a high and a low part
-    """
-
-    rest: Tensor | None
-
-    def __init__(self, layer: nn.Conv2d, split_weights: bool = False, split_inputs: bool = False) -> None:
-        super().__init__()
-        self.layer = layer.requires_grad_(False)
-        self.padding = [int(side) for side in layer.padding]
-        self.split_inputs = split_inputs
-        # Tensor cores are fed some channels at a time; the first layer, which has three, is left to torch.
-        self.is_fusible = layer.in_channels % 8 == 0
-        self.register_buffer("rest", None)
-        if split_weights:
-            layer.weight.data, self.rest = tf32_parts(layer.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        layer = self.layer
-        corrections: list[Tensor] = []  # products with low parts
-        if self.split_inputs:
-            x, rest = tf32_parts(x)
-            corrections.append(self._product(rest, layer.weight))
-        if self.rest is not None:
-            corrections.append(self._product(x, self.rest))
-        if not (x.is_cuda and self.is_fusible):
-            return sum(corrections, self._product(x, layer.weight, layer.bias)).relu_()
-        settings = layer.bias, layer.stride, self.padding, layer.dilation, layer.groups
-        if not corrections:
-            return torch.cudnn_convolution_relu(x, layer.weight, *settings)
-        return torch.cudnn_convolution_add_relu(x, layer.weight, sum(corrections[1:], corrections[0]), 1.0, *settings)
-
-    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return conv2d(x, weight, bias, self.layer.stride, self.padding)
-
-
-def tf32_parts(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Two tensors that add up to a float32 one: its nearest in TF32, which has 13 bits fewer, and the rest."""
-    bits = tensor.detach().view(torch.int32)
-    near = ((bits + (1 << 12)) & ~((1 << 13) - 1)).view(torch.float32)
-    return near, tensor.detach() - near
-
-
-class StandIn(nn.Module):
-    """A small random network in Inception's place where images are embedded ones: its distances are not FIDs.
-
-    uint8 [N, 3, H, W] -> float32 [N, 64]. The weights are always the same ones, and the global generator is left alone.
-    """
-
-    num_features = 64
-    first: Tensor
-    second: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.register_buffer("first", _filters(32, 3, generator))
-        self.register_buffer("second", _filters(self.num_features, 32, generator))
-
-    @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
-        values = (images.to(torch.float32) - 128) / 128
-        values = conv2d(values, self.first, stride=2, padding=1).relu()
-        return conv2d(values, self.second, stride=2, padding=1).relu().mean((2, 3))
-
-
-def _filters(outputs: int, inputs: int, generator: torch.Generator) -> Tensor:
-    """3 x 3 filters that keep the size of what goes through them and a ReLU."""
-    return torch.randn(outputs, inputs, 3, 3, generator=generator) * math.sqrt(2 / (9 * inputs))
+BATCH = {"cuda": 250, "cpu": 50}  # images per forward pass of Inception, by kind of device
+ARITHMETIC = {"cuda": "cuda, TF32 with images, first and last weights whole", "cpu": "cpu"}  # in keys of statistics
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """The Gaussian that stands for a set of images.
+    """The Gaussian of a set of images.
 
-    count:       images
+    count:       number of images
     mean:        of their features, float64 [d]
     covariance:  of their features, float64 [d, d], divided by count - 1
     """
@@ -215,10 +46,7 @@ class Statistics:
 
     @classmethod
     def of(cls, features_of: Callable[[Tensor], Tensor], images: Iterable[Tensor]) -> "Statistics":
-        """The statistics of batches of images; they stay on the device of the features, which nothing waits for.
-
-        The network's own arithmetic counts, whatever autocast is on.
-        """
+        """The statistics of batches of images, on the device of the features and without autocast."""
         count = 0
         shift = total = products = torch.empty(0)
         for batch in images:
@@ -229,7 +57,7 @@ class Statistics:
                 if not len(batch):
                     continue
                 if not count:
-                    # Sums of values near zero: the covariance is no small difference of large numbers.
+                    # Shifted near zero: the covariance is not a small difference of large numbers.
                     shift = features.mean(0)
                     total, products = torch.zeros_like(shift), shift.new_zeros(len(shift), len(shift))
                 features = features - shift
@@ -243,26 +71,11 @@ class Statistics:
         return cls(count, shift + mean, covariance)
 
     def to(self, device: torch.device | str) -> "Statistics":
-        """The same on another device."""
         return Statistics(self.count, self.mean.to(device), self.covariance.to(device))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "mean": self.mean, "covariance": self.covariance}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "Statistics":
-        """What `state_dict` gave; KeyError or ValueError if it cannot be."""
-        count, mean, covariance = state["count"], state["mean"], state["covariance"]
-        tensors = isinstance(count, int) and isinstance(mean, Tensor) and isinstance(covariance, Tensor)
-        if not tensors or mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
-            raise ValueError("these are no statistics of images")
-        if not mean.dtype == covariance.dtype == torch.float64:
-            raise ValueError("statistics of images are kept in float64")
-        return cls(count, mean, covariance)
 
 
 class Reference:
-    """What sets of images are compared with, the real ones as a rule."""
+    """The statistics that others are compared with, usually those of the real images."""
 
     def __init__(self, statistics: Statistics) -> None:
         self.statistics = statistics
@@ -270,10 +83,10 @@ class Reference:
         self._root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
 
     def distance(self, other: Statistics) -> float:
-        """FID: |μ₁ - μ₂|² + tr Σ₁ + tr Σ₂ - 2 tr (Σ₁ Σ₂)^½; NaN where the other statistics are not finite.
+        """FID: |μ₁ - μ₂|² + tr Σ₁ + tr Σ₂ - 2 tr (Σ₁ Σ₂)^½; NaN if the other statistics are not finite.
 
-        With R = Σ₁^½ the last trace is that of (R Σ₂ R)^½, a symmetric matrix. torchmetrics takes the eigenvalues of
-        the product Σ₁ Σ₂, which is not symmetric: the same number, and several times slower to get.
+        With R = Σ₁^½ the last trace is that of (R Σ₂ R)^½, which is symmetric. torchmetrics takes the eigenvalues of
+        Σ₁ Σ₂, which is not: the same number, several times slower.
         """
         own = self.statistics
         if other.mean.shape != own.mean.shape:
@@ -284,42 +97,180 @@ class Reference:
         shared = torch.linalg.eigvalsh(self._root @ other.covariance @ self._root).clamp(min=0).sqrt().sum()
         apart = (own.mean - other.mean).square().sum()
         spread = own.covariance.trace() + other.covariance.trace()
-        # Rounding can take a distance of zero below it.
-        return float((apart + spread - 2 * shared).clamp(min=0))
+        return float((apart + spread - 2 * shared).clamp(min=0))  # rounding can make a distance of zero negative
 
 
 def cached_statistics(path: Path, key: str, compute: Callable[[], Statistics]) -> Statistics:
-    """The statistics that `path` keeps for this key, on the CPU; worked out anew, and kept, where it has none.
+    """The statistics stored at `path` for this key, on the CPU; else computed and stored.
 
-    The key says all that they depend on: the images, the network, the arithmetic. A file that is damaged or has another
-    key is replaced.
+    The key identifies all that they depend on: images, network, arithmetic. A damaged file or one with another key is
+    replaced.
     """
-    kept = _read(path, key)
-    if kept is not None:
-        return kept
+    stored = _read(path, key)
+    if stored is not None:
+        return stored
     computed = compute().to("cpu")
     file = io.BytesIO()
-    torch.save({"key": key, **computed.state_dict()}, file)
+    torch.save({"key": key, **vars(computed)}, file)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, _first_line(file.getvalue()) + file.getvalue())
     except OSError as error:
-        warnings.warn(f"the statistics of the images could not be kept for the next run: {error}", stacklevel=2)
+        warnings.warn(f"could not store the statistics of the images for the next run: {error}", stacklevel=2)
     return computed
 
 
 def _read(path: Path, key: str) -> Statistics | None:
-    """The statistics in a file that is whole and has this key, or None."""
+    """The statistics of an intact file with this key, else None."""
     try:
         first, newline, rest = path.read_bytes().partition(b"\n")
         if first + newline != _first_line(rest):
             return None
-        kept = torch.load(io.BytesIO(rest), map_location="cpu", weights_only=True)
-        return Statistics.from_state(kept) if kept["key"] == key else None
-    except Exception:  # whatever is wrong with the file, its content can be worked out again
+        state = torch.load(io.BytesIO(rest), map_location="cpu", weights_only=True)
+        return Statistics(**state) if state.pop("key") == key else None
+    except Exception:  # whatever is wrong with the file, its content can be computed again
         return None
 
 
 def _first_line(rest: bytes) -> bytes:
-    """How the file begins: the checksum of all that follows, since torch.load does not notice damage in a tensor."""
+    """The checksum of the rest of the file, since torch.load does not notice damage in a tensor."""
     return hashlib.sha256(rest).hexdigest().encode() + b"\n"
+
+
+class Judge:
+    """Distances of generated images from the training and the test images, by the features of one network.
+
+    network:  uint8 [N, 3, H, W] -> features [N, d], on the device of the images
+    name:     of a distance in the log: "train/<name>" and "val/<name>"
+    label:    of a distance in tables
+    real:     uint8 images by part of the data (train, val)
+    folder:   where statistics of the real images are stored; None for nowhere
+    tf32:     whether a GPU's convolutions use TF32, independent of the run's precision
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        name: str,
+        label: str,
+        real: Mapping[str, Tensor],
+        device: torch.device,
+        folder: Path | None = None,
+        tf32: bool = True,
+    ) -> None:
+        self.network, self.name, self.label = network.to(device), name, label
+        self.real, self.device, self.folder, self.tf32 = real, device, folder, tf32
+
+    def key(self, part: str) -> str:
+        return f"{part}/{self.name}"
+
+    def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
+        """The distances of batches of uint8 images, by key."""
+        statistics = self._statistics(images)
+        return {self.key(part): reference.distance(statistics) for part, reference in self.references.items()}
+
+    @cached_property
+    def references(self) -> dict[str, Reference]:
+        """The statistics of the real images by part of the data, computed or loaded on first use."""
+        return {part: Reference(self._of_real(part).to(self.device)) for part in self.real}
+
+    def released(self) -> "Judge":
+        """The judge with the same network that measures FID as the authors' code does."""
+        return Released(self)
+
+    def _of_real(self, part: str) -> Statistics:
+        real = self.real[part]
+        if self.folder is None:
+            return self._statistics([real])
+        file = self.folder / f"{self.name}-statistics-{part}-{len(real)}.pt"
+        digest = hashlib.sha256(real.contiguous().numpy().tobytes()).hexdigest()
+        key = f"{type(self.network).__name__}, {ARITHMETIC[self.device.type]}, {digest}"
+
+        def compute() -> Statistics:
+            message = f"{self.label}: computing the statistics of {len(real):,} real images, once, for {file}"
+            print(message, file=sys.stderr, flush=True)
+            return self._statistics([real])
+
+        return cached_statistics(file, key, compute)
+
+    def _statistics(self, images: Iterable[Tensor]) -> Statistics:
+        small = (part.to(self.device) for batch in images for part in batch.split(BATCH[self.device.type]))
+        with convolutions(self.tf32):
+            return Statistics.of(self.network, small)
+
+
+class Released(Judge):
+    """FID as the authors' code measures it, on images that were written to files.
+
+    It writes them with torchvision's `save_image(..., normalize=True)`, which stretches each image, real or generated,
+    to the full range of values. Its real images are flipped at random, and each part has as many as there are test
+    images.
+    """
+
+    def __init__(self, plain: Judge) -> None:
+        count = len(plain.real["val"])
+        real = {part: flipped_at_random(stretched(images[:count])) for part, images in plain.real.items()}
+        name, label = f"{plain.name}_released", f"{plain.label} as released"
+        super().__init__(plain.network, name, label, real, plain.device, plain.folder, plain.tf32)
+
+    def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
+        return super().distances(stretched(batch) for batch in images)
+
+
+def flipped_at_random(images: Tensor) -> Tensor:
+    """Images [N, ..., width], each flipped left to right or not, the same way in every run."""
+    flips = torch.rand(len(images), generator=torch.Generator().manual_seed(0)) < 0.5
+    return torch.where(flips[:, None, None, None], images.flip(-1), images)
+
+
+def stretched(images: Tensor) -> Tensor:
+    """uint8 images [N, ...], each stretched from 0 to 255; one of a single grey becomes black."""
+    values = images.flatten(1).to(torch.float32)
+    low, high = values.amin(dim=1, keepdim=True), values.amax(dim=1, keepdim=True)
+    scaled = (values - low) / (high - low).clamp(min=1e-5) * 255
+    return (scaled + 0.5).to(torch.uint8).reshape(images.shape)
+
+
+class NoJudge(Judge):
+    """The judge without Inception: it has names, but measures no distances."""
+
+    def __init__(self, name: str, label: str) -> None:
+        self.name, self.label = name, label
+
+    def released(self) -> Judge:
+        return NoJudge(f"{self.name}_released", f"{self.label} as released")
+
+    def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
+        return {}
+
+
+def judge(context: Context, images: ImageSet) -> tuple[Judge, tuple[str, ...]]:
+    """The judge for the data, and remarks on it."""
+    real = {"train": images.train_images, "val": images.test_images}
+    if context.data == "embedded":
+        return Judge(StandIn(), "stand_in_fid", "stand-in FID", real, context.device), ()
+    name, label = "fid", "FID"
+    path = context.inception or context.data_root / inception_data.FILE
+    try:
+        if not path.is_file():
+            how = f"get it with: {fetch_command('inception', context.data_root)}"
+            raise NoInception(f"{path} does not exist; {how}")
+        network = inception(inception_data.load_weights(path))
+    except (DamagedData, NoInception) as error:
+        return NoJudge(name, label), (f"FID is not measured: {error}",)
+    return Judge(network, name, label, real, context.device, folder=context.data_root), ()
+
+
+@contextmanager
+def convolutions(tf32: bool) -> Iterator[None]:
+    """Convolutions with or without TF32, and without cudnn.benchmark.
+
+    The benchmark takes seconds for the many layers of Inception and in TF32 found nothing faster than the default.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.benchmark
+    cudnn.allow_tf32, cudnn.benchmark = tf32, False
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32, cudnn.benchmark = before

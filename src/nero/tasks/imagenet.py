@@ -12,36 +12,43 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 from nero.data.images import imagenet
 from nero.data.images.decoding import MEAN, STD
 from nero.data.images.folders import ListedImages, list_images
-from nero.data.images.jpeg_folders import jpeg_folders
 from nero.data.images.loading import Decode, DeviceBatch, Faults, ImageStream, centred_batches
 from nero.data.images.reading import IGNORED
+from nero.data.synthetic.jpeg_folders import jpeg_folders
 from nero.models.ghost_batch_norm import GhostBatchNorm2d
 from nero.runs.slots import cores
-from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Streams, Task, check_whole
+from nero.tasks.base import (
+    NETWORK,
+    BadSetting,
+    Batch,
+    Context,
+    Meters,
+    Metric,
+    Streams,
+    Task,
+    check_examples,
+    check_positive,
+)
 
 EMBEDDED_TRAIN = 1_000
-EVALUATION_BATCH = 250
-"""Validation images at a time, of each rank."""
-
+EVALUATION_BATCH = 250  # validation images per forward pass on each rank
+# Processes that read images. Beside an H200 this many decode faster than nvJPEG does during training steps
+# (results/tables/bench_imagenet.md); with fewer workers the GPU decodes.
 MOST_WORKERS = 16
-"""Processes that read images. On a machine with an H200 so many decode faster than nvJPEG does beside training steps
-(results/tables/bench_imagenet.md); with fewer, decoding is left to the GPU."""
-
-KEPT_SHARE = 0.25
-"""Of a GPU's free memory: where all validation images fit into so much, they are read once and stay there."""
+CACHED_SHARE = 0.25  # of a GPU's free memory: if the validation images fit into it, they are read once and cached
 
 
 class ImageNet(Task):
     """Top-1 error on the validation images.
 
-    network:         called with num_classes=...; gives [N, classes] for [N, 3, image_size, image_size]
-    batch_size:      images of a step, over all ranks; what is left of an epoch below that is left out
-    image_size:      side of the images that the network sees, in pixels
-    resize:          length of the shorter side of a validation image before its middle is cut out
-    train_examples:  how many images to train on, evenly over the classes; None for all
+    network:         called with num_classes=...; a module from [N, 3, image_size, image_size] to [N, classes]
+    batch_size:      images of a step, over all ranks; an incomplete last batch is dropped
+    image_size:      side of the network's input in pixels
+    resize:          shorter side of a validation image before the centre crop
+    train_examples:  number of training images, evenly over the classes; None for all
 
-    "train/error" is counted over the epoch's batches as they came: augmented, each before its step. Images that cannot
-    be read are named, counted ("train/skipped", "val/skipped") and learnt nothing from.
+    "train/error" is measured on the epoch's training batches: augmented, each before its step. Unreadable images are
+    reported by name, counted ("train/skipped", "val/skipped") and ignored by the loss.
     """
 
     metric = Metric("val/error", "min", "top-1 error")
@@ -57,8 +64,7 @@ class ImageNet(Task):
         resize: int = 256,
         train_examples: int | None = None,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("image_size", image_size), ("resize", resize)):
-            check_whole(name, value)
+        check_positive(batch_size=batch_size, image_size=image_size, resize=resize)
         if resize < image_size:
             raise BadSetting(f"resize must be at least image_size, {image_size}, not {resize}")
         self.device, self.streams, self.ranks = context.device, context.streams, context.ranks
@@ -69,45 +75,37 @@ class ImageNet(Task):
         self.numbers = _evenly(len(train), train_examples)
         self.steps_per_epoch = len(self.numbers) // batch_size
         if self.steps_per_epoch == 0:
-            raise BadSetting(f"batch_size must be at most {len(self.numbers)}, the images there are, not {batch_size}")
+            raise BadSetting(f"batch_size must be at most {len(self.numbers)}, the number of images, not {batch_size}")
         self.workers = _workers(context)
         self.val_faults = Faults(self.val)
         part = self._part()
+        order = partial(_order, self.numbers, self.streams)
+        decoder = _decoder(context, image_size, self.workers)
         self.stream = ImageStream(
-            train,
-            image_size,
-            partial(_order, self.numbers, self.streams),
-            batch_size,
-            part,
-            self.steps_per_epoch,
-            epochs,
-            self.device,
-            self.workers,
-            _decoder(context, image_size, len(part), self.workers),
+            train, image_size, order, batch_size, part, self.steps_per_epoch, epochs, self.device, self.workers, decoder
         )
-        self.kept: list[DeviceBatch] | None = None
+        self.cached: list[DeviceBatch] | None = None
         self.classes = len(train.classes)
         try:
-            own = network(num_classes=self.classes)
+            built = network(num_classes=self.classes)
         except (ValueError, TypeError, RuntimeError) as error:
             raise BadSetting(f"network: {' '.join(str(error).split())}") from error
-        self.network = own.to(self.device)
-        if context.machine.channels_last:
+        self.network, self.channels_last = built.to(self.device), context.machine.channels_last
+        if self.channels_last:
             convert_conv2d_weight_memory_format(self.network, torch.channels_last)
-        self.channels_last = context.machine.channels_last
         self._divide_norms(part)
-        # A hook of the network, so that it is compiled where the network is.
+        # A hook, so that it is compiled with the network.
         self.network.register_forward_pre_hook(lambda network, inputs: (self.prepare(inputs[0]),))
-        self.through = self.network
-        shape = (-1, 1, 1)
-        self.mean = (255 * torch.tensor(MEAN, device=self.device)).reshape(shape)
-        self.std = (255 * torch.tensor(STD, device=self.device)).reshape(shape)
+        self.parallel_network = self.network
+        self.mean, self.std = (
+            (255 * torch.tensor(values, device=self.device)).reshape(-1, 1, 1) for values in (MEAN, STD)
+        )
         self.meters = Meters(self.device, sums=("loss", "correct", "count", "skipped"), ranks=self.ranks)
         self.begun = time.monotonic()
         self.waited = 0.0
 
     def _part(self) -> range:
-        """Places of a batch that this rank has: the ranks in order, as equal as can be."""
+        """The part of a batch that this rank has: the ranks in order, as equal as possible."""
         if self.batch_size < self.ranks.size:
             raise BadSetting(f"batch_size must be at least {self.ranks.size}, the number of ranks")
         ends = [self.batch_size * rank // self.ranks.size for rank in (self.ranks.rank, self.ranks.rank + 1)]
@@ -125,7 +123,7 @@ class ImageNet(Task):
         return {NETWORK: self.network}
 
     def spread(self, over_ranks: Callable[[nn.Module], nn.Module]) -> None:
-        self.through = over_ranks(self.network)
+        self.parallel_network = over_ranks(self.network)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         self.begun, self.waited = time.monotonic(), self.stream.waiting.read()
@@ -136,13 +134,13 @@ class ImageNet(Task):
 
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         pixels, labels = batch
-        logits = self.through(pixels).float()
+        logits = self.parallel_network(pixels).float()
         total = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
         self.meters.add_("loss", total)
         self.meters.add_("correct", (logits.detach().argmax(dim=1) == labels).sum())
         self.meters.add_("count", (labels >= 0).sum())
         self.meters.add_("skipped", (labels < 0).sum())
-        # The mean over ranks, whose parts may differ by an image, is then the mean over the batch.
+        # So that the mean over ranks, whose parts may differ by an image, is the mean over the batch.
         yield NETWORK, total * (self.ranks.size / self.batch_size)
 
     def prepare(self, pixels: Tensor) -> Tensor:
@@ -186,42 +184,34 @@ class ImageNet(Task):
         }
 
     def _validation_batches(self) -> Iterator[DeviceBatch]:
-        """This rank's part of the validation images; where they fit, they stay on the GPU."""
-        if self.kept is not None:
-            yield from self.kept
+        """This rank's part of the validation images, cached on the GPU if they fit."""
+        if self.cached is not None:
+            yield from self.cached
             return
         mine = torch.arange(self.ranks.rank, len(self.val), self.ranks.size)
-        # As many for every rank: where its network is in shards, all of them compute together.
+        # The same number on every rank: if the network is sharded, all of them must compute together.
         missing = -(-len(self.val) // self.ranks.size) - len(mine)
         mine = torch.cat([mine, torch.full((missing,), -1)])
-        keep = self._has_room(len(mine))
-        kept = []
-        for batch in centred_batches(
-            self.val,
-            mine,
-            self.image_size,
-            self.resize,
-            EVALUATION_BATCH,
-            self.device,
-            min(self.workers, -(-len(mine) // EVALUATION_BATCH)),
-            self.val_faults,
-        ):
-            if keep:
-                kept.append(batch)
+        workers = min(self.workers, -(-len(mine) // EVALUATION_BATCH))
+        sizes = self.image_size, self.resize, EVALUATION_BATCH
+        fits = self._fits_on_gpu(len(mine))
+        cached = []
+        for batch in centred_batches(self.val, mine, *sizes, self.device, workers, self.val_faults):
+            if fits:
+                cached.append(batch)
             yield batch
-        self.kept = kept if keep else None
+        self.cached = cached if fits else None
 
-    def _has_room(self, images: int) -> bool:
+    def _fits_on_gpu(self, images: int) -> bool:
         if self.device.type != "cuda":
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
-        return images * 3 * self.image_size**2 < KEPT_SHARE * free
+        return images * 3 * self.image_size**2 < CACHED_SHARE * free
 
 
 def _listed(context: Context, train_examples: int | None) -> tuple[ListedImages, ListedImages]:
-    """Training and validation images: real ones under the data root, or embedded ones that are made there."""
-    if train_examples is not None:
-        check_whole("train_examples", train_examples)
+    """Training and validation images under the data root: real ones, or embedded ones that are written there."""
+    check_examples(train_examples)
     if context.data == "embedded":
         train = EMBEDDED_TRAIN if train_examples is None else train_examples
         try:
@@ -230,26 +220,24 @@ def _listed(context: Context, train_examples: int | None) -> tuple[ListedImages,
             raise BadSetting(f"train_examples: {error}") from error
         return list_images(folders[0]), list_images(folders[1])
     found = imagenet.require(context.data_root)
-    if train_examples is not None and train_examples > len(found[0]):
-        raise BadSetting(f"train_examples must be at most {len(found[0])}, not {train_examples}")
+    check_examples(train_examples, len(found[0]))
     return found
 
 
 def _evenly(count: int, wanted: int | None) -> Tensor:
-    """Numbers of `wanted` of `count` images, at equal distances: they are listed class by class."""
+    """Indices of `wanted` of `count` images at equal distances; images are sorted by class."""
     return torch.arange(count) if wanted is None else torch.arange(wanted) * count // wanted
 
 
 def _order(numbers: Tensor, streams: Streams, epoch: int) -> tuple[Tensor, Tensor]:
-    """Of these images: their order in an epoch, and what their variations are drawn from; the same on every rank."""
+    """The order of these images in an epoch, and the seeds of their augmentation; the same on every rank."""
     places = torch.randperm(len(numbers), generator=streams.generator("shuffle", epoch))
-    highest = int(numbers[-1]) + 1
-    variations = torch.randint(2**62, (highest,), generator=streams.generator("augmentation", epoch))
-    return numbers[places], variations
+    seeds = torch.randint(2**62, (int(numbers[-1]) + 1,), generator=streams.generator("augmentation", epoch))
+    return numbers[places], seeds
 
 
 def _workers(context: Context) -> int:
-    """None for embedded images, of which a run reads few; else a worker for each CPU core that is this rank's."""
+    """No workers for embedded images, of which there are few; else one for each of this rank's CPU cores."""
     if context.machine.workers is not None:
         return context.machine.workers
     if context.data == "embedded":
@@ -257,18 +245,11 @@ def _workers(context: Context) -> int:
     return max(1, min(MOST_WORKERS, cores() // context.ranks.local_size))
 
 
-def _decoder(context: Context, size: int, batch: int, workers: int) -> Decode | None:
-    """How the device decodes, or None where the workers do."""
+def _decoder(context: Context, size: int, workers: int) -> Decode | None:
+    """The function that decodes on the device, or None if the workers decode."""
     device, where = context.device, context.machine.decode
     if where == "auto":
         where = "gpu" if device.type == "cuda" and workers < MOST_WORKERS else "cpu"
-    if where == "dali":
-        from nero.data.images.dali_decoding import DaliDecoder
-
-        try:
-            return DaliDecoder(size, device, batch)
-        except ImportError as error:
-            raise BadSetting(f"machine.decode=dali: {error}") from error
     if where == "gpu":
         from nero.data.images.gpu_decoding import decode_and_crop
 

@@ -1,5 +1,6 @@
-"""Word-level language modelling: the Wikitext-2 transformer (Figure 6, Table 1)."""
+"""Word-level language modelling: the Wikitext-2 transformer (Figure 6, Table 1); and what language tasks share."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -9,22 +10,56 @@ from torch import Tensor, nn
 
 from nero.data.text.corpus import Block, Corpus, blocks, grammar_corpus, load_wikitext2, streams
 from nero.models.token_loss import TokenLoss, token_loss
-from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
-from nero.tasks.language import PERPLEXITY, build_network, embedded_sizes, language_metrics
+from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Task, check_examples, check_positive
 
-EVALUATION_TOKENS = 7000  # at once: some thousands keep a GPU busy, and their logits take a gigabyte
+PERPLEXITY = Metric("val/perplexity", "min", "perplexity")
+EMBEDDED_TRAIN = 4000  # sentences or pairs
+EMBEDDED_RATIO = 10  # training sentences for each one to validate on
+EVALUATION_TOKENS = 7000  # per forward pass: some thousands keep a GPU busy, and their logits take a gigabyte
+
+
+def perplexity(loss: float) -> float:
+    """The exponential of a mean negative log likelihood in nats; infinite on overflow."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+def language_metrics(train_loss: float, val_loss: float) -> dict[str, float]:
+    """Losses per token and their perplexities, as every language task logs them."""
+    return {
+        "train/loss": train_loss,
+        "train/perplexity": perplexity(train_loss),
+        "val/loss": val_loss,
+        "val/perplexity": perplexity(val_loss),
+    }
+
+
+def build_network(network: Callable[..., nn.Module], vocabulary: int) -> nn.Module:
+    """The network for a vocabulary size; its errors become one-line BadSettings."""
+    try:
+        return network(vocabulary)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadSetting(f"network: {str(error).splitlines()[0]}") from error
+
+
+def embedded_sizes(train_examples: int | None) -> tuple[int, int]:
+    """How many embedded sentences to train and to validate on."""
+    train = EMBEDDED_TRAIN if train_examples is None else train_examples
+    return train, max(train // EMBEDDED_RATIO, 10)
 
 
 class LanguageModelling(Task):
-    """Predict each next word of a text, from no more than `block` words back.
+    """Predict each next word of a text, from at most `block` words of context.
 
-    The text is cut into `batch_size` streams side by side; a batch is the next `block` words of each, a last one what
-    is left of them. So the batches are the same in every epoch. "train/perplexity" is taken over the epoch's batches as
-    they came: with dropout, each before its step.
+    The text is cut into `batch_size` parallel streams. A batch is the next `block` words of each, the last one what is
+    left, so every epoch has the same batches. "train/perplexity" is measured on the epoch's training batches: with
+    dropout, each before its step.
 
-    network:           called with the number of types, it gives a module that makes features [batch, length, width] of
-                       tokens [batch, length], and has the linear layer `output` on top of them
-    evaluation_batch:  streams of the validation text, and of the test text, which no run looks at
+    network:           called with the vocabulary size; a module from tokens [batch, length] to features
+                       [batch, length, width] with the linear layer `output` for logits
+    evaluation_batch:  streams of the validation text, and of the test text, which training never uses
     train_examples:    lines to train on; None for all
     """
 
@@ -40,14 +75,13 @@ class LanguageModelling(Task):
         evaluation_batch: int,
         train_examples: int | None = None,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("block", block), ("evaluation_batch", evaluation_batch)):
-            check_whole(name, value)
+        check_positive(batch_size=batch_size, block=block, evaluation_batch=evaluation_batch)
         corpus = load_corpus(context, train_examples)
         self.epochs, self.vocabulary = epochs, corpus.vocabulary
         cut = partial(_cut, block=block, device=context.device)
         (self.inputs, self.targets), self.rest = cut("batch_size", corpus.train, batch_size)
         self.valid, self.test = (
-            _together(cut("evaluation_batch", text, evaluation_batch)) for text in (corpus.valid, corpus.test)
+            _as_list(cut("evaluation_batch", text, evaluation_batch)) for text in (corpus.valid, corpus.test)
         )
         self.steps_per_epoch = len(self.inputs) + (self.rest is not None)
         self.network = build_network(network, len(self.vocabulary)).to(context.device)
@@ -74,7 +108,7 @@ class LanguageModelling(Task):
 
     @torch.no_grad()
     def loss_over(self, text: list[Block]) -> float:
-        """Nats per word of a text, `valid` or `test`, with the network as it now stands."""
+        """Nats per word of a text, `valid` or `test`."""
         self.network.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
         for inputs, targets in text:
@@ -89,16 +123,9 @@ class LanguageModelling(Task):
         return token_loss(self.network(tokens), output.weight, output.bias, targets)
 
 
-def _together(cut: tuple[Block, Block | None]) -> list[Block]:
-    """Blocks of all streams side by side: none knows of any other, so that they can be taken in any number."""
-    (inputs, targets), rest = cut
-    return [(inputs.flatten(0, 1), targets.flatten(0, 1)), *([rest] if rest else [])]
-
-
 def load_corpus(context: Context, train_examples: int | None) -> Corpus:
-    """Wikitext-2 under the data root, or sentences of the embedded grammar in its place."""
-    if train_examples is not None:
-        check_whole("train_examples", train_examples)
+    """Wikitext-2 under the data root, or sentences of the embedded grammar."""
+    check_examples(train_examples)
     if context.data == "embedded":
         return grammar_corpus(*embedded_sizes(train_examples))
     return load_wikitext2(context.data_root, train_examples)
@@ -109,3 +136,9 @@ def _cut(name: str, tokens: Tensor, count: int, block: int, device: torch.device
         return blocks(streams(tokens.to(device), count), block)
     except ValueError as error:
         raise BadSetting(f"{name}: {error}") from error
+
+
+def _as_list(cut: tuple[Block, Block | None]) -> list[Block]:
+    """The blocks of all streams as one batch: they are independent, so evaluation can split them anywhere."""
+    (inputs, targets), rest = cut
+    return [(inputs.flatten(0, 1), targets.flatten(0, 1)), *([rest] if rest else [])]

@@ -1,11 +1,10 @@
 """The two MNIST experiments of Figure 3."""
 
 from nero.data.images.arrays import load_mnist
-from nero.data.synthetic.seeds import digits
+from nero.data.synthetic.digits import digits
 from nero.models import mlp
 from nero.tasks.base import Context, Metric
-from nero.tasks.classification import Classification
-from nero.tasks.loaded_images import load_images
+from nero.tasks.classification import Classification, load_images
 
 MEAN, STD = (0.1307,), (0.3081,)
 WIDTH, CLASSES = 28 * 28, 10
@@ -25,7 +24,7 @@ class DeepMLP(Classification):
 
 
 class ReparameterisedMLP(Classification):
-    """Figure 3 (left): how far does the scale of the raw weights matter when the forward pass normalises them?"""
+    """Figure 3 (left): how much does the scale of the raw weights matter when the forward pass normalises them?"""
 
     metric = Metric("train/accuracy", "max", "training accuracy")
 

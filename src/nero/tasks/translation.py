@@ -5,35 +5,35 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nero.data.text.buckets import bucketed, length_key, padded, padded_length, shuffled_buckets
 from nero.data.text.parallel_text import PAD, Pairs, ParallelText, load_multi30k, toy_pairs
 from nero.models.attention import EMPTY, take_tokens, token_indices
 from nero.models.token_loss import TokenLoss, token_loss
-from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Task, check_whole
-from nero.tasks.language import PERPLEXITY, build_network, embedded_sizes, language_metrics
-from nero.tasks.prefetch import MadeAhead
+from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Prefetch, Task, check_examples, check_positive
+from nero.tasks.language_model import PERPLEXITY, build_network, embedded_sizes, language_metrics
 
 EVALUATION_BATCH = 512  # sentences
-WORDS_A_ROW = 4  # a batch's slots are a multiple of so many words for each of its rows
+SLOTS_PER_ROW = 4  # a batch's number of slots is a multiple of this times its rows
 
 
 class Translation(Task):
     """Predict each next word of a translation, given the source and the words before.
 
-    A batch is `batch_size` pairs, padded to one of few lengths, and the places of its words in few numbers of slots, so
-    that a step is captured for few shapes; padding changes neither loss nor gradients. The loss is the sum over a
-    batch's words. "train/perplexity" is that of the training loss, smoothing included, over the epoch's batches as they
-    came: with dropout, each before its step.
+    A batch is `batch_size` pairs, padded to one of few lengths, and the indices of its words in one of few numbers of
+    slots, so that a step is captured for few shapes; padding changes neither loss nor gradients. The loss is the sum
+    over a batch's words. "train/perplexity" is that of the training loss, smoothing included, on the epoch's training
+    batches: with dropout, each before its step.
 
-    network:         called with the number of types, it gives a module that makes features [slots, width] of a source
-                     and a target [batch, length] and a pair of the places of their words, as `nero.models.attention` has
-                     them, and has the `output_weight` [types, width] of the features
+    network:         called with the vocabulary size; a module from a source and a target [batch, length], and a pair
+                     of the indices of their words (`nero.models.attention`), to features [slots, width], with their
+                     `output_weight` [vocabulary, width]
     minimum_count:   how often a word must occur in its language's training text to be in the vocabulary
     smoothing:       label smoothing in training; validation has none
-    pool:            batches out of which pairs of like length are put together; 1 draws them at random
-    padded_lengths:  what sentences are padded to; beyond the last, multiples of 16
+    pool:            batches whose pairs are sorted by length before they are cut into batches; 1 draws at random
+    padded_lengths:  lengths that sentences are padded to; beyond the last, multiples of 16
     train_examples:  pairs to train on; None for all
     """
 
@@ -51,38 +51,39 @@ class Translation(Task):
         padded_lengths: Sequence[int],
         train_examples: int | None = None,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("minimum_count", minimum_count), ("pool", pool)):
-            check_whole(name, value)
+        check_positive(batch_size=batch_size, minimum_count=minimum_count, pool=pool)
         for length in padded_lengths:
-            check_whole("padded_lengths", length)
+            check_positive(padded_lengths=length)
         if isinstance(smoothing, bool) or not isinstance(smoothing, int | float) or not 0 <= smoothing < 1:
-            raise BadSetting(f"smoothing must be from 0 to below 1, not {smoothing!r}")
+            raise BadSetting(f"smoothing must be at least 0 and below 1, not {smoothing!r}")
         text = load_text(context, minimum_count, train_examples)
         self.device, self.streams = context.device, context.streams
         self.epochs, self.batch_size, self.pool, self.smoothing = epochs, batch_size, pool, smoothing
         self.padded_lengths = sorted(padded_lengths)
         self.vocabulary = text.vocabulary
         self.train = _Sentences(text.train, self.device)
-        self.validation = self._gather(_Sentences(text.valid, self.device), _by_length(text.valid))
+        validation = _Sentences(text.valid, self.device)
+        groups = bucketed(range(len(text.valid)), validation.keys, EVALUATION_BATCH)
+        self.validation = self._gather(validation, groups)
         self.validation_words = sum(len(target) - 1 for target in text.valid.target)
         self.steps_per_epoch = -(-len(text.train) // batch_size)
         self.network = build_network(network, len(self.vocabulary)).to(self.device)
         self.meters = Meters(self.device, sums=("loss", "count"))
-        self._ready = MadeAhead(self._epoch_batches, epochs)
+        self.prefetch = Prefetch(self._epoch_batches, epochs)
 
     def networks(self) -> dict[str, nn.Module]:
         return {NETWORK: self.network}
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        yield from self._ready.take(epoch)[start:]
-        self._ready.prepare_after(epoch)
+        yield from self.prefetch.take(epoch)[start:]
+        self.prefetch.prepare_after(epoch)
 
     def _epoch_batches(self, epoch: int) -> list[Batch]:
         generator = self.streams.generator("shuffle", epoch)
         return self._gather(self.train, shuffled_buckets(generator, self.train.keys, self.batch_size, self.pool))
 
     def _gather(self, sentences: "_Sentences", groups: Sequence[Sequence[int]]) -> list[Batch]:
-        """Source and target of each group, with the places of what is looked at in the one and the other.
+        """Source and target of each group, with the indices of the words of both that the network attends to.
 
         Every batch has as many rows as the largest group, and one length for both sides.
         """
@@ -90,19 +91,15 @@ class Translation(Task):
         numbers = np.array([[*group, *[sentences.blank] * (rows - len(group))] for group in groups])
         counts = [side[numbers] for side in sentences.counts]
         lengths = [padded_length(longest, self.padded_lengths) for longest in np.maximum(*counts).max(1).tolist()]
-        # One number for both sides: fewer shapes, and a compiler that sees two alike takes them to be so always.
-        step = WORDS_A_ROW * rows
+        # One number for both sides: fewer shapes, and a compiler that sees two equal sizes assumes they always are.
+        step = SLOTS_PER_ROW * rows
         slots = [-(-words // step) * step for words in np.maximum(*(side.sum(1) for side in counts)).tolist()]
-        batches = [*sentences.rows(numbers, lengths, max(slots)), lengths, slots]
-        # Places are copied out, or a compiler would look at the sizes of what they are a part of.
+        # Indices are cloned: a compiler would specialise on the size of the tensor that they are a view of.
         return [
-            (
-                _to_length(source, length),
-                _to_length(target, length + 1),
-                in_source[:number].clone(),
-                in_target[:number].clone(),
+            (_to_length(source, length), _to_length(target, length + 1), *(side[:number].clone() for side in indices))
+            for source, target, *indices, length, number in zip(
+                *sentences.rows(numbers, lengths, max(slots)), lengths, slots, strict=True
             )
-            for source, target, in_source, in_target, length, number in zip(*batches, strict=True)
         ]
 
     def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
@@ -117,7 +114,7 @@ class Translation(Task):
 
     @torch.no_grad()
     def validation_loss(self) -> float:
-        """Nats per word of the validation pairs, ends of sentences counted, with the network as it now stands."""
+        """Nats per word of the validation pairs, ends of sentences included."""
         self.network.eval()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for batch in self.validation:
@@ -126,18 +123,17 @@ class Translation(Task):
         return float(total) / self.validation_words
 
     def _loss(self, batch: Batch, smoothing: float = 0.0) -> TokenLoss:
-        source, target, in_source, in_target = batch
-        features = self.network(source, target[:, :-1], (in_source, in_target))
+        source, target, source_indices, target_indices = batch
+        features = self.network(source, target[:, :-1], (source_indices, target_indices))
         weight: Any = self.network.output_weight
-        return token_loss(
-            features, weight, None, take_tokens(target[:, 1:], in_target, PAD), smoothing, ignore_index=PAD
-        )
+        wanted = take_tokens(target[:, 1:], target_indices, PAD)
+        return token_loss(features, weight, None, wanted, smoothing, ignore_index=PAD)
 
 
 class _Sentences:
     """Pairs on the device, padded to the longest, and a last row that is all padding.
 
-    counts:  for the source and for the target, how many of a pair's words are looked at: all but a target's last
+    counts:  for source and target, the words of each pair that the network attends to: all but a target's last
     """
 
     def __init__(self, pairs: Pairs, device: torch.device) -> None:
@@ -152,35 +148,27 @@ class _Sentences:
         ]
 
     def rows(self, numbers: np.ndarray, lengths: Sequence[int], slots: int) -> list[Tensor]:
-        """Source and target of these rows [batches, rows], and the places of their words in rows of these lengths."""
+        """Source and target of these rows [batches, rows], and the indices of their words in rows of these lengths."""
         both, device = torch.from_numpy(np.column_stack([numbers, lengths])), self._counts[0].device
         if device.type == "cuda":
-            both = both.pin_memory()  # else the host would wait for all that the device has yet to do
+            both = both.pin_memory()  # else the host would wait for all queued work of the device
         both = both.to(device, non_blocking=True)
         rows, length = both[:, :-1], both[:, -1]
-        places = [token_indices(counts[rows], length, slots) for counts in self._counts]
-        return [text[rows] for text in self._texts] + places
-
-
-def _by_length(pairs: Pairs) -> list[list[int]]:
-    """All pairs in groups of like length, for evaluation."""
-    keys = [*map(length_key, map(len, pairs.source), map(len, pairs.target))]
-    return bucketed(range(len(pairs)), keys, EVALUATION_BATCH)
+        indices = [token_indices(counts[rows], length, slots) for counts in self._counts]
+        return [text[rows] for text in self._texts] + indices
 
 
 def _to_length(tokens: Tensor, length: int) -> Tensor:
-    """Cut, or filled up with padding: what is cut is padding too."""
+    """Padded or cut to a length; only padding is cut."""
     missing = length - tokens.shape[1]
-    return torch.nn.functional.pad(tokens, (0, missing), value=PAD) if missing > 0 else tokens[:, :length].contiguous()
+    return F.pad(tokens, (0, missing), value=PAD) if missing > 0 else tokens[:, :length].contiguous()
 
 
 def load_text(context: Context, minimum_count: int, train_examples: int | None) -> ParallelText:
-    """Multi30k under the data root, or pairs of the embedded grammar in its place."""
-    if train_examples is not None:
-        check_whole("train_examples", train_examples)
+    """Multi30k under the data root, or pairs of the embedded grammar."""
+    check_examples(train_examples)
     if context.data == "embedded":
         return toy_pairs(*embedded_sizes(train_examples), minimum_count)
     text = load_multi30k(context.data_root, minimum_count, train_examples)
-    if train_examples is not None and train_examples > len(text.train):
-        raise BadSetting(f"train_examples must be at most {len(text.train)}, not {train_examples}")
+    check_examples(train_examples, len(text.train))
     return text
