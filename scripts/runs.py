@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Logged runs as data: the same as the command `nero runs`; `--help` says what it does."""
+"""The same as `nero runs`; `--help` describes it."""
 
 import sys
 
-from nero.cli import runs as runs_command
+from nero.cli.runs import main
 
 if __name__ == "__main__":
-    sys.exit(runs_command.main(sys.argv[1:]))
+    sys.exit(main())

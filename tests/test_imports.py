@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "nero.runs": {"nero", "nero.atomic"},
     "nero.bundle": {"nero.data", "nero.runs", "nero.atomic"},
     "nero.tasks": {"nero.optim", "nero.models", "nero.data", "nero.games", "nero.runs", "nero.atomic"},
-    "nero.plans": {"nero.runs"},
+    "nero.plans": {"nero.runs", "nero.atomic"},
     "nero.theory": {"nero.optim", "nero.atomic"},
     "nero.engine": {"nero.tasks.base", "nero.runs"},
     "nero.report": {
@@ -45,7 +45,15 @@ MAY_IMPORT = {
         "nero.games",
         "nero.atomic",
     },
-    "nero.cli": {"nero.plans", "nero.report", "nero.runs"},
+    "nero.cli": {
+        "nero.checkpoints",
+        "nero.train",
+        "nero.plans",
+        "nero.report",
+        "nero.runs",
+        "nero.data.sources",
+        "nero.theory.records",
+    },
 }
 WITHOUT_TORCH = (
     "nero.atomic",

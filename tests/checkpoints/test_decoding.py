@@ -9,17 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nero.checkpoints.beam_search import search
-from nero.checkpoints.joining import join_words
+from nero.checkpoints.beam_search import CachedDecoder, search
+from nero.checkpoints.generate import as_lines, continuation, known_words, sample
 from nero.checkpoints.loading import Unusable
-from nero.checkpoints.prompts import as_lines, known_words
-from nero.checkpoints.sampling import continuation, draw
-from nero.checkpoints.sentences import split_words
-from nero.checkpoints.step_by_step import CachedDecoder
-from nero.checkpoints.translations import translations
-from nero.data.sources import default_root, is_complete
-from nero.data.text.parallel_text import BEGIN, END, PAD, UNKNOWN
-from nero.data.text.tokenised import raw_lines, tokenised_multi30k
+from nero.checkpoints.translate import bleu_metric, join_words, split_words, translations
+from nero.data.sources import default_root, problems
+from nero.data.text.parallel_text import BEGIN, END, PAD, UNKNOWN, raw_lines, tokenised_multi30k
 from nero.data.text.vocabulary import Vocabulary
 from nero.engine.precision import set_precision
 from nero.models.translator import Translator
@@ -182,7 +177,7 @@ def test_logits_that_are_no_numbers_give_empty_translations() -> None:
 
 @pytest.mark.parametrize(("beam", "alpha"), [(0, 0.6), (2, -1.0)])
 def test_beams_and_penalties_that_make_no_sense_are_refused(beam: int, alpha: float) -> None:
-    with pytest.raises(ValueError, match="a beam is at least 1"):
+    with pytest.raises(ValueError, match="beam must be at least 1"):
         found_in(random_table(0), 3, beam, alpha)
 
 
@@ -315,14 +310,12 @@ def test_spaces_are_no_words() -> None:
     assert join_words(["two", " ", "dogs", "."]) == "two dogs."
 
 
-needs_multi30k = pytest.mark.skipif(not is_complete("multi30k", default_root()), reason="needs multi30k")
+needs_multi30k = pytest.mark.skipif(bool(problems("multi30k", default_root())), reason="needs multi30k")
 
 
 @pytest.mark.data
 @needs_multi30k
 def test_joined_references_score_a_hundred() -> None:
-    from nero.checkpoints.bleu import bleu_metric
-
     words = tokenised_multi30k(default_root())["test_2016_flickr"]["en"]
     references = raw_lines(default_root(), "test_2016_flickr", "en")
     score = bleu_metric().corpus_score([join_words(line) for line in words], [references])
@@ -364,7 +357,7 @@ LOGITS = torch.tensor([1.0, 3.0, 0.0, 2.0])
 
 def draws(temperature: float, top_k: int, count: int = 4000) -> Counter[int]:
     generator = torch.Generator().manual_seed(0)
-    return Counter(draw(LOGITS, temperature, top_k, generator) for _ in range(count))
+    return Counter(sample(LOGITS, temperature, top_k, generator) for _ in range(count))
 
 
 @pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (2.0, 0), (0.5, 3), (1.0, 2), (1.0, 99)])
@@ -405,5 +398,5 @@ def test_no_more_than_a_block_is_seen() -> None:
 
 
 def test_a_text_begins_with_something() -> None:
-    with pytest.raises(ValueError, match="begin with something"):
+    with pytest.raises(ValueError, match="at least one word"):
         list(continuation(Counting(), [], words=5, block=4))

@@ -1,4 +1,4 @@
-"""scripts/generate.py on a run that a test trains on embedded data."""
+"""`nero generate` on a run that a test trains on embedded data."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import script_module
+from nero.checkpoints.generate import main
 from nero.data.text.corpus import grammar_corpus
 from nero.runs.store import RunDirectory
 from support.whole_runs import assert_only_runs_of_a_kind, trained
@@ -24,7 +24,6 @@ TINY = (
     "optim.lr=0.01",
     "machine=cpu",
 )
-main = script_module("generate").main
 Generate = Callable[..., str]
 
 

@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from nero.checkpoints.along_training import chosen_steps, measure_along
+from nero.checkpoints.along_training import measure_along, probed_steps
 from nero.checkpoints.loading import Unusable
-from nero.checkpoints.of_runs import as_perceptron, beyond, make_plain_, measure_run
-from nero.checkpoints.selection import leading_runs, trainings
+from nero.checkpoints.measure import (
+    apply_normalisation_,
+    as_perceptron,
+    leading_configs,
+    leading_runs,
+    learned_beyond_directions,
+    measure_run,
+)
 from nero.models.mlp import MLP, ReparameterisedMLP
 from nero.models.resnet import ResNet18
 from nero.optim import Nero
@@ -117,10 +123,10 @@ def test_a_reparameterised_network_becomes_a_balanced_one_and_the_same_function(
     network, x = ReparameterisedMLP(3, 6, 4, sigma=100).double(), torch.randn(5, 6).double()
     before = network(x)
     assert not is_balanced(network)
-    make_plain_(network)
+    apply_normalisation_(network)
     assert is_balanced(network)
     torch.testing.assert_close(network(x), before)
-    assert beyond(network) == []
+    assert learned_beyond_directions(network) == []
 
 
 def test_perceptrons_say_what_they_are_made_of() -> None:
@@ -143,10 +149,10 @@ def test_perceptrons_say_what_they_are_made_of() -> None:
 
 def test_what_lies_beyond_the_theorem_is_listed() -> None:
     network = ResNet18(width=4)
-    assert beyond(network) == ["norms", "biases", "gains", "running statistics"]
+    assert learned_beyond_directions(network) == ["norms", "biases", "gains", "running statistics"]
     Nero(network.parameters())
     torch.nn.init.zeros_(network.head.bias)
-    assert beyond(network) == ["gains", "running statistics"]
+    assert learned_beyond_directions(network) == ["gains", "running statistics"]
 
 
 # ----------------------------------------------------------------------------------------------- along a training
@@ -154,7 +160,7 @@ def test_what_lies_beyond_the_theorem_is_listed() -> None:
 
 @pytest.mark.parametrize(("total", "probes"), [(1, 2), (2, 2), (10, 60), (240, 30), (12000, 60)])
 def test_chosen_steps_reach_from_the_first_to_the_last(total: int, probes: int) -> None:
-    chosen = chosen_steps(total, probes)
+    chosen = probed_steps(total, probes)
     assert chosen == sorted(set(chosen))
     assert chosen[0] == 0
     assert chosen[-1] == total - 1
@@ -165,7 +171,7 @@ def test_steps_of_nero_turn_neurons_by_about_the_learning_rate(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
     words = [*SMALL[:3], "task.depth=2", "task.train_examples=500", "task.epochs=3", "precision=fp32", "optim.lr=0.02"]
-    record = measure_along(compose(words), epochs=2, probes=4, say=said.append)
+    record = measure_along(compose(words), epochs=2, probes=4, log=said.append)
     assert (record["epochs_done"], record["epochs"], record["batch"]) == (2, 3, 250)
     assert [step["step"] for step in record["steps"]] == [0, 1, 2, 3]
     assert len(said) == 2
@@ -231,7 +237,7 @@ def test_runs_at_the_leading_rate_are_chosen_each_once() -> None:
     assert len({run.run_id for run in runs}) == len(runs)
     deep = [run for run in runs if run.optim == "nero" and "task.depth=5" in run.overrides]
     assert [(run.lr, run.seed) for run in deep] == [(0.01, 0), (0.01, 1), (0.01, 2)]
-    configs = trainings(double, store, ["mnist_mlp100"], ["machine=cpu"])
+    configs = leading_configs(double, store, ["mnist_mlp100"], ["machine=cpu"])
     assert {config.cfg.precision for config in configs} == {"fp32"}
     assert {(config.optim_name, config.seed) for config in configs} >= {("nero", 0), ("lamb", 0)}
     assert all(config.seed == 0 and config.task_name == "mnist_mlp100" for config in configs)

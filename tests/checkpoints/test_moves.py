@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nero.checkpoints.loading import Trained, Unusable
-from nero.checkpoints.moves import Move, moves
+from nero.checkpoints.play import Move, moves
 from nero.engine.precision import autocast
 from nero.games.atari import AtariGames
 from nero.games.base import Games, Turn
 from nero.games.catch import Catch
-from nero.models.area_resize import AreaResize
-from nero.models.policy import Policy
+from nero.models.policy import AreaResize, Policy
 from nero.tasks.ppo import PPO
 
 
@@ -74,7 +73,7 @@ def at_play(network: nn.Module, make_games: Callable[..., Any]) -> Trained[PPO]:
     resize = AreaResize(screen, 84, torch.device("cpu"))
     task = SimpleNamespace(network=network, resize=resize, make_games=make_games)
     context = SimpleNamespace(device=torch.device("cpu"))
-    run = SimpleNamespace(task=task, context=context, arithmetic=lambda: autocast("bf16", context.device))
+    run = SimpleNamespace(task=task, context=context, autocast=lambda: autocast("bf16", context.device))
     return cast(Trained[PPO], run)
 
 
@@ -110,7 +109,7 @@ def test_scores_and_lengths_are_of_whole_games() -> None:
 )
 def test_a_twin_that_goes_another_way_is_found_out(twin: dict[str, Any], at: int) -> None:
     played: list[Move] = []
-    with pytest.raises(Unusable, match=f"^game 1: its twin in colour went another way at action {at}$"):
+    with pytest.raises(Unusable, match=f"^game 1: its copy in colour diverged at action {at}$"):
         played.extend(moves(at_play(Watched(0.5, 0.5), counting(**twin)), games=1, steps=100))
     assert not played or len(played) == at - 1
 

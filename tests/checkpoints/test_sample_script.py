@@ -1,4 +1,4 @@
-"""scripts/sample.py on a run that a test trains on embedded data."""
+"""`nero sample` on a run that a test trains on embedded data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from conftest import script_module
+from nero.checkpoints.sample import main
 from nero.models.biggan import Generator, Z
 from nero.runs.store import RunDirectory
 from support.whole_runs import assert_only_runs_of_a_kind, trained
@@ -26,7 +26,6 @@ TINY = (
     "optim=adam",
     "machine=cpu",
 )
-main = script_module("sample").main
 Sample = Callable[..., tuple[Image.Image, str]]
 
 
@@ -95,8 +94,11 @@ def test_distances_are_named_for_what_they_are(sample: Sample) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--rows", "0"], "must be a whole number from 1, not '0'"),
-        (["--out", "samples.txt"], "--out: samples.txt has no suffix of a picture, such as .png or .jpg"),
+        (["--rows", "0"], "must be a positive integer, not '0'"),
+        (
+            ["--out", "samples.txt"],
+            "--out: samples.txt does not end with the suffix of an image format, such as .png or .jpg",
+        ),
         (["--out", "nowhere/samples.png"], "--out: there is no folder nowhere"),
     ],
 )
@@ -110,7 +112,7 @@ def test_what_cannot_be_asked_for_is_said(
 
 def test_a_class_that_is_not_there_is_one_line(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run.path), "--device", "cpu", "--classes", "10"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "error: --classes: there are the classes 0 to 9, not 10"
+    assert capsys.readouterr().err.splitlines()[-1] == "error: --classes must be from 0 to 9, not 10"
 
 
 def test_other_runs_are_refused(run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,21 +1,16 @@
-"""scripts/theory.py: measure, along, report."""
+"""`nero theory`: measure, along, report."""
 
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from conftest import ROOT, script_module
+from conftest import ROOT
+from nero.cli import theory
 from nero.plans.config import compose
 from nero.train.run import train
 
 SMALL = ["data=embedded", "machine=cpu", "task=mnist_mlp100", "task.depth=1", "task.train_examples=100"]
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    return script_module("theory")
 
 
 @pytest.fixture(scope="module")
@@ -28,73 +23,71 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
 
 
 def test_a_run_is_measured_once_and_one_that_cannot_be_does_not_stop_the_rest(
-    script: ModuleType, runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, first, second = runs
     where = ["--store", str(store), "--records", str(tmp_path), "--device", "cpu", "--without", "robustness"]
-    assert script.main(["measure", second, str(store / "mnist_mlp100" / first), *where]) == 1
+    assert theory.main(["measure", second, str(store / "mnist_mlp100" / first), *where]) == 1
     streams = capsys.readouterr()
     assert f"not measured: {second} kept no checkpoint" in streams.err
     path = tmp_path / "networks" / f"{first}.json"
     assert f"[2/2] {path}" in streams.out
-    assert "2 runs asked for; 1 could not be measured" in streams.out
+    assert "2 runs requested; 1 could not be measured" in streams.out
     before = path.stat().st_mtime_ns
-    assert script.main(["measure", first, *where]) == 0
+    assert theory.main(["measure", first, *where]) == 0
     assert path.stat().st_mtime_ns == before
-    assert script.main(["measure", first, "--again", *where]) == 0
+    assert theory.main(["measure", first, "--again", *where]) == 0
     assert path.stat().st_mtime_ns > before
 
 
-def test_a_run_that_was_measured_under_way_is_measured_again(
-    script: ModuleType, runs: tuple[Path, str, str], tmp_path: Path
-) -> None:
+def test_a_run_that_was_measured_under_way_is_measured_again(runs: tuple[Path, str, str], tmp_path: Path) -> None:
     store, first, _ = runs
     measure = ["measure", first, "--store", str(store), "--records", str(tmp_path), "--device", "cpu"]
     measure += ["--without", "robustness"]
-    assert script.main(measure) == 0
+    assert theory.main(measure) == 0
     path = tmp_path / "networks" / f"{first}.json"
     whole = json.loads(path.read_text())
     path.write_text(json.dumps(whole | {"epochs_done": 0.4}))
-    assert script.main(measure) == 0
+    assert theory.main(measure) == 0
     assert json.loads(path.read_text())["epochs_done"] == whole["epochs"] == 1
 
 
 def test_tables_and_figures_are_made_of_records_and_checked(
-    script: ModuleType, runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, first, _ = runs
     records, out = tmp_path / "theory", tmp_path / "out"
-    assert script.main(["measure", first, "--store", str(store), "--records", str(records), "--device", "cpu"]) == 0
+    assert theory.main(["measure", first, "--store", str(store), "--records", str(records), "--device", "cpu"]) == 0
     along = ["along", *SMALL, "task.depth=2", "task.epochs=1", "--probes", "2", "--records", str(records)]
-    assert script.main(along) == 0
-    assert script.main(["report", "--records", str(records), "--out", str(out)]) == 0
+    assert theory.main(along) == 0
+    assert theory.main(["report", "--records", str(records), "--out", str(out)]) == 0
     made = {path.name for path in out.rglob("*.*")}
     assert {"theory_bound.md", "theory_robustness.csv", "theory_steps.tex", "theory_trust.png"} <= made
     assert "Embedded data" in (out / "tables" / "theory_bound.md").read_text()
-    assert script.main(["report", "--records", str(records), "--out", str(out), "--check"]) == 0
+    assert theory.main(["report", "--records", str(records), "--out", str(out), "--check"]) == 0
     (out / "tables" / "theory_bound.md").write_text("other")
     capsys.readouterr()
-    assert script.main(["report", "--records", str(records), "--out", str(out), "--check"]) == 1
-    assert "theory_bound.md differs" in capsys.readouterr().out
+    assert theory.main(["report", "--records", str(records), "--out", str(out), "--check"]) == 1
+    assert "theory_bound.md" in capsys.readouterr().out
 
 
 def test_runs_of_an_experiment_that_kept_no_checkpoint_are_trained_anew(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "experiments"
     folder.mkdir()
     settings = ["data=embedded", "task.depth=1", "task.train_examples=100", "task.epochs=1"]
     row = {"task": "mnist_mlp100", "optim": "sgd", "lr": [0.1], "overrides": settings}
     (folder / "tiny.yaml").write_text(json.dumps({"title": "Tiny", "rows": [row]}))
-    load = script.load_experiment
-    monkeypatch.setattr(script, "load_experiment", lambda name: load(name, folder=folder))
+    load = theory.load_experiment
+    monkeypatch.setattr(theory, "load_experiment", lambda name: load(name, folder=folder))
     store, again = tmp_path / "runs", tmp_path / "again"
     words = ["task=mnist_mlp100", "optim=sgd", "optim.lr=0.1", "machine=cpu", *settings, f"store={store}"]
     run_id = train(compose([*words, "machine.keep_checkpoint=false"]))["run_id"]
     asked = ["measure", "--experiment", "tiny", "--store", str(store), "--records", str(tmp_path / "theory")]
     asked += ["--without", "robustness", "--device", "cpu"]
-    assert script.main(asked) == 1
-    assert script.main([*asked, "--retrain", str(again), "machine=cpu"]) == 0
+    assert theory.main(asked) == 1
+    assert theory.main([*asked, "--retrain", str(again), "machine=cpu"]) == 0
     assert (tmp_path / "theory" / "networks" / f"{run_id}.json").exists()
     assert list(again.glob(f"mnist_mlp100/{run_id}/checkpoint*.pt"))
 
@@ -103,7 +96,7 @@ def test_runs_of_an_experiment_that_kept_no_checkpoint_are_trained_anew(
     ("words", "message"),
     [
         (["measure"], "name runs, or an --experiment"),
-        (["along"], "give settings of a training"),
+        (["along"], "give the settings of a training"),
         (["along", "nonsense"], "unknown argument nonsense"),
         (["report", "task=x"], "unknown argument task=x"),
         (["along", "task=nothing"], "there is no task=nothing"),
@@ -111,10 +104,10 @@ def test_runs_of_an_experiment_that_kept_no_checkpoint_are_trained_anew(
     ],
 )
 def test_what_makes_no_sense_is_said_in_a_line(
-    script: ModuleType, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        status = script.main(words)
+        status = theory.main(words)
     except SystemExit as exit:
         status = exit.code
     assert status == 2
@@ -122,20 +115,18 @@ def test_what_makes_no_sense_is_said_in_a_line(
 
 
 def test_records_of_embedded_and_of_real_data_are_not_mixed(
-    script: ModuleType, runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, first, _ = runs
     where = ["--store", str(store), "--records", str(tmp_path), "--device", "cpu", "--without", "robustness"]
-    assert script.main(["measure", first, *where]) == 0
+    assert theory.main(["measure", first, *where]) == 0
     path = tmp_path / "networks" / f"{first}.json"
     other = json.loads(path.read_text()) | {"run_id": "other", "data": "real"}
     (tmp_path / "networks" / "other.json").write_text(json.dumps(other))
-    assert script.main(["report", "--records", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert theory.main(["report", "--records", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "keep them apart" in capsys.readouterr().err
 
 
-def test_the_committed_tables_are_what_the_committed_records_give(
-    script: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_committed_tables_are_what_the_committed_records_give(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["report", "--check", "--records", str(ROOT / "results" / "theory"), "--out", str(ROOT / "results")]
-    assert script.main(arguments) == 0, capsys.readouterr().out
+    assert theory.main(arguments) == 0, capsys.readouterr().out

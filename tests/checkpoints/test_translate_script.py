@@ -1,4 +1,4 @@
-"""scripts/translate.py on a run that a test trains on embedded data."""
+"""`nero translate` on a run that a test trains on embedded data."""
 
 import io
 import shutil
@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from conftest import script_module
-from nero.data.synthetic.seeds import translation_pairs
+from nero.checkpoints.translate import main, split_words
+from nero.data.synthetic.translation import translation_pairs
 from nero.data.text.parallel_text import toy_pairs
 from nero.runs.store import RunDirectory
 from support.whole_runs import trained
@@ -31,7 +31,6 @@ TINY = (
     "machine=cpu",
 )
 SENTENCE = "der Hund sieht die Katze ."
-main = script_module("translate").main
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +154,9 @@ def test_other_runs_and_configs_that_are_none(damaged: RunDirectory, capsys: pyt
     damaged.write_config({**config, "task_name": "cifar10_vgg11", "task": {"_target_": "nero.tasks.cifar10.CIFAR10"}})
     assert refused(capsys, str(damaged.path)).endswith("is a run of cifar10_vgg11, not of a Translation task")
     damaged.write_config({**config, "task": {"_target_": "nero.tasks.no.Such"}})
-    assert "no task in this code" in refused(capsys, str(damaged.path))
+    assert "this code has no such task" in refused(capsys, str(damaged.path))
     damaged.write_config({"task": {}})
-    assert "config.yaml is no run's" in refused(capsys, str(damaged.path))
+    assert "config.yaml is not the config of a run" in refused(capsys, str(damaged.path))
     (damaged.path / "config.yaml").write_text("a: [")
     assert "config.yaml cannot be read" in refused(capsys, str(damaged.path))
 
@@ -185,8 +184,6 @@ def test_missing_files_and_packages(
     assert "pip install 'nero[translate]'" in refused(capsys, str(run.path))
     # Only real text is split by spaCy.
     assert main([str(run.path), "--text", SENTENCE, "--device", "cpu"]) == 0
-    from nero.checkpoints.sentences import split_words
-
     with pytest.raises(ValueError, match=r"pip install 'nero\[text\]'"):
         split_words([SENTENCE], "real")
 

@@ -10,7 +10,7 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from conftest import script_module
+from nero.cli import notebooks
 from nero.plans.config import ROOT
 from nero.runs.store import Store
 
@@ -106,15 +106,14 @@ def test_the_tables_of_an_empty_store_from_any_folder(store: Store, monkeypatch:
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """scripts/run_notebooks.py on two notebooks, the first of which fails in its second cell."""
+    """`nero notebooks` on two notebooks, the first of which fails in its second cell."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
     bad = [new_code_cell("1 + 1", id="sum"), new_code_cell("[][3]", id="beyond"), new_code_cell("5", id="never")]
     nbformat.write(new_notebook(cells=bad), folder / "bad.ipynb")
     nbformat.write(new_notebook(cells=[new_code_cell("6 * 7", id="product")]), folder / "good.ipynb")
-    script = script_module("run_notebooks")
-    monkeypatch.setattr(script, "FOLDER", folder)
-    return script
+    monkeypatch.setattr(notebooks, "FOLDER", folder)
+    return notebooks
 
 
 @pytest.mark.slow
@@ -148,5 +147,5 @@ def test_an_unknown_name_is_said_before_anything_is_executed(
     assert runner.main(["good", "nothing", "--out", str(out)]) == 2
     streams = capsys.readouterr()
     assert not streams.out
-    assert streams.err == "error: no notebook is called nothing; there are bad, good\n"
+    assert streams.err == "error: unknown notebook nothing; there are bad, good\n"
     assert not out.exists()

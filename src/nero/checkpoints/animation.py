@@ -1,33 +1,99 @@
-"""Frames to a file that moves, of the kind that its suffix says."""
+"""Write frames as an animation; the suffix of the file decides the format.
 
-from collections.abc import Iterable
+GIF, PNG and WebP are written by Pillow and are lossless for frames of at most 256 colours, which games have. MP4 is
+written by the ffmpeg that imageio-ffmpeg installs.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from itertools import chain, pairwise
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 from nero.atomic import replacing
 from nero.checkpoints.loading import Unusable
-from nero.checkpoints.mp4 import find_ffmpeg, write_mp4
-from nero.checkpoints.pictures import Frame, write_pictures
 
-KINDS = {".gif": "GIF", ".png": "PNG", ".webp": "WEBP", ".mp4": "MP4"}
+SUFFIXES = (".gif", ".png", ".webp", ".mp4")
+RATE = 15
+"""Frames per second: games run at 60 frames per second, and an action lasts 4 of them."""
+
+LONGEST_STILL = 60 * RATE
+"""Equal frames in a row that are written; the format of PNG has no longer duration than 65 seconds."""
+
+Frame = NDArray[np.uint8]  # [height, width, 3]
 
 
-def check_place(path: Path) -> None:
-    """Unusable if no animation can be written there: asked before anything is played."""
-    if path.suffix.lower() not in KINDS:
-        raise Unusable(f"{path}: the name of an animation ends in one of {', '.join(KINDS)}")
+def check_path(path: Path) -> None:
+    """Raise Unusable if no animation can be written to `path`. Call it before anything is played."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise Unusable(f"{path}: the name of an animation must end with one of {', '.join(SUFFIXES)}")
     if path.is_dir():
         raise Unusable(f"{path} is a directory")
-    if KINDS[path.suffix.lower()] == "MP4":
-        find_ffmpeg()
+    if path.suffix.lower() == ".mp4":
+        try:
+            import imageio_ffmpeg  # noqa: F401
+        except ImportError as error:
+            raise Unusable("a video needs imageio-ffmpeg; get it with: pip install 'nero[atari]'") from error
 
 
 def write_animation(path: Path, frames: Iterable[Frame], scale: int = 1) -> None:
-    """At least one frame, all of one size; each pixel becomes a square of `scale` x `scale`."""
-    check_place(path)
-    kind = KINDS[path.suffix.lower()]
+    """Write at least one frame, all of one size, to `path`; each pixel becomes a square of `scale` x `scale` pixels."""
+    check_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as part:
-        if kind == "MP4":
-            write_mp4(part, (frame.repeat(scale, axis=0).repeat(scale, axis=1) for frame in frames))
-        else:
-            write_pictures(part, kind, frames, scale)
+        write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_pictures
+        write(part, path.suffix.lower()[1:], _without_long_stills(frames), scale)
+
+
+def _without_long_stills(frames: Iterable[Frame]) -> Iterator[Frame]:
+    previous, repeats = None, 0
+    for frame in frames:
+        repeats = repeats + 1 if previous is not None and np.array_equal(frame, previous) else 0
+        previous = frame.copy()  # a game may reuse its buffer
+        if repeats < LONGEST_STILL:
+            yield previous
+
+
+def _write_pictures(part: Path, kind: str, frames: Iterator[Frame], scale: int) -> None:
+    pictures = [Image.fromarray(frame) for frame in frames]
+    if kind == "gif":
+        pictures = [picture.convert("P", palette=Image.Palette.ADAPTIVE) for picture in pictures]
+    size = pictures[0].width * scale, pictures[0].height * scale
+    scaled = (picture.resize(size, Image.Resampling.NEAREST) for picture in pictures)
+    # Times are rounded, not durations: a long animation stays in time.
+    unit = 10 if kind == "gif" else 1  # milliseconds
+    times = (unit * round(1000 * number / RATE / unit) for number in range(len(pictures) + 1))
+    next(scaled).save(
+        part,
+        kind,
+        save_all=True,
+        append_images=scaled if kind == "gif" else list(scaled),  # the other formats read them twice
+        duration=[end - start for start, end in pairwise(times)],
+        loop=0,
+        optimize=kind == "gif",  # write only the pixels that change
+        lossless=True,
+    )
+
+
+def _write_mp4(part: Path, kind: str, frames: Iterator[Frame], scale: int) -> None:
+    from imageio_ffmpeg import count_frames_and_secs, write_frames
+
+    first = next(frames)
+    size = first.shape[1] * scale, first.shape[0] * scale
+    output = ["-f", kind, "-movflags", "+faststart"]  # a browser can play it while it downloads
+    count = written = 0
+    with closing(write_frames(part, size, fps=RATE, macro_block_size=2, output_params=output)) as writer:
+        writer.send(None)
+        for frame in chain([first], frames):
+            try:
+                writer.send(frame.repeat(scale, axis=0).repeat(scale, axis=1).tobytes())
+            except OSError as error:
+                raise Unusable("ffmpeg failed: it did not take all frames") from error
+            count += 1
+    with suppress(RuntimeError):  # imageio-ffmpeg ignores the exit status of ffmpeg
+        written = count_frames_and_secs(part)[0]
+    if written != count:
+        raise Unusable(f"ffmpeg failed: {written} of {count} frames are in the video")

@@ -1,4 +1,4 @@
-"""Beam search for many sentences at a time, each until nothing that runs can beat what has ended."""
+"""Beam search for batches of sentences, with a decoder that caches keys and values."""
 
 from itertools import count
 from typing import Protocol
@@ -8,16 +8,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nero.data.text.parallel_text import BEGIN, END, PAD
+from nero.models.attention import attend, split_heads
+from nero.models.translator import Attention, DecoderLayer, Translator, normalise
 
 NEVER = [PAD, BEGIN]
-"""Tokens that no translation has."""
+"""Tokens that no translation contains."""
 
 
 class Decoder(Protocol):
-    """What a search goes by; `nero.checkpoints.step_by_step.CachedDecoder` is a network's.
+    """What `search` needs of a decoder.
 
-    step:  the newest word of every hypothesis [sentences, rows] -> logits of the next [sentences, rows, types]
-    keep:  go on with sentences [n] and, of each, with hypotheses [n, rows]; both are numbers among those there are
+    step:  newest token of each hypothesis [sentences, hypotheses] -> logits [sentences, hypotheses, vocabulary]
+    keep:  continue with sentences [n] and, for each, with hypotheses [n, hypotheses]; both are indices
     """
 
     def step(self, words: Tensor) -> Tensor: ...
@@ -26,30 +28,33 @@ class Decoder(Protocol):
 
 @torch.no_grad()
 def search(decoder: Decoder, longest: Tensor, beam: int = 5, alpha: float = 0.6) -> list[list[int]]:
-    """The best translation that is found for each sentence, without BEGIN and END.
+    """Find the best translation of each sentence, without BEGIN and END.
 
-    A translation is at most `longest` [sentences] words and then END, and its score is its log probability / (words +
-    1)**alpha. In each step the `beam` likeliest ways to go on, over all hypotheses of a sentence, are kept; those that
-    end are put aside. With a beam of 1 this is greedy. PAD and BEGIN are never chosen; the probabilities of all other
-    tokens are left as they are.
+    The score of a translation is its log probability / (words + 1)**alpha. Each step keeps the `beam` most probable
+    continuations over all hypotheses of a sentence. A sentence stops when no running hypothesis can beat its best
+    finished one. A beam of 1 is greedy decoding. PAD and BEGIN are never chosen; the probabilities of the other tokens
+    are not renormalised.
+
+    Args:
+        longest: maximum number of words of each translation [sentences]
     """
     if beam < 1 or alpha < 0:
-        raise ValueError(f"a beam is at least 1 and alpha is not negative: not {beam} and {alpha}")
+        raise ValueError(f"beam must be at least 1 and alpha at least 0, not {beam} and {alpha}")
     sentences, device = len(longest), longest.device
     found: list[list[int]] = [[] for _ in range(sentences)]
-    # Of each sentence that goes on: its number, and the best that has ended.
-    numbers = torch.arange(sentences, device=device)
+    # For each running sentence: its index, and its best finished translation.
+    indices = torch.arange(sentences, device=device)
     best = torch.empty((sentences, 0), dtype=torch.int64, device=device)
-    best_words, best_score = torch.zeros_like(numbers), torch.full((sentences,), -torch.inf, device=device)
-    # Hypotheses [sentences, rows, tokens], and their log probabilities: minus infinity for those that go on no more.
+    best_words, best_score = torch.zeros_like(indices), torch.full((sentences,), -torch.inf, device=device)
+    # Hypotheses [sentences, rows, tokens] and their log probabilities; minus infinity for finished ones.
     prefix = torch.full((sentences, 1, 1), BEGIN, device=device)
     score = torch.zeros((sentences, 1), device=device)
-    for length in count(1):  # of the new hypotheses, END counted and BEGIN not
+    for length in count(1):  # of the new hypotheses, with END and without BEGIN
         following = F.log_softmax(decoder.step(prefix[:, :, -1]).float(), dim=-1)
         types = following.shape[-1]
         following[..., NEVER] = -torch.inf
-        words = torch.arange(types, device=device) != END
-        following.masked_fill_((longest < length)[:, None, None] & words, -torch.inf)
+        is_word = torch.arange(types, device=device) != END
+        following.masked_fill_((longest < length)[:, None, None] & is_word, -torch.inf)
 
         candidates = (score[:, :, None] + following).flatten(1)
         score, chosen = candidates.topk(min(beam, candidates.shape[1]))
@@ -60,19 +65,83 @@ def search(decoder: Decoder, longest: Tensor, beam: int = 5, alpha: float = 0.6)
         value, place = (score / length**alpha).masked_fill(~ended, -torch.inf).max(dim=1)
         better = value > best_score
         best_score, best_words = torch.where(better, value, best_score), torch.where(better, length - 1, best_words)
-        newest = prefix[torch.arange(len(numbers), device=device), place, 1:]
+        newest = prefix[torch.arange(len(indices), device=device), place, 1:]
         best = torch.where(better[:, None], newest, F.pad(best, (0, 1)))
 
         score = score.masked_fill(ended, -torch.inf)
-        # A log probability never rises, and a greater length only helps: more than this no hypothesis comes to.
-        going = score.amax(dim=1) / (longest + 1) ** alpha > best_score
-        stopped, kept = (~going).nonzero().flatten(), going.nonzero().flatten()
-        lines = zip(numbers[stopped].tolist(), best_words[stopped].tolist(), best[stopped].tolist(), strict=True)
-        for number, size, tokens in lines:
-            found[number] = tokens[:size]
+        # An upper bound of any later score: log probabilities never rise, and the largest length helps the most.
+        running = score.amax(dim=1) / (longest + 1) ** alpha > best_score
+        stopped, kept = (~running).nonzero().flatten(), running.nonzero().flatten()
+        finished = zip(indices[stopped].tolist(), best_words[stopped].tolist(), best[stopped].tolist(), strict=True)
+        for index, size, tokens in finished:
+            found[index] = tokens[:size]
         if not len(kept):
             break
         decoder.keep(kept, row[kept])
-        numbers, longest, best, best_words = (x[kept] for x in (numbers, longest, best, best_words))
+        indices, longest, best, best_words = (x[kept] for x in (indices, longest, best, best_words))
         best_score, prefix, score = (x[kept] for x in (best_score, prefix, score))
     return found
+
+
+class CachedDecoder:
+    """Decodes hypotheses for `source` [sentences, tokens] one token per step.
+
+    `step` equals `Translator.decode` at the last position. Keys and values of earlier tokens are cached. All hypotheses
+    of a sentence share the keys and values of its source.
+    """
+
+    def __init__(self, network: Translator, source: Tensor) -> None:
+        self.network, self.mask, self.length = network, network.mask(source), 0
+        memory = network.encode(source)
+        self.layers = [_CachedLayer(layer, memory) for layer in network.decoder if isinstance(layer, DecoderLayer)]
+
+    def step(self, words: Tensor) -> Tensor:
+        network = self.network
+        x = network.positions[self.length] + network.scale * network.embedding.weight[words]
+        x = normalise(x) if network.normalise_input else x
+        for layer in self.layers:
+            x = layer.step(x, self.mask)
+        self.length += 1
+        return F.linear(x, network.output_weight)
+
+    def keep(self, sentences: Tensor, rows: Tensor) -> None:
+        self.mask = self.mask[sentences]
+        for layer in self.layers:
+            layer.keep(sentences, rows)
+
+
+class _CachedLayer:
+    """A decoder layer with keys and values of the source [sentences, heads, tokens, size].
+
+    own: keys and values of the tokens so far, each [sentences, hypotheses, heads, tokens, size]
+    """
+
+    def __init__(self, layer: DecoderLayer, memory: Tensor) -> None:
+        self.layer, cross = layer, layer.to_source
+        self.keys, self.values = _heads(cross.key(memory), cross), _heads(cross.value(memory), cross)
+        self.own: tuple[Tensor, Tensor] | None = None
+
+    def step(self, x: Tensor, mask: Tensor) -> Tensor:
+        sentences, rows, width = x.shape
+        attention, cross = self.layer.attention, self.layer.to_source
+        single = x.reshape(sentences * rows, 1, width)
+        linear = (attention.query, attention.key, attention.value)
+        query, key, value = (_heads(project(single), attention) for project in linear)
+        keys, values = key.unflatten(0, (sentences, rows)), value.unflatten(0, (sentences, rows))
+        if self.own is not None:
+            keys, values = torch.cat([self.own[0], keys], dim=3), torch.cat([self.own[1], values], dim=3)
+        self.own = keys, values
+        mixed = attend(query, keys.flatten(0, 1), values.flatten(0, 1), 0.0)
+        x = normalise(x + attention.merge(mixed.view(x.shape)))
+        mixed = attend(_heads(cross.query(x), cross), self.keys, self.values, 0.0, mask)
+        return self.layer.feed_forward(normalise(x + cross.merge(mixed)))
+
+    def keep(self, sentences: Tensor, rows: Tensor) -> None:
+        self.keys, self.values = self.keys[sentences], self.values[sentences]
+        if self.own is not None:
+            keys, values = self.own
+            self.own = keys[sentences[:, None], rows], values[sentences[:, None], rows]
+
+
+def _heads(x: Tensor, attention: Attention) -> Tensor:
+    return split_heads(x, attention.heads, 1)[0]

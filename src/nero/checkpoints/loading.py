@@ -1,6 +1,10 @@
-"""A trained run: found by its directory or id, its task built anew, and the weights of its checkpoint in it."""
+"""Load a trained run: find it by directory or id, build its task and load the weights of its checkpoint."""
 
+import argparse
 import io
+import os
+import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,27 +14,28 @@ import torch
 import yaml
 from hydra.utils import get_class
 
+from nero.data.sources import default_root
 from nero.engine.precision import autocast, set_precision
 from nero.plans.config import ConfigError
 from nero.runs.store import Record, RunDirectory, Store
 from nero.tasks.base import Context, Task
-from nero.train.run import choose_device, context_of, task_of
+from nero.train.build import choose_device, context_of, task_of
 
 T = TypeVar("T", bound=Task)
-NEEDED = ("task_name", "task", "seed", "data", "precision")  # of a config.yaml
+REQUIRED_KEYS = ("task_name", "task", "seed", "data", "precision")  # in config.yaml
 
 
 class Unusable(ValueError):
-    """What was asked cannot be done with this run, on this machine; the message is one line."""
+    """The request cannot be met with this run on this machine; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Trained(Generic[T]):
-    """A task whose networks are as a checkpoint has them.
+    """A task whose networks have the weights of a checkpoint.
 
-    identity:     what the run is: its config.yaml
-    epochs_done:  whole epochs that the weights were trained for
-    steps_done:   and steps of the next one
+    identity:     the run's config.yaml
+    epochs_done:  completed epochs of training
+    steps_done:   steps of the next epoch
     """
 
     run_id: str
@@ -42,12 +47,12 @@ class Trained(Generic[T]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The task's own."""
+        """The task's settings."""
         settings: dict[str, Any] = self.identity["task"]
         return settings
 
-    def arithmetic(self) -> AbstractContextManager[Any]:
-        """The context of forward passes, so that they are as in the run's own evaluation."""
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of forward passes in the run's precision, as in its own evaluation."""
         return autocast(self.identity["precision"], self.context.device)
 
     def describe(self) -> str:
@@ -55,17 +60,28 @@ class Trained(Generic[T]):
 
 
 def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, device: str) -> Trained[T]:
-    """The run of that directory or id, which must be of this kind of task; Unusable, ConfigError or MissingData if not.
+    """Load the run with this directory or id. Its task must be of this kind.
 
-    store:   where an id is looked up
-    device:  auto, cpu or cuda
+    Args:
+        store: where ids are looked up
+        device: auto, cpu or cuda
+
+    Raises:
+        Unusable, ConfigError, MissingData
     """
     run = find_run(name, Store(store))
-    identity = _identity(run)
-    if not issubclass(_task_class(run, identity), kind):
+    identity = _read_identity(run)
+    try:  # before the task is built, which needs its data
+        task_class = get_class(identity["task"]["_target_"])
+    except Exception as error:  # importing an unknown name can fail in any way
+        raise Unusable(f"{run.run_id}: this code has no such task as in its config.yaml") from error
+    if not issubclass(task_class, kind):
         raise Unusable(f"{run.run_id} is a run of {identity['task_name']}, not of a {kind.__name__} task")
-    state = _checkpoint(run)
-    context = context_of(identity, data_root.expanduser(), _device(device))
+    state = _read_checkpoint(run)
+    try:
+        context = context_of(identity, data_root.expanduser(), choose_device(device))
+    except ConfigError as error:
+        raise Unusable(f"--device {device}: torch sees no CUDA GPU here; use --device cpu") from error
     set_precision(identity["precision"])
     task = task_of(identity, context)
     assert isinstance(task, kind)
@@ -74,8 +90,7 @@ def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, d
             network.load_state_dict(state["networks"][part])
             network.eval()
         epochs, steps = (int(state["position"][unit]) for unit in ("epoch", "step"))
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        # torch lists what does not fit over many lines.
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # torch's own message has many lines
         raise Unusable(f"{run.run_id}: its checkpoint does not fit its config.yaml with this code and data") from error
     if not all(p.isfinite().all() for network in task.networks().values() for p in network.parameters()):
         raise Unusable(f"{run.run_id}: its checkpoint has weights that are not finite")
@@ -83,35 +98,27 @@ def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, d
 
 
 def find_run(name: str, store: Store) -> RunDirectory:
-    """By its directory, or by its id in the store."""
+    """Find a run by its directory, or by its id in the store."""
     if (Path(name) / "config.yaml").is_file():
         return RunDirectory(Path(name).resolve())
-    folders = [path / name for path in sorted(store.root.glob("*"))]
-    for folder in folders:
-        if (folder / "config.yaml").is_file():
-            return RunDirectory(folder)
+    for folder in sorted(store.root.glob("*")):
+        if (folder / name / "config.yaml").is_file():
+            return RunDirectory(folder / name)
     raise Unusable(f"no such run: {name!r} is neither a run's directory nor an id in {store.root}")
 
 
-def _identity(run: RunDirectory) -> Record:
+def _read_identity(run: RunDirectory) -> Record:
+    path = run.path / "config.yaml"
     try:
         identity = run.read_config()
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Unusable(f"{run.path / 'config.yaml'} cannot be read") from error
-    if not isinstance(identity, dict) or not all(key in identity for key in NEEDED):
-        raise Unusable(f"{run.path / 'config.yaml'} is no run's: it should have {', '.join(NEEDED)}")
+        raise Unusable(f"{path} cannot be read") from error
+    if not isinstance(identity, dict) or not all(key in identity for key in REQUIRED_KEYS):
+        raise Unusable(f"{path} is not the config of a run: it needs {', '.join(REQUIRED_KEYS)}")
     return identity
 
 
-def _task_class(run: RunDirectory, identity: Record) -> type:
-    # Asked before the task is built: that would want its data.
-    try:
-        return get_class(identity["task"]["_target_"])
-    except Exception as error:  # a name that is not there may fail in any way while it is imported
-        raise Unusable(f"{run.run_id}: no task in this code is the one in its config.yaml") from error
-
-
-def _checkpoint(run: RunDirectory) -> dict[str, Any]:
+def _read_checkpoint(run: RunDirectory) -> dict[str, Any]:
     damaged = Unusable(f"{run.run_id}: its checkpoint is damaged")
     data = run.load_checkpoint()
     if data is None:
@@ -120,15 +127,42 @@ def _checkpoint(run: RunDirectory) -> dict[str, Any]:
         raise Unusable(f"{run.run_id} kept no checkpoint; train with machine.keep_checkpoint=true")
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises all kinds for bytes that are not its own
+    except Exception as error:  # torch raises many types for bytes it did not write
         raise damaged from error
     if not isinstance(state, dict):
         raise damaged
     return state
 
 
-def _device(name: str) -> torch.device:
+def run_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that all commands on a trained run share."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    store = os.environ.get("NERO_RUNS") or "results/runs"
+    parser.add_argument("run", metavar="RUN", help="a run's directory, or its id in the store")
+    parser.add_argument("--store", default=store, metavar="DIR", help="where ids are looked up (default: %(default)s)")
+    add_data_and_device(parser)
+    return parser
+
+
+def add_data_and_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data-root", type=Path, default=default_root(), metavar="DIR", help="default: %(default)s")
+    devices = ["auto", "cpu", "cuda"]
+    parser.add_argument("--device", choices=devices, default="auto", help="default: a GPU if there is one")
+
+
+def run_command(
+    options: argparse.Namespace,
+    kind: type[T],
+    act: Callable[[Trained[T], argparse.Namespace], None],
+    check: Callable[[], None] = lambda: None,
+) -> int:
+    """`check()`, load the run, `act` on it. An error is printed in one line; gives the exit status."""
     try:
-        return choose_device(name)
-    except ConfigError as error:
-        raise Unusable(f"--device {name}: torch sees no CUDA GPU here; use --device cpu") from error
+        check()
+        trained = load_trained(options.run, options.store, kind, options.data_root, options.device)
+        print(trained.describe(), file=sys.stderr)
+        act(trained, options)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,138 @@
+"""Write text with a trained language model.
+
+    python scripts/generate.py RUN
+    python scripts/generate.py RUN --prompt "the game was" --words 50 --temperature 0.8 --top-k 40 --seed 1
+    python scripts/generate.py RUN --words 0 --evaluate       only validation and test perplexity
+
+RUN is the directory or the id of a run that kept its checkpoint. The text starts on a new line. Each word is sampled
+given at most as many words as one training sequence has (35 in the paper's runs); <eos> is shown as a line break. On a
+CPU the same seed gives the same text. Words of the prompt outside the vocabulary become <unk> if the vocabulary has it.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from nero.checkpoints.loading import Trained, Unusable, run_command, run_parser
+from nero.data.text.corpus import END_OF_LINE
+from nero.data.text.vocabulary import Vocabulary
+from nero.plans.argparse_types import non_negative_float, non_negative_int
+from nero.tasks.language_model import LanguageModelling, perplexity
+
+UNKNOWN = "<unk>"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_command(_parser().parse_args(arguments), LanguageModelling, _generate)
+
+
+def _generate(trained: Trained[LanguageModelling], options: argparse.Namespace) -> None:
+    if options.words:
+        print(_text(trained, options))
+    if options.evaluate:
+        task = trained.task
+        for name, part in (("validation", task.valid), ("test", task.test)):
+            with trained.autocast():
+                print(f"{name} perplexity {perplexity(task.loss_over(part)):.2f}")
+
+
+def _text(trained: Trained[LanguageModelling], options: argparse.Namespace) -> str:
+    """The prompt and its continuation."""
+    task = trained.task
+    prompt, unknown = known_words(options.prompt, task.vocabulary)
+    if unknown:
+        print(f"not in the vocabulary, read as {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
+    ids = continuation(
+        task.network,
+        task.vocabulary.encode([END_OF_LINE, *prompt]),
+        words=options.words,
+        block=trained.settings["block"],
+        temperature=options.temperature,
+        top_k=options.top_k,
+        seed=options.seed,
+    )
+    with trained.autocast():
+        words = task.vocabulary.decode(list(tqdm(ids, total=options.words, unit=" words", disable=None)))
+    return as_lines([*prompt, *words])
+
+
+@torch.no_grad()
+def continuation(
+    network: nn.Module,
+    start: Sequence[int],
+    words: int,
+    block: int,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    seed: int = 0,
+) -> Iterator[int]:
+    """Yield `words` ids that follow `start`, each sampled given the last `block` ids.
+
+    Args:
+        temperature: divides the logits; 0 takes the most probable word
+        top_k: sample from the k most probable words only; 0 for all
+    """
+    if not start:
+        raise ValueError("start must have at least one word")
+    network.eval()
+    device = next(network.parameters()).device
+    generator = torch.Generator().manual_seed(seed)  # on the CPU: a seed means the same on every device
+    text = list(start)
+    for _ in range(words):
+        features = network(torch.tensor([text[-block:]], device=device))
+        logits = network.get_submodule("output")(features[0, -1]).cpu()
+        text.append(sample(logits, temperature, top_k, generator))
+        yield text[-1]
+
+
+def sample(logits: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
+    """Sample an index of `logits` [vocabulary]."""
+    if temperature == 0:
+        return int(logits.argmax())
+    largest, indices = logits.double().topk(min(top_k, len(logits)) if top_k else len(logits))
+    # The largest logit becomes 0 first: no temperature, however low, makes it infinite.
+    probabilities = ((largest - largest[0]) / temperature).softmax(dim=0)
+    return int(indices[torch.multinomial(probabilities, 1, generator=generator)])
+
+
+def known_words(prompt: str, vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
+    """The words of the prompt with <unk> for unknown ones, and the unknown ones; Unusable if there is no <unk>."""
+    words = prompt.split()
+    unknown = [word for word in words if word not in vocabulary.ids]
+    if unknown and UNKNOWN not in vocabulary.ids:
+        raise Unusable(f"{unknown[0]!r} is not in the vocabulary of {len(vocabulary):,} words, which has no {UNKNOWN}")
+    return [word if word in vocabulary.ids else UNKNOWN for word in words], unknown
+
+
+def as_lines(words: Sequence[str]) -> str:
+    """Join words with spaces; <eos> ends a line."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word == END_OF_LINE:
+            lines.append([])
+        else:
+            lines[-1].append(word)
+    return "\n".join(" ".join(line) for line in lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = run_parser(__doc__)
+    parser.add_argument("--words", type=non_negative_int, default=100, metavar="N", help="to write (default: 100)")
+    parser.add_argument("--prompt", default="", metavar="TEXT", help="words to continue, separated by spaces")
+    parser.add_argument(
+        "--temperature",
+        type=non_negative_float,
+        default=1.0,
+        metavar="T",
+        help="0: the most probable word (default: 1)",
+    )
+    parser.add_argument(
+        "--top-k", type=non_negative_int, default=0, metavar="K", help="sample from K words (default: 0, all)"
+    )
+    parser.add_argument("--seed", type=non_negative_int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--evaluate", action="store_true", help="print validation and test perplexity")
+    return parser

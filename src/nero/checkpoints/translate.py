@@ -1,0 +1,190 @@
+"""Translate with a trained network, from German to English, and measure BLEU.
+
+    python scripts/translate.py RUN                           the 1,000 test sentences (test_2016_flickr)
+    python scripts/translate.py RUN --part val --beam 1 --out val.en
+    python scripts/translate.py RUN --text "Ein Hund läuft durch den Schnee."
+    python scripts/translate.py RUN --input sentences.de      one sentence per line; - for standard input
+
+RUN is the directory or the id of a run that kept its checkpoint. Data, vocabulary and network are those of the run's
+config; a run on embedded data is tested on embedded data.
+
+The paper reports perplexity only. BLEU is defined here as follows: beam search maximises log probability / (words +
+1)**alpha; a few rules join the words to written English; sacrebleu scores it in lower case against the reference lines
+as they were written. The joined words of the references themselves score 100.0. Words outside the vocabulary stay
+<unk>.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from nero.atomic import write_atomic
+from nero.checkpoints.beam_search import CachedDecoder, search
+from nero.checkpoints.loading import Trained, Unusable, run_command, run_parser
+from nero.data.text.buckets import padded
+from nero.data.text.parallel_text import BEGIN, END, tokeniser
+from nero.models.translator import Translator
+from nero.plans.argparse_types import non_negative_float, non_negative_int, positive_int
+from nero.tasks.translation import Translation, load_text
+
+PARTS = {"test": "test_2016_flickr", "val": "val"}
+"""Parts of the data, and Multi30k's names for them."""
+
+NO_SPACE_BEFORE = frozenset(
+    {".", ",", ";", ":", "!", "?", ")", "]", "-", "'", "n't", "'s", "'re", "'ll", "'ve", "'d", "'m"}
+)
+NO_SPACE_AFTER = frozenset({"(", "[", "#", "$", "-"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    own = options.text is not None or options.input is not None
+    return run_command(options, Translation, _translate_lines if own else _measure)
+
+
+def _measure(trained: Trained[Translation], options: argparse.Namespace) -> None:
+    """Translate a part of the data; print some sentences and the BLEU score."""
+    metric = bleu_metric()  # first: if it is missing, nothing needs to be translated
+    settings = trained.settings
+    text = load_text(trained.context, settings["minimum_count"], settings.get("train_examples"))
+    pairs, lines = (text.test, text.test_lines) if options.part == "test" else (text.valid, text.valid_lines)
+    name = PARTS[options.part] if trained.context.data == "real" else f"embedded {options.part}"
+    ours = _translate(trained, pairs.source, options)
+    _write(ours, options.out)
+    for source, reference, own in list(zip(lines.source, lines.target, ours, strict=True))[: options.examples]:
+        print(f"source:    {source}\nreference: {reference}\nours:      {own}\n")
+    score = metric.corpus_score(ours, [lines.target]).score
+    print(f"BLEU {score:.2f} on {len(ours):,} sentences of {name}, beam {options.beam}, alpha {options.alpha:g}")
+    print(f"sacrebleu: {metric.get_signature()}")
+
+
+def _translate_lines(trained: Trained[Translation], options: argparse.Namespace) -> None:
+    """Print the translation of each line; an empty line stays empty."""
+    lines = options.text if options.input is None else _read_lines(options.input)
+    words = split_words([line.strip() for line in lines], trained.identity["data"])
+    vocabulary = trained.task.vocabulary
+    if unknown := dict.fromkeys(word for line in words for word in line if word not in vocabulary.ids):
+        print(f"not in the vocabulary: {' '.join(unknown)}", file=sys.stderr)
+    sources = [[BEGIN, *vocabulary.encode(line), END] for line in words if line]
+    translated = iter(_translate(trained, sources, options))
+    ours = [next(translated) if line else "" for line in words]
+    _write(ours, options.out)
+    print("\n".join(ours))
+
+
+def _translate(trained: Trained[Translation], sources: list[list[int]], options: argparse.Namespace) -> list[str]:
+    network = trained.task.network
+    if not isinstance(network, Translator):
+        raise Unusable(f"{trained.run_id}: beam search needs a Translator, not a {type(network).__name__}")
+    found = translations(network, sources, options.beam, options.alpha, options.longest, options.batch_size)
+    with trained.autocast():
+        by_index = dict(tqdm(found, total=len(sources), unit=" sentences", disable=None))
+    return [join_words(trained.task.vocabulary.decode(by_index[i])) for i in range(len(sources))]
+
+
+@torch.no_grad()
+def translations(
+    network: Translator,
+    sources: Sequence[Sequence[int]],
+    beam: int = 5,
+    alpha: float = 0.6,
+    longest: int | None = None,
+    batch_size: int = 128,
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield (index of a source, token ids of its translation without BEGIN and END), shortest sources first.
+
+    Args:
+        sources: token ids, from BEGIN to END
+        beam, alpha: see `search`
+        longest: maximum number of words; default: twice those of the source plus ten. The network's positions limit it
+        batch_size: sentences at a time
+
+    Raises:
+        ValueError: a source has more tokens than the network has positions
+    """
+    network.eval()
+    device, positions = network.output_weight.device, len(network.positions)
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    for start in range(0, len(order), batch_size):
+        group = order[start : start + batch_size]
+        lengths = [len(sources[index]) for index in group]
+        if lengths[-1] > positions:
+            raise ValueError(f"a sentence has {lengths[-1] - 2} words, and the network takes at most {positions - 2}")
+        source = padded([sources[index] for index in group], len(group), lengths[-1]).to(device)
+        # BEGIN and all words precede the position that predicts END.
+        limits = [min(2 * (n - 2) + 10 if longest is None else longest, positions - 1) for n in lengths]
+        found = search(CachedDecoder(network, source), torch.tensor(limits, device=device), beam, alpha)
+        yield from zip(group, found, strict=True)
+
+
+def split_words(lines: Sequence[str], data: str) -> list[list[str]]:
+    """Tokenise lines as the `real` or `embedded` data are; Unusable without spaCy."""
+    if data == "embedded":
+        return [line.split() for line in lines]
+    try:
+        tokenise = tokeniser("de")
+    except ImportError as error:
+        raise Unusable("tokenising German needs spaCy; get it with: pip install 'nero[text]'") from error
+    return [tokenise(line) for line in lines]
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Undo spaCy's English tokenisation: punctuation without spaces, quotation marks that open and close in turn.
+
+    The tokeniser does not keep the spaces, so some lines differ from the original.
+    """
+    text, close, quoted = "", True, False  # close: no space before the next word
+    for word in (word for word in words if not word.isspace()):
+        is_quote = word == '"'
+        if not (close or (is_quote and quoted) or word in NO_SPACE_BEFORE):
+            text += " "
+        text += word
+        quoted ^= is_quote
+        close = word in NO_SPACE_AFTER or (is_quote and quoted)
+    return text
+
+
+def bleu_metric() -> Any:
+    """sacrebleu's BLEU in lower case, as the networks learn lower case only; Unusable without sacrebleu."""
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError as error:
+        raise Unusable("BLEU needs sacrebleu; get it with: pip install 'nero[translate]'") from error
+    return BLEU(lowercase=True)
+
+
+def _read_lines(path: str) -> list[str]:
+    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _write(lines: Sequence[str], path: Path | None) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = run_parser(__doc__)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--part", choices=list(PARTS), default="test", help="of the run's data (default: test)")
+    what.add_argument("--text", action="append", metavar="SENTENCE", help="translate this; may be repeated")
+    what.add_argument("--input", metavar="FILE", help="translate its lines; - for standard input")
+    parser.add_argument("--beam", type=positive_int, default=5, metavar="N", help="1 is greedy (default: 5)")
+    parser.add_argument(
+        "--alpha", type=non_negative_float, default=0.6, help="length penalty, 0 for none (default: 0.6)"
+    )
+    parser.add_argument(
+        "--longest", type=positive_int, metavar="N", help="most words (default: twice those of the source plus ten)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write all translations, one per line")
+    parser.add_argument(
+        "--examples", type=non_negative_int, default=3, metavar="N", help="sentences to show (default: 3)"
+    )
+    parser.add_argument("--batch-size", type=positive_int, default=128, metavar="N", help="sentences (default: 128)")
+    return parser

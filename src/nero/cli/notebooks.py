@@ -1,0 +1,63 @@
+"""Execute the notebooks on the logged runs; the executed copies go to results/notebooks.
+
+    python scripts/run_notebooks.py                     all of them
+    python scripts/run_notebooks.py table1 figures      these
+    python scripts/run_notebooks.py --out DIR
+
+A notebook that fails does not stop the others, and its copy shows how far it got. Exit status: 0 if all succeeded, 1 if
+one failed, 2 for an unknown name.
+"""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from nero.plans.config import ROOT
+
+FOLDER = ROOT / "notebooks"
+ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours of a traceback
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    known = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"a notebook (default: {', '.join(known)})")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "notebooks", metavar="DIR")
+    options = parser.parse_args(arguments)
+    names = list(dict.fromkeys(options.names or known))
+    if unknown := [name for name in names if name not in known]:
+        print(f"error: unknown notebook {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    options.out.mkdir(parents=True, exist_ok=True)
+    results = [_execute(known[name], options.out / known[name].name) for name in names]
+    return 0 if all(results) else 1
+
+
+def _execute(path: Path, copy: Path) -> bool:
+    """Whether it succeeded; prints the error otherwise."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, DeadKernelError
+
+    notebook = nbformat.read(path, as_version=4)
+    # The kernel warns that it uses TCP, which does not matter on one machine.
+    quiet = ["--IPKernelApp.log_level=ERROR"]
+    client = NotebookClient(notebook, resources={"metadata": {"path": str(path.parent)}}, extra_arguments=quiet)
+    start, problem = time.perf_counter(), ""
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        failed = next(cell for cell in notebook.cells if any(o.output_type == "error" for o in cell.get("outputs", [])))
+        # The first arrow of a traceback is at the cell's own line, all there is to see of a failed assertion.
+        line = re.search(r"^-+> \d+ (.*)$", ANSI.sub("", error.traceback), re.MULTILINE)
+        problem = f"cell {failed.id}: {error.ename}: {error.evalue}" + (f"\n  {line[1]}" if line else "")
+    except DeadKernelError as error:
+        problem = str(error)
+    nbformat.write(notebook, copy)
+    print(f"{path.stem}: {time.perf_counter() - start:.0f} s, {'FAILED' if problem else 'done'}: {copy}", flush=True)
+    if problem:
+        print(f"error: {path.name}, {problem}", file=sys.stderr)
+    return not problem
