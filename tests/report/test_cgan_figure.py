@@ -13,12 +13,11 @@ from matplotlib.figure import Figure
 from nero.plans.plan import Cell, survey
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure3 as figures
-from nero.report.figures import figure4 as cgan_figure
 from nero.report.figures import style
-from nero.report.frame import load_curves
+from nero.report.figures.figure4 import figure4
+from nero.report.figures.learning_curves import learning_curves
 from nero.runs.store import Store
-from support.fake_runs import STAND_IN_FID, cells_of, states_of, write_generator
+from support.fake_runs import STAND_IN_FID, cells_of, evidence_of, states_of, write_generator
 from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks
 
 OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
@@ -29,8 +28,7 @@ QUIETLY = pytest.mark.filterwarnings("error")
 
 
 def drawn(store: Store) -> Figure:
-    _, states = states_of(store, "table1")
-    return cgan_figure.figure4(states, load_curves(store))
+    return figure4(evidence_of(store, "table1"))
 
 
 def panels_of(store: Store) -> list[Axes]:
@@ -106,7 +104,7 @@ def test_two_cells_for_one_line_are_refused(store: Store) -> None:
     _, states = states_of(store, "table1")
     other = survey(replace(cell_of("sgd"), variant=(("precision", "fp32"),)), {})
     with pytest.raises(ValueError, match="a panel has sgd twice"):
-        cgan_figure.figure4([*states, other], load_curves(store))
+        figure4(evidence_of(store, "table1", [*states, other]))
 
 
 # the paper's
@@ -247,8 +245,7 @@ def test_ticks_are_plain_numbers_inside_any_scale(store: Store, final: float) ->
 
 def test_learning_curves_go_through_the_epochs_at_which_fid_is_taken(store: Store) -> None:
     fill(store)
-    experiment, states = states_of(store, "table1")
-    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    figure = learning_curves(evidence_of(store, "table1"))
     [axes] = [axes for axes in figure.axes if face(axes).startswith(paper.CGAN)]
     assert axes.get_ylabel() == "FID"
     for optim, name in OPTIMS.items():

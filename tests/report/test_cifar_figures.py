@@ -11,15 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from nero.plans.config import PRECISIONS
 from nero.plans.plan import Cell, survey
+from nero.plans.schema import PRECISIONS
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure5 as cifar_figures
-from nero.report.figures import panel, style
-from nero.report.frame import load_curves
+from nero.report.figures import cifar, panels, style
 from nero.runs.store import Store
-from support.fake_runs import cells_of, in_words, loaded, states_of, write_classifier
+from support.fake_runs import cells_of, evidence_of, in_words, loaded, states_of, write_classifier
 from support.read_figures import band_at, bands, colours, face, labels, lines, marks
 
 CELLS = {in_words(cell): cell for cell in loaded("ablation").cells}
@@ -30,17 +28,16 @@ FINALS = {name: 0.08 + 0.01 * place for place, name in enumerate(CELLS)}
 SEEDS = np.array([0.0, 0.002, 0.01])  # what each seed adds to these
 
 FIGURES: dict[str, tuple[str, Callable[..., Figure]]] = {
-    "figure1": ("ablation", cifar_figures.figure1),
-    "figure2": ("ablation", cifar_figures.figure2),
-    "figure5": ("table1", cifar_figures.figure5),
+    "figure1": ("ablation", cifar.figure1),
+    "figure2": ("ablation", cifar.figure2),
+    "figure5": ("table1", cifar.figure5),
 }
 EVERY_FIGURE = pytest.mark.parametrize("name", FIGURES)
 
 
 def drawn(store: Store, name: str) -> Figure:
     experiment, figure = FIGURES[name]
-    _, states = states_of(store, experiment)
-    return figure(states, load_curves(store))
+    return figure(evidence_of(store, experiment))
 
 
 def seeds_at(store: Store, cell: Cell, lr: float, final: float, seeds: int = 3) -> None:
@@ -143,7 +140,7 @@ def test_figure_5_has_vgg_above_and_resnet_below(store: Store) -> None:
 @EVERY_FIGURE
 def test_axes_say_what_is_counted(store: Store, name: str) -> None:
     panels = drawn(store, name).axes
-    assert all("training error (%) as it ran" in axes.get_ylabel() for axes in panels[::2])
+    assert all("training error (%) during the epoch" in axes.get_ylabel() for axes in panels[::2])
     assert all("augmented" in axes.get_ylabel() for axes in panels[::2])
     assert "dropout on" in panels[0].get_ylabel()
     assert all(axes.get_ylabel() == "validation error (%)" for axes in panels[1::2])
@@ -180,7 +177,7 @@ def test_two_cells_for_one_line_are_refused(
     cell = cells_of(experiment)[words]
     other = survey(replace(cell, variant=(*cell.variant, *variant)), {})
     with pytest.raises(ValueError, match=f"a panel has {cell.optim} twice: {cell.task}"):
-        figure([*states, other], load_curves(store))
+        figure(evidence_of(store, experiment, [*states, other]))
 
 
 def test_a_curve_in_another_arithmetic_is_marked_in_the_legend(store: Store) -> None:
@@ -209,7 +206,7 @@ def test_a_row_with_a_label_has_curves_of_its_own(store: Store, name: str, words
     seeds_at(store, cell, 0.01, 0.11)
     seeds_at(store, other, 0.01, 0.12)
     _, states = states_of(store, experiment)
-    panels = figure([*states, survey(other, store.summaries())], load_curves(store)).axes
+    panels = figure(evidence_of(store, experiment, [*states, survey(other, store.summaries())])).axes
     [(one, two)] = {tuple(labels(axes)) for axes in panels if labels(axes)}
     first = one.partition(",")[0]
     assert two == f"{first}, another start, η = 0.01, n = 3"
@@ -258,7 +255,7 @@ def test_marks_hide_no_curve_and_no_other_mark(store: Store, name: str) -> None:
         epochs = [x for x, *_ in marks(axes).values()]
         assert min(epochs) > paper.CIFAR10_EPOCHS
         assert max(epochs) < axes.get_xlim()[1]
-        assert np.diff(sorted(epochs)).min() >= panel.APART * paper.CIFAR10_EPOCHS
+        assert np.diff(sorted(epochs)).min() >= panels.MARK_SPACING * paper.CIFAR10_EPOCHS
         assert max(axes.get_xticks()) == paper.CIFAR10_EPOCHS, "there is no epoch in the paper's strip"
 
 

@@ -6,17 +6,15 @@ import pytest
 
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure3_numbers
-from nero.report.frame import load_curves, load_traces
+from nero.report.figures import figure3
 from nero.runs.store import Store
-from support.fake_runs import STEPS, cells_of, fill, fill_cell, plausible, states_of, write_run
+from support.fake_runs import STEPS, cells_of, evidence_of, fill, fill_cell, plausible, write_run
 from support.markdown_rows import markdown_rows
 
 
 def lines(store: Store) -> dict[str, list[str]]:
     """The words of every line of both tables after the first, by the first; the search's names come second."""
-    _, states = states_of(store)
-    text = figure3_numbers.to_markdown(states, load_curves(store), load_traces(store))
+    text = figure3.numbers(evidence_of(store))
     curves, search = {}, {}
     for first, *words in markdown_rows(text):
         (search if len(words) == 4 else curves)[first] = words

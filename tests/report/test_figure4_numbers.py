@@ -5,10 +5,9 @@ import pytest
 from nero.plans.plan import Cell
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure4_numbers
-from nero.report.frame import load_curves
+from nero.report.figures import figure4
 from nero.runs.store import Store
-from support.fake_runs import cells_of, states_of, write_generator
+from support.fake_runs import cells_of, evidence_of, write_generator
 from support.markdown_rows import Lines, curves_seeds_and_search
 
 TAKEN = tuple(range(10, 121, 10))
@@ -20,10 +19,7 @@ def cell_of(optim: str) -> Cell:
 
 
 def tables(store: Store) -> tuple[Lines, Lines, Lines]:
-    _, states = states_of(store, "table1")
-    return curves_seeds_and_search(
-        figure4_numbers.to_markdown(states, load_curves(store)), "FID against the test images"
-    )
+    return curves_seeds_and_search(figure4.numbers(evidence_of(store, "table1")), "FID against the test images")
 
 
 def falling(final: float, last: int = 120) -> dict[int, float | None]:

@@ -6,16 +6,15 @@ import pytest
 
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure6_numbers
+from nero.report.figures import figure6
 from nero.runs.store import Store
-from support.fake_runs import cells_of, states_of, write_language_model
+from support.fake_runs import cells_of, evidence_of, write_language_model
 from support.markdown_rows import markdown_rows
 
 
 def search(store: Store) -> dict[str, list[str]]:
     """The words of each line after the first, by the first."""
-    _, states = states_of(store, "table1")
-    text = figure6_numbers.to_markdown(states)
+    text = figure6.numbers(evidence_of(store, "table1"))
     assert "\nFinal validation perplexity of the search, seed 0:\n" in text
     return {first: words for first, *words in markdown_rows(text)}
 

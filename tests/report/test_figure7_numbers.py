@@ -8,10 +8,9 @@ import pytest
 from nero.plans.plan import Cell
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure7_numbers
-from nero.report.frame import load_curves
+from nero.report.figures import figure7
 from nero.runs.store import Store
-from support.fake_runs import cells_of, states_of, write_language_model
+from support.fake_runs import cells_of, evidence_of, write_language_model
 from support.markdown_rows import markdown_rows
 
 EPOCHS = (10, 25, 50, 75, 100)
@@ -24,8 +23,7 @@ def cell_of(optim: str) -> Cell:
 
 def tables(store: Store) -> tuple[Lines, Lines]:
     """The words of each line after the first, by the first: of the curves, and of the search."""
-    _, states = states_of(store, "table1")
-    text = figure7_numbers.to_markdown(states, load_curves(store))
+    text = figure7.numbers(evidence_of(store, "table1"))
     rows = markdown_rows(text)
     curves, search = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     return {first: words for first, *words in curves}, {first: words for first, *words in search}

@@ -5,10 +5,9 @@ import pytest
 from nero.plans.plan import Cell
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure8_numbers
-from nero.report.frame import load_curves
+from nero.report.figures import figure8
 from nero.runs.store import Store
-from support.fake_runs import cells_of, states_of, write_player
+from support.fake_runs import cells_of, evidence_of, write_player
 from support.markdown_rows import Lines, curves_seeds_and_search
 
 NEAREST = {1: 980, 2: 1950, 3: 2930, 4: 3910, 5: 4882}
@@ -22,8 +21,7 @@ def cell_of(optim: str) -> Cell:
 
 
 def tables(store: Store) -> tuple[Lines, Lines, Lines]:
-    _, states = states_of(store, "pong")
-    return curves_seeds_and_search(figure8_numbers.to_markdown(states, load_curves(store)), "reward")
+    return curves_seeds_and_search(figure8.numbers(evidence_of(store, "pong")), "reward")
 
 
 def rising(final: float, last: int = 4882) -> dict[int, float | None]:

@@ -7,10 +7,9 @@ import pytest
 from nero.plans.plan import Cell, survey
 from nero.report import catalogue, paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure9_numbers
-from nero.report.frame import load_curves
+from nero.report.figures import figure9
 from nero.runs.store import Store
-from support.fake_runs import cells_of, loaded, without_task, write_classifier
+from support.fake_runs import cells_of, evidence_of, loaded, without_task, write_classifier
 from support.markdown_rows import Lines, markdown_rows
 
 SHOWN = (1, 10, 30, 60, 90)
@@ -31,7 +30,7 @@ def text_of(store: Store, *cells: Cell) -> str:
     """Of these cells, or of the experiment's."""
     summaries = store.summaries()
     states = [survey(cell, summaries) for cell in cells or loaded("imagenet").cells]
-    return figure9_numbers.to_markdown(states, load_curves(store))
+    return figure9.numbers(evidence_of(store, "imagenet", states))
 
 
 def lines(text: str) -> Lines:

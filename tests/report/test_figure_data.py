@@ -10,14 +10,10 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from nero.report import catalogue
-from nero.report.figures import figure3 as figures
-from nero.report.figures import figure5 as cifar_figures
-from nero.report.figures import figure9 as imagenet_figure
-from nero.report.figures import style
-from nero.report.frame import load_curves, load_traces
+from nero.report.figures import cifar, figure3, figure9, style
 from nero.report.page import figure_data
 from nero.runs.store import Store
-from support.fake_runs import ERROR, cells_of, fill, loaded, plausible, states_of, write_classifier, write_run
+from support.fake_runs import ERROR, cells_of, evidence_of, fill, loaded, plausible, write_classifier, write_run
 from support.read_figures import bands, face, lines, marks
 
 
@@ -33,7 +29,7 @@ def figure5(store: Store) -> Figure:
         for seed in range(2):
             curve = [error and error + 0.01 * seed for error in errors]
             write_run(store, cell, cell.lrs[2], seed, curve[-1], metric=ERROR, curve=curve)
-    return cifar_figures.figure5(states_of(store, "table1")[1], load_curves(store))
+    return cifar.figure5(evidence_of(store, "table1"))
 
 
 def test_curves_and_bands_are_those_that_are_drawn(figure5: Figure) -> None:
@@ -75,7 +71,7 @@ def test_marks_words_and_axes_are_those_of_the_panel(figure5: Figure) -> None:
 
 def test_the_authors_curves_and_settings_of_one_optimiser_have_their_groups(store: Store) -> None:
     fill(store, "mnist", plausible)
-    left, right = shown(figures.figure3(states_of(store)[1], load_curves(store), load_traces(store)))
+    left, right = shown(figure3.figure3(evidence_of(store)))
     assert [(series["group"], series["whose"]) for series in left["series"]] == [
         ("σ = 1", "ours"),
         ("σ = 100", "ours"),
@@ -91,7 +87,7 @@ def test_the_authors_curves_and_settings_of_one_optimiser_have_their_groups(stor
 
 
 def test_a_figure_without_runs_keeps_what_the_paper_says(store: Store) -> None:
-    empty = imagenet_figure.figure9(states_of(store, "imagenet")[1], load_curves(store))
+    empty = figure9.figure9(evidence_of(store, "imagenet"))
     left, right = shown(empty)
     assert left["series"] == right["series"] == []
     assert right["rule"]["at"] == 23.7
@@ -99,6 +95,7 @@ def test_a_figure_without_runs_keeps_what_the_paper_says(store: Store) -> None:
     assert any("missing" in note for note in right["notes"])
 
 
+@pytest.mark.slow
 def test_every_figure_of_the_catalogue_but_pictures_can_be_drawn_by_a_page(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

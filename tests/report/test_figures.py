@@ -14,18 +14,18 @@ from matplotlib.figure import Figure
 
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure3 as figures
+from nero.report.figures import figure3 as figure3_module
 from nero.report.figures import style
-from nero.report.frame import load_curves, load_traces
+from nero.report.figures.learning_curves import learning_curves
 from nero.runs.store import Store
 from support.fake_runs import (
     BASE,
     STEPS,
     cells_of,
+    evidence_of,
     fill,
     fill_cell,
     plausible,
-    states_of,
     write_language_model,
     write_run,
 )
@@ -35,8 +35,7 @@ AUTHORS_LEFT, AUTHORS_RIGHT = 2, 4
 
 
 def figure3(store: Store) -> Figure:
-    _, states = states_of(store)
-    return figures.figure3(states, load_curves(store), load_traces(store))
+    return figure3_module.figure3(evidence_of(store))
 
 
 def dotted(axes: Axes) -> list[str]:
@@ -162,8 +161,7 @@ def test_embedded_runs_are_refused_beside_the_authors(store: Store) -> None:
 
 def test_learning_curves_of_any_experiment(store: Store) -> None:
     fill(store, "smoke", plausible, data="embedded")
-    experiment, states = states_of(store, "smoke")
-    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    figure = learning_curves(evidence_of(store, "smoke"))
     assert "embedded data, not the paper's" in figure.get_suptitle()
     by_task = {face(axes): axes for axes in figure.axes}
     mnist = {"mnist_mlp100", "mnist_reparam, sigma = 1", "mnist_reparam, sigma = 100"}
@@ -178,8 +176,7 @@ def test_learning_curves_of_any_experiment(store: Store) -> None:
 def test_learning_curves_of_perplexities_are_on_a_log_scale(store: Store) -> None:
     cell = cells_of("checks")["multi30k_transformer nero bf16 100 True"]
     write_language_model(store, cell, 0.001, 0, 8.0)
-    experiment, states = states_of(store, "checks")
-    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    figure = learning_curves(evidence_of(store, "checks"))
     scales = {face(axes).split(" missing")[0]: axes.get_yscale() for axes in figure.axes}
     variant = "multi30k_transformer, precision = bf16, pool = 100, scale_embedding"
     assert scales[f"{variant} = True"] == "log"
@@ -188,14 +185,15 @@ def test_learning_curves_of_perplexities_are_on_a_log_scale(store: Store) -> Non
 
 def test_a_long_title_stays_over_its_panel() -> None:
     axes = Figure().subplots()
-    style.head(axes, "multi30k_transformer, precision = bf16, pool = 100, scale_embedding = True", ["missing: Nero"])
-    title = axes.get_title(loc="left").splitlines()
-    assert title == ["multi30k_transformer, precision = bf16, pool = 100,", "scale_embedding = True", "missing: Nero"]
+    style.set_title(
+        axes, "multi30k_transformer, precision = bf16, pool = 100, scale_embedding = True", ["missing: Nero"]
+    )
+    lines = axes.get_title(loc="left").splitlines()
+    assert lines == ["multi30k_transformer, precision = bf16, pool = 100,", "scale_embedding = True", "missing: Nero"]
 
 
 def test_learning_curves_of_an_empty_store(store: Store) -> None:
-    experiment, states = states_of(store, "table1")
-    figure = figures.learning_curves(experiment.title, states, load_curves(store))
+    figure = learning_curves(evidence_of(store, "table1"))
     assert len(figure.axes) == 6
     assert "embedded" not in figure.get_suptitle()
     for axes in figure.axes:
@@ -206,8 +204,7 @@ def test_learning_curves_of_an_empty_store(store: Store) -> None:
 def test_an_optimiser_has_one_colour_in_every_figure(store: Store) -> None:
     fill_cell(store, cells_of("mnist")["mnist_mlp100 nero"], plausible)
     fill_cell(store, cells_of("smoke")["mnist_mlp100 nero"], plausible, data="embedded")
-    experiment, states = states_of(store, "smoke")
-    drawn = [figure3(store).axes[1], figures.learning_curves(experiment.title, states, load_curves(store)).axes[0]]
+    drawn = [figure3(store).axes[1], learning_curves(evidence_of(store, "smoke")).axes[0]]
     assert {line.get_color() for axes in drawn for line in axes.lines if line.get_label().startswith("Nero, η")} == {
         style.OPTIMS["nero"][1]
     }
@@ -243,11 +240,11 @@ def test_a_font_of_the_system_does_not_replace_matplotlibs_own(tmp_path: Path, m
     monkeypatch.setattr(fonts, "ttflist", [])
     fonts.addfont(tmp_path / own.name)
     assert Path(font_manager.findfont("DejaVu Sans")) == tmp_path / own.name
-    style.own_fonts_first.cache_clear()
+    style.prefer_bundled_fonts.cache_clear()
     with style.house_style():
         assert Path(font_manager.findfont("DejaVu Sans")) == own.resolve()
     assert len(fonts.ttflist) > 1, "the system's fonts stay usable"
-    style.own_fonts_first.cache_clear()  # the list is put back
+    style.prefer_bundled_fonts.cache_clear()  # the list is put back
 
 
 @pytest.mark.slow

@@ -16,15 +16,14 @@ from nero.plans.config import compose
 from nero.plans.plan import Cell, survey
 from nero.report import catalogue, paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure9 as imagenet_figure
 from nero.report.figures import style
-from nero.report.frame import load_curves
-from nero.report.tables.formats import to_csv, to_latex, to_markdown
+from nero.report.figures.figure9 import figure9
 from nero.report.tables.imagenet_settings import name as name_of
 from nero.runs.store import Store
-from support.fake_runs import cells_of, loaded, states_of, without_task, write_classifier
+from support.fake_runs import cells_of, evidence_of, loaded, states_of, without_task, write_classifier
 from support.markdown_rows import markdown_rows
 from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks
+from support.tables import to_csv, to_latex, to_markdown
 
 NAMES = {"Nero OOTB": "nero", "Nero tuned": "nero_tuned", "SGD": "sgd 0.0", "SGD + weight decay": "sgd 0.0001"}
 FINALS = {"nero": 0.254, "nero_tuned": 0.238, "sgd 0.0": 0.268, "sgd 0.0001": 0.235}
@@ -50,7 +49,7 @@ def drawn(store: Store, further: Sequence[Cell] = ()) -> Figure:
     """The experiment's cells, and others that somebody may add to it."""
     _, states = states_of(store, "imagenet")
     summaries = store.summaries()
-    return imagenet_figure.figure9([*states, *(survey(cell, summaries) for cell in further)], load_curves(store))
+    return figure9(evidence_of(store, "imagenet", [*states, *(survey(cell, summaries) for cell in further)]))
 
 
 def target_of(axes: Axes) -> np.ndarray:
@@ -109,7 +108,7 @@ def test_each_setting_has_a_colour_of_its_own_and_two_are_those_of_other_figures
 def test_the_order_of_an_experiment_is_no_matter_to_names_and_colours(store: Store) -> None:
     fill(store)
     _, states = states_of(store, "imagenet")
-    _, right = imagenet_figure.figure9(states[::-1], load_curves(store)).axes
+    _, right = figure9(evidence_of(store, "imagenet", states[::-1])).axes
     _, usual = drawn(store).axes
     assert colours(right) == colours(usual)
     assert {name: line[-1, 1] for name, line in lines(right).items()} == {
@@ -121,7 +120,7 @@ def test_several_seeds_have_a_mean_and_a_range(store: Store) -> None:
     cell = replace(cell_of("sgd 0.0001"), repeat_seeds=(1, 2))
     for seed, final in enumerate((0.23, 0.234, 0.25)):
         write_classifier(store, cell, 0.1, seed, final)
-    _, right = imagenet_figure.figure9([survey(cell, store.summaries())], load_curves(store)).axes
+    _, right = figure9(evidence_of(store, "imagenet", [survey(cell, store.summaries())])).axes
     assert lines(right)["SGD + weight decay"][-1, 1] == pytest.approx(23.8)
     [band] = bands(right)
     assert band_at(band, 3) == (pytest.approx(23), pytest.approx(25))
@@ -134,7 +133,7 @@ def test_the_panels_say_what_they_show(store: Store) -> None:
     arithmetic = style.PRECISIONS[cell_of("nero").setting("precision")]
     assert face(left).split(" missing: ")[0] == f"ResNet-50 ({arithmetic}), training"
     assert face(right).split(" missing: ")[0] == f"ResNet-50 ({arithmetic}), validation"
-    assert left.get_ylabel() == "training top-1 error (%) as it ran\n(augmented)"
+    assert left.get_ylabel() == "training top-1 error (%) during the epoch\n(augmented)"
     assert right.get_ylabel() == "validation top-1 error (%)"
     for axes in (left, right):
         assert axes.get_xlabel() == "epoch"
@@ -361,7 +360,7 @@ def test_the_table_has_a_line_for_each_setting_and_ranks_them(store: Store) -> N
 
 def test_the_table_says_what_is_missing_and_what_the_paper_says(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     text = to_markdown(catalogue.make_table(catalogue.gather("imagenet", store)))
-    assert "its SGD with weight decay that it surpassed 76.3 % top-1 accuracy, an error of 23.7 %." in text
+    assert "its SGD with weight decay surpassed 76.3 % top-1 accuracy, an error of 23.7 %." in text
     assert "paper: float32" not in text, "nothing of the paper's stands beside ours"
     assert [(words[0], words[-1]) for words in table_of(store)[2:]] == [(name, "missing") for name in LISTED]
     without_task(monkeypatch, paper.IMAGENET)

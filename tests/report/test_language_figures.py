@@ -15,12 +15,12 @@ from matplotlib.lines import Line2D
 from nero.plans.plan import Cell, survey
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure6 as language_figures
 from nero.report.figures import style
-from nero.report.figures.log_scale import LogScale
-from nero.report.frame import load_curves
+from nero.report.figures.figure6 import figure6
+from nero.report.figures.figure7 import figure7
+from nero.report.figures.panels import LogScale
 from nero.runs.store import Store
-from support.fake_runs import cells_of, states_of, write_language_model
+from support.fake_runs import cells_of, evidence_of, states_of, write_language_model
 from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks
 
 OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
@@ -28,16 +28,15 @@ FINALS = {"nero": 12.0, "sgd": 90.0, "adam": 13.0, "lamb": 16.0}
 SEEDS = np.array([0.0, 0.5, 4.0])  # what each seed adds to these
 
 FIGURES: dict[str, tuple[str, int, Callable[..., Figure]]] = {
-    "figure6": (paper.WIKITEXT2, paper.WIKITEXT2_EPOCHS, language_figures.figure6),
-    "figure7": (paper.MULTI30K, paper.MULTI30K_EPOCHS, language_figures.figure7),
+    "figure6": (paper.WIKITEXT2, paper.WIKITEXT2_EPOCHS, figure6),
+    "figure7": (paper.MULTI30K, paper.MULTI30K_EPOCHS, figure7),
 }
 EVERY_FIGURE = pytest.mark.parametrize("name", FIGURES)
 QUIETLY = pytest.mark.filterwarnings("error")
 
 
 def drawn(store: Store, name: str) -> Figure:
-    _, states = states_of(store, "table1")
-    return FIGURES[name][2](states, load_curves(store))
+    return FIGURES[name][2](evidence_of(store, "table1"))
 
 
 def cell_of(name: str, optim: str) -> Cell:
@@ -86,7 +85,7 @@ def test_panels_say_what_they_show(store: Store, name: str) -> None:
     figure = drawn(store, name)
     left, right = figure.axes
     seen = {"figure6": "dropout on", "figure7": "label smoothing 0.1, dropout on"}[name]
-    assert left.get_ylabel() == f"training perplexity as it ran\n({seen})"
+    assert left.get_ylabel() == f"training perplexity during the epoch\n({seen})"
     assert right.get_ylabel() == "validation perplexity"
     arithmetic = style.PRECISIONS[cell_of(name, "nero").setting("precision")]
     assert [face(axes).split(" search incomplete: ")[0] for axes in figure.axes] == [
@@ -102,7 +101,7 @@ def test_two_cells_for_one_line_are_refused(store: Store, name: str) -> None:
     _, states = states_of(store, "table1")
     other = survey(replace(cell_of(name, "sgd"), variant=(("precision", "fp32"),)), {})
     with pytest.raises(ValueError, match="a panel has sgd twice"):
-        FIGURES[name][2]([*states, other], load_curves(store))
+        FIGURES[name][2](evidence_of(store, "table1", [*states, other]))
 
 
 # the paper's

@@ -15,13 +15,11 @@ from nero.plans.config import compose
 from nero.plans.plan import Cell, load_experiment, survey
 from nero.report import catalogue, paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure8 as pong_figure
-from nero.report.figures import panel, style
-from nero.report.figures.curves import against
-from nero.report.frame import load_curves
-from nero.report.tables.formats import published_text
+from nero.report.figures import panels, style
+from nero.report.figures.figure8 import REWARD, against, figure8
+from nero.report.tables.layout import published_text
 from nero.runs.store import Store
-from support.fake_runs import PLAYED, cells_of, states_of, write_player, write_run
+from support.fake_runs import PLAYED, cells_of, evidence_of, states_of, write_player, write_run
 from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks
 
 MOMENTUM = "LAMB with β₁ = 0.9"
@@ -34,8 +32,7 @@ QUIETLY = pytest.mark.filterwarnings("error")
 
 
 def drawn(store: Store) -> Figure:
-    _, states = states_of(store, "pong")
-    return pong_figure.figure8(states, load_curves(store))
+    return figure8(evidence_of(store, "pong"))
 
 
 def panel_of(store: Store) -> Axes:
@@ -190,7 +187,7 @@ def test_the_papers_finals_stand_beside_ours(store: Store) -> None:
 def test_the_papers_strip_has_no_place_for_what_the_paper_does_not_have(store: Store) -> None:
     axes = panel_of(store)
     width = axes.get_xlim()[1] - paper.PONG_MILLIONS
-    assert width == pytest.approx((len(PUBLISHED) + 0.5) * panel.APART * paper.PONG_MILLIONS)
+    assert width == pytest.approx((len(PUBLISHED) + 0.5) * panels.MARK_SPACING * paper.PONG_MILLIONS)
 
 
 def test_the_word_over_the_papers_marks_hides_none(store: Store) -> None:
@@ -250,7 +247,7 @@ def test_two_cells_for_one_line_are_refused(store: Store) -> None:
     _, states = states_of(store, "pong")
     other = survey(replace(cell_of("sgd"), variant=(("precision", "fp32"),)), {})
     with pytest.raises(ValueError, match="a panel has sgd twice"):
-        pong_figure.figure8([*states, other], load_curves(store))
+        figure8(evidence_of(store, "pong", [*states, other]))
 
 
 # what is not there
@@ -285,7 +282,7 @@ def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
 
 
 def test_a_log_without_steps_of_the_environment_is_said(store: Store) -> None:
-    metric = {"key": pong_figure.REWARD, "goal": "max", "label": "reward"}
+    metric = {"key": REWARD, "goal": "max", "label": "reward"}
     write_run(store, cell_of("lamb_momentum"), 0.001, 0, 3.0, metric=metric)
     axes = panel_of(store)
     assert f"{MOMENTUM} (no log of seed 0)" in face(axes)

@@ -15,9 +15,9 @@ from PIL import Image
 from nero.plans.plan import Cell, survey
 from nero.report import paper
 from nero.report.figures import style
-from nero.report.figures.sample_strips import CLASSES, samples, spread
+from nero.report.figures.samples import CLASSES, samples, spread
 from nero.runs.store import RunDirectory, Store
-from support.fake_runs import STAND_IN_FID, cells_of, states_of, write_generator
+from support.fake_runs import STAND_IN_FID, cells_of, evidence_of, write_generator
 from support.read_figures import face
 
 OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
@@ -31,7 +31,7 @@ def cell_of(optim: str) -> Cell:
 
 
 def drawn(store: Store) -> Figure:
-    return samples(states_of(store, "table1")[1], store)
+    return samples(evidence_of(store, "table1"))
 
 
 def strips(figure: Figure) -> dict[str, Axes]:
@@ -168,10 +168,10 @@ def test_the_searchs_own_seed_is_shown_else_the_first_that_is_logged(store: Stor
     cell = replace(cell_of("nero"), lrs=(0.01,))
     for seed in (2, 1):
         with_pictures(write_generator(store, cell, 0.01, seed, 15.0 + seed))
-        figure = samples([survey(cell, store.summaries())], store)
+        figure = samples(evidence_of(store, "table1", [survey(cell, store.summaries())]))
         assert [face(axes) for axes in figure.axes] == [f"Nero, η = 0.01, seed {seed}: FID {15 + seed}.00"]
     with_pictures(write_generator(store, cell, 0.01, 0, 99.0))
-    figure = samples([survey(cell, store.summaries())], store)
+    figure = samples(evidence_of(store, "table1", [survey(cell, store.summaries())]))
     assert [face(axes) for axes in figure.axes] == ["Nero, η = 0.01, seed 0: FID 99.00"]
 
 
@@ -202,7 +202,7 @@ def test_embedded_runs_are_shown_under_a_title_that_says_so(store: Store) -> Non
     cell = replace(cell_of("nero"), lrs=(0.01,), repeat_seeds=(), overrides=("data=embedded",))
     run = write_generator(store, cell, 0.01, 0, 0.125, {3: 0.125}, metric=STAND_IN_FID, data="embedded")
     with_pictures(run, [3])
-    figure = samples([survey(cell, store.summaries())], store)
+    figure = samples(evidence_of(store, "table1", [survey(cell, store.summaries())]))
     [axes] = figure.axes
     title = figure.get_suptitle().replace("\n", " ")
     assert title == "Class-conditional GAN (embedded data, not the paper's): samples from the same z by epoch"
@@ -216,7 +216,7 @@ def test_embedded_runs_are_shown_under_a_title_that_says_so(store: Store) -> Non
 
 def test_embedded_runs_that_are_missing_are_announced_as_such(store: Store) -> None:
     cell = replace(cell_of("nero"), overrides=("data=embedded",))
-    assert "embedded" in samples([survey(cell, {})], store).get_suptitle()
+    assert "embedded" in samples(evidence_of(store, "table1", [survey(cell, {})])).get_suptitle()
 
 
 # what is not there
@@ -240,7 +240,7 @@ def test_missing_and_diverged_cells_are_said(store: Store) -> None:
 def test_a_run_that_diverged_is_shown_until_then(store: Store) -> None:
     cell = replace(cell_of("lamb"), lrs=(0.01,))
     with_pictures(write_generator(store, cell, 0.01, 0, None), [10])
-    [axes] = samples([survey(cell, store.summaries())], store).axes
+    [axes] = samples(evidence_of(store, "table1", [survey(cell, store.summaries())])).axes
     assert face(axes) == "LAMB, η = 0.01, seed 0: diverged"
     assert pixels_of(axes).shape[1] == SIDE
 
@@ -295,9 +295,8 @@ def test_where_every_picture_is_damaged_words_stand_in_their_place(store: Store)
 
 
 def test_an_experiment_without_a_gan_is_said(store: Store) -> None:
-    _, states = states_of(store, "mnist")
-    [axes] = samples(states, store).axes
-    assert words(axes) == "no run of cifar10_cgan is asked for"
+    [axes] = samples(evidence_of(store, "mnist")).axes
+    assert words(axes) == "no run of cifar10_cgan is planned"
 
 
 @QUIETLY

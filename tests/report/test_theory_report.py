@@ -14,18 +14,15 @@ from matplotlib.figure import Figure
 
 from nero.report import cells, files
 from nero.report.figures import style
-from nero.report.tables.formats import EMBEDDED
-from nero.report.tables.latex_format import to_latex
-from nero.report.tables.markdown_format import to_markdown
-from nero.report.tables.sheets import Printed
-from nero.report.theory.angle_figures import bound_figure, robustness_figure
-from nero.report.theory.bound_table import error_words
-from nero.report.theory.evidence import arithmetic, gather
-from nero.report.theory.layer_figures import activations_figure
-from nero.report.theory.numbers import percentile, short, span
+from nero.report.tables.sheets import EMBEDDED, Printed, to_latex, to_markdown
+from nero.report.theory.bound import bound_figure, error_text
+from nero.report.theory.evidence import gather, precision_text
+from nero.report.theory.layers import activations_figure
 from nero.report.theory.panels import SignedPowers
 from nero.report.theory.report import FIGURES, make, make_figures, make_tables, theory_files, theory_texts
-from nero.report.theory.step_figures import by_step
+from nero.report.theory.robustness import robustness_figure
+from nero.report.theory.steps import by_step
+from nero.report.theory.tables import percentile, short, span
 from nero.theory.pac_bayes import Bound
 from support import theory_records as made
 from support.read_figures import bands, face, labels, lines
@@ -126,7 +123,7 @@ def test_arithmetic_is_said_so_that_names_with_commas_stay_apart(tmp_path: Path)
     records = [made.network_record(task="spirals", seed=seed, settings={"arms": seed}) for seed in (0, 1)]
     records.append(made.network_record() | {"precision": "bf16"})
     groups = gather(made.write_all(tmp_path, records)).networks
-    assert arithmetic(groups) == "Trained in bf16 (mnist_mlp100), TF32 (spirals, arms = 0; spirals, arms = 1)."
+    assert precision_text(groups) == "Trained in bf16 (mnist_mlp100), TF32 (spirals, arms = 0; spirals, arms = 1)."
 
 
 def test_embedded_data_do_not_stand_beside_real_ones(tmp_path: Path) -> None:
@@ -196,7 +193,7 @@ def test_robustness_is_mean_and_range_over_seeds(tables: dict[str, Printed]) -> 
     assert float(found["held_out_mean"]) == pytest.approx(0.982)
     line = shown_line(table, f"{made.MLP}, depth = 5", "Nero")
     assert line["random angle (radians)"] == "0.0600 (0.0500 to 0.0700)"
-    assert line["on examples held out"] == "98.20 % test accuracy (98.00 to 98.40)"
+    assert line["on held-out examples"] == "98.20 % test accuracy (98.00 to 98.40)"
     assert (line["seeds"], line["training errors"], line["of examples"]) == ("3", "0", "60,000")
 
 
@@ -275,7 +272,7 @@ def test_a_prior_that_covers_all_needs_no_such_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("nats", "words"), [(0.1, "9.52 %"), (6.0, "99.8 %"), (200.0, "1 - 10^-87"), (math.inf, "1")])
 def test_an_error_that_would_round_to_one_is_written_out(nats: float, words: str) -> None:
-    assert error_words(Bound(nats)) == words
+    assert error_text(Bound(nats)) == words
 
 
 def test_steps_are_counted_over_seeds_and_layers(tables: dict[str, Printed]) -> None:

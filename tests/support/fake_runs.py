@@ -9,6 +9,7 @@ import pytest
 
 from nero.plans import plan
 from nero.plans.plan import Cell, CellState, Experiment, PlannedRun, load_experiment, survey
+from nero.report.evidence import Evidence
 from nero.runs.store import RunDirectory, Store
 
 ACCURACY = {"key": "train/accuracy", "goal": "max", "label": "training accuracy"}
@@ -199,6 +200,12 @@ def fill(store: Store, name: str, final: Final, data: str = "real") -> None:
 def states_of(store: Store, name: str = "mnist") -> tuple[Experiment, list[CellState]]:
     summaries = store.summaries()
     return loaded(name), [survey(cell, summaries) for cell in loaded(name).cells]
+
+
+def evidence_of(store: Store, name: str = "mnist", states: Sequence[CellState] | None = None) -> Evidence:
+    """The evidence of an experiment, or of other cells in its place."""
+    experiment, found = states_of(store, name)
+    return Evidence(experiment, tuple(found if states is None else states), store.summaries(), store)
 
 
 def in_words(cell: Cell) -> str:

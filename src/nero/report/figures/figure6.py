@@ -1,69 +1,62 @@
-"""Figures 6 and 7: training and validation perplexity of language models and translators, the paper's beside ours."""
+"""Figure 6: perplexity of a transformer language model on Wikitext-2. The authors' curves are not logged anywhere."""
 
 import math
-from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nero.plans.plan import CellState
-from nero.report import paper
+from nero.report import cells, paper
+from nero.report.evidence import Evidence
 from nero.report.figures import style
-from nero.report.figures.log_scale import LogScale
-from nero.report.figures.panel import of_task
-from nero.report.figures.rows_of_panels import Followed, draw_row
+from nero.report.figures.numbers import document, search_table
+from nero.report.figures.panels import LogScale, Pair, curves_of_task
 
 TRAINING, VALIDATION = "train/perplexity", paper.PERPLEXITY["key"]
-WIKITEXT2 = Followed(TRAINING, VALIDATION, "perplexity", "dropout on", paper.WIKITEXT2_EPOCHS)
-MULTI30K = Followed(TRAINING, VALIDATION, "perplexity", "label smoothing 0.1, dropout on", paper.MULTI30K_EPOCHS)
+WIKITEXT2 = Pair(TRAINING, VALIDATION, "perplexity", "dropout on", paper.WIKITEXT2_EPOCHS)
 
-START = 0.05  # of the training: the scale is that of what follows
-SHARE = 0.75  # of a curve is in sight: SGD's perplexity explodes on translation, and comes back
-MOST = 1000.0  # what lies higher says no more than that little is learnt
-BOUNDS = (1.0, 1e6)  # a perplexity is one or more; where nothing was learnt, more than the upper one tells no more
-LADDERS = (
+START = 0.05  # of the training: the scale fits what follows
+SHARE = 0.75  # of a curve is visible: SGD's perplexity explodes on translation, and comes back
+MOST = 1000.0  # higher values only say that little is learnt
+BOUNDS = (1.0, 1e6)  # a perplexity is one or more
+TICKS = (
     (3, (1, 1.2, 1.4, 1.6, 1.8, 2, 2.2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9)),
     (10, (1, 1.5, 2, 3, 5, 7)),
     (math.inf, (1, 2, 5)),
 )
-"""Highest over lowest value below which to use it -> ticks of each decade."""
+"""Largest ratio of highest to lowest value -> ticks of each decade."""
 
 
 @style.house_style()
-def figure6(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
-    """Figure 6: a transformer on Wikitext-2, each optimiser at the leading learning rate of its search."""
+def figure6(evidence: Evidence) -> Figure:
+    """Each optimiser at the leading learning rate of its search."""
     title = "Wikitext-2 language model (Figure 6): mean and range over seeds"
-    return _figure(title, paper.WIKITEXT2, WIKITEXT2, states, curves)
+    return draw_perplexity(evidence, title, paper.WIKITEXT2, WIKITEXT2)
 
 
-@style.house_style()
-def figure7(states: Sequence[CellState], curves: pd.DataFrame) -> Figure:
-    """Figure 7: a transformer that translates WMT16's multimodal pairs (Multi30k), the authors' logs dashed."""
-    title = "WMT16 translation, Multi30k (Figure 7): mean and range over seeds, the authors' mean dashed"
-    return _figure(title, paper.MULTI30K, MULTI30K, states, curves, paper.translation_curves())
-
-
-def _figure(
-    title: str,
-    task: str,
-    followed: Followed,
-    states: Sequence[CellState],
-    curves: pd.DataFrame,
-    authors: pd.DataFrame | None = None,
+def draw_perplexity(
+    evidence: Evidence, title: str, task: str, pair: Pair, authors: pd.DataFrame | None = None
 ) -> Figure:
+    """Training and validation perplexity on a log scale, also for Figure 7."""
     figure, panels = style.panels(1, 2, title)
-    draw_row(panels, followed, "Transformer", of_task(task, states), curves, paper.table1(), authors)
-    start = round(START * followed.epochs)
-    # A deviation as large as its mean would reach down to nothing.
-    scale = LogScale(_ladder, BOUNDS, followed.epochs, start, SHARE, with_bars=False)
+    curves = curves_of_task(task, evidence.states)
+    pair.draw(panels, "Transformer", curves, evidence.curves, paper.table1(), authors)
+    # Without bars: a deviation as large as its mean would reach down to zero.
+    scale = LogScale(_ticks, BOUNDS, pair.epochs, round(START * pair.epochs), SHARE, with_bars=False)
     for panel in panels:
         scale.fit([panel])
-    return style.settle(figure)
+    return style.freeze_layout(figure)
 
 
-def _ladder(low: float, high: float) -> list[float]:
+def _ticks(low: float, high: float) -> list[float]:
     """Up to MOST, or to three times the lowest value where that is more."""
     top = max(MOST, 3 * low)
-    ticks = next(ticks for reach, ticks in LADDERS if min(high, top) <= reach * low)
+    ticks = next(ticks for ratio, ticks in TICKS if min(high, top) <= ratio * low)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(top)) + 1)
     return [tick * 10.0**decade for decade in decades for tick in ticks if tick * 10.0**decade <= top]
+
+
+def numbers(evidence: Evidence) -> str:
+    """The final values of the search."""
+    states = [curve.state for curve in curves_of_task(paper.WIKITEXT2, evidence.states)]
+    cells.require_real(states)
+    return document("Figure 6", search_table(states, "validation perplexity", VALIDATION))

@@ -1,21 +1,21 @@
-"""How all figures and tables look: names, colours, and settings that make a figure's bytes reproducible."""
+"""How all figures and tables look: names, colours, panels, and settings that make a figure's bytes reproducible."""
 
 import io
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-
-from nero.report.figures.recorded import RecordedAxes, record
 
 OPTIMS = {
     "nero": ("Nero", "#D55E00"),
@@ -26,14 +26,14 @@ OPTIMS = {
     "lamb_momentum": ("LAMB with β₁ = 0.9", "#000000"),
     "madam": ("Madam", "#E69F00"),
 }
-"""File name in configs/optim -> how the paper writes it, and its colour in every figure.
+"""File name in configs/optim -> the paper's name for it, and its colour in every figure.
 
-The colours are Okabe and Ito's, which colour-blind readers can tell apart. An optimiser that is not named here goes by
-its file name and draws from OTHERS.
+The colours are Okabe and Ito's, which colour-blind readers can tell apart. Any other optimiser goes by its file name
+and gets a colour from OTHERS.
 """
 
 VARIANTS = ("#808080", "#56B4E9")
-"""Settings of one optimiser against each other: colours that no optimiser has."""
+"""Colours for settings of one optimiser; no optimiser has them."""
 
 CONSTRAINTS = {
     (False, False): ("neither", VARIANTS[0]),
@@ -41,10 +41,10 @@ CONSTRAINTS = {
     (False, True): ("norm", "#332288"),
     (True, True): ("both", OPTIMS["nero"][1]),
 }
-"""(mean, norm) constraints of Nero -> how a legend names them, and their colour: with both it is any figure's Nero."""
+"""(mean, norm) constraints of Nero -> their name in a legend, and their colour; both together are Nero itself."""
 
 PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bf16"}
-"""Arithmetic of a run -> how tables and figures write it."""
+"""Precision of a run -> its name in tables and figures."""
 
 OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
 
@@ -63,8 +63,8 @@ RC: Any = {
     "legend.fontsize": 7,
     "legend.frameon": False,
     "savefig.dpi": 200,
-    "svg.hashsalt": "nero",  # else the ids of clip paths are drawn at random
-    "pdf.fonttype": 42,  # TrueType, which publishers take
+    "svg.hashsalt": "nero",  # otherwise the ids of clip paths are random
+    "pdf.fonttype": 42,  # TrueType, which publishers accept
 }
 NO_DATES = {
     "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
@@ -73,10 +73,66 @@ NO_DATES = {
 }
 
 
+# Panels that record what is drawn in them, so that the HTML page can draw the same
+
+
+@dataclass(frozen=True)
+class Series:
+    """A curve over seeds, with NaN where a seed's value is not finite."""
+
+    group: str  # what a legend switches on and off together
+    label: str
+    colour: str
+    linestyle: str  # OURS, THEIRS or VARIANT
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray | None = None  # None where no range is drawn
+    high: np.ndarray | None = None
+    runs: tuple[str, ...] = ()  # run ids; empty for the authors' curves
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A final value from the paper."""
+
+    group: str
+    label: str
+    colour: str
+    mean: float
+    std: float
+
+
+@dataclass
+class Record:
+    """Everything that a panel shows."""
+
+    title: str = ""
+    notes: Sequence[str] = ()
+    series: list[Series] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    rule: tuple[float, str] | None = None  # a horizontal line and its label
+
+
+class RecordedAxes(Axes):
+    """Axes with a record."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        self.record = Record()
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+
+
+def record(axes: Axes) -> Record:
+    """The record of a panel; for plain axes a new one, which nobody reads."""
+    return axes.record if isinstance(axes, RecordedAxes) else Record()
+
+
+# Style
+
+
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Also a decorator. Starts from matplotlib's defaults, so that a reader's own matplotlibrc changes nothing."""
-    own_fonts_first()
+    """Context manager or decorator; starts from matplotlib's defaults, so that a user's matplotlibrc has no effect."""
+    prefer_bundled_fonts()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(RC)
@@ -84,11 +140,10 @@ def house_style() -> Iterator[None]:
 
 
 @cache
-def own_fonts_first() -> None:
-    """Have matplotlib draw with the fonts it comes with.
+def prefer_bundled_fonts() -> None:
+    """Make matplotlib prefer the fonts that it ships: other versions on the system would change a figure's bytes.
 
-    A system may have other versions of them, whose glyphs have other numbers, and so figures other bytes; of fonts that
-    fit alike matplotlib takes the first.
+    Among fonts that match equally well, matplotlib takes the first in its list.
     """
     fonts = font_manager.fontManager
     others = list(fonts.ttflist)
@@ -103,7 +158,7 @@ def name(optim: str) -> str:
 
 
 def precision(key: str) -> str:
-    """The arithmetic of a run as tables and figures write it."""
+    """The name of a run's precision in tables and figures."""
     return PRECISIONS.get(key, key)
 
 
@@ -113,25 +168,25 @@ def colours(optims: Iterable[str]) -> dict[str, str]:
 
 
 def palette(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
-    """The known colours, and further ones for names that have none."""
+    """The known colours, plus one from OTHERS for each name without one."""
     others = [name for name in names if name not in known]
     return {**known, **{name: OTHERS[place % len(OTHERS)] for place, name in enumerate(others)}}
 
 
 def darker(colour: str) -> str:
-    """The same hue for the paper's curves, so that they show on top of ours where both agree."""
+    """The same hue for the paper's curves, so that they stay visible on top of ours."""
     red, green, blue = to_rgb(colour)
     return to_hex((0.65 * red, 0.65 * green, 0.65 * blue))
 
 
 def in_order(optims: Iterable[str]) -> tuple[str, ...]:
-    """Each once: the paper's optimisers as the paper orders them, then others as they come."""
+    """Without duplicates: the paper's optimisers in the paper's order, then others in order of appearance."""
     places = {optim: place for place, optim in enumerate(OPTIMS)}
     return tuple(sorted(dict.fromkeys(optims), key=lambda optim: places.get(optim, len(places))))
 
 
 def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (4.6, 3.6)) -> tuple[Figure, list[Axes]]:
-    """An empty figure and its panels, row by row; `size` is each one's width and height in inches, words included."""
+    """An empty figure and its panels, row by row; `size` is the width and height of one in inches, text included."""
     width, height = size
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     figure.suptitle(title, fontsize=10)
@@ -139,34 +194,34 @@ def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (4.6
     return figure, list(axes.flat)
 
 
-def head(axes: Axes, title: str, notes: Iterable[str], width: int = 62) -> None:
-    """A panel's title, and below it what is to be said on its face, in lines of `width` letters."""
+def set_title(axes: Axes, title: str, notes: Iterable[str], width: int = 62) -> None:
+    """Set a panel's title, with notes below it, wrapped at `width` characters."""
     shown = record(axes)
     shown.title, shown.notes = title, tuple(notes)
-    # A setting (lr = 1) and a short remark in brackets are kept on one line: textwrap breaks at the plain space only.
+    # Keep a setting (lr = 1) and a short remark in brackets on one line: textwrap breaks at plain spaces only.
     whole = re.compile(r"\([^()]{1,30}\)| = ")
-    kept = (whole.sub(lambda found: found[0].replace(" ", "\xa0"), text) for text in (title, *shown.notes))
-    lines = [line.replace("\xa0", " ") for text in kept for line in textwrap.wrap(text, width)]
+    texts = (whole.sub(lambda found: found[0].replace(" ", "\xa0"), text) for text in (title, *shown.notes))
+    lines = [line.replace("\xa0", " ") for text in texts for line in textwrap.wrap(text, width)]
     axes.set_title("\n".join(lines), loc="left")
 
 
 def legend_below(axes: Axes, columns: int = 2, handles: Sequence[Any] | None = None) -> None:
-    """Outside the panel, where it hides no curve; of all that has a label, or of `handles`.
+    """Put a legend below the panel, where it hides no curve; for everything with a label, or for `handles`.
 
-    Several handles in a tuple are drawn over each other; the last has the words.
+    The handles of a tuple are drawn on top of each other; the last one has the label.
     """
     shown: list[Any] = axes.get_legend_handles_labels()[0] if handles is None else list(handles)
     if shown:
-        # A distance in font sizes, not in panel heights: it clears the axis label whatever the panel's size.
+        # The distance is in font sizes, so it clears the axis label whatever the panel's size.
         place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5}
-        stacks = [type(handle) is tuple for handle in shown]  # a container is a tuple too, but has its words itself
+        stacks = [type(handle) is tuple for handle in shown]  # a container is a tuple too, but has its own label
         labels = [(top[-1] if stack else top).get_label() for top, stack in zip(shown, stacks, strict=True)]
-        # Wide enough for the dashes of a line that something lies on.
+        # Wide enough for the dashes of a line with a mark on it.
         axes.legend(handles=shown, labels=labels, ncols=columns, handlelength=3.2 if any(stacks) else None, **place)
 
 
-def settle(figure: Figure) -> Figure:
-    """Lay the figure out once and for all: else each format that is written would move things a little."""
+def freeze_layout(figure: Figure) -> Figure:
+    """Compute the layout once; otherwise each file format would change it slightly."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
@@ -174,7 +229,7 @@ def settle(figure: Figure) -> Figure:
 
 @house_style()
 def render(figure: Figure, file_format: str) -> bytes:
-    """The figure as a file's bytes, without dates or versions: the same figure gives the same bytes."""
+    """The bytes of the figure's file, without dates or versions: the same figure gives the same bytes."""
     file = io.BytesIO()
     figure.savefig(file, format=file_format, metadata=NO_DATES[file_format])
     return file.getvalue()

@@ -1,0 +1,100 @@
+"""Markdown tables of a figure's numbers: points on curves, final values of seeds, and learning rate searches."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pandas as pd
+
+from nero.plans.plan import Cell, CellState, Summary
+from nero.report import cells
+from nero.report.figures import style
+from nero.report.figures.curves import at_leading
+from nero.report.figures.panels import Curve
+from nero.report.tables.sheets import markdown_line
+from nero.report.units import number, rate, scale
+
+
+def document(figure: str, *parts: str) -> str:
+    """A Markdown document of these tables and paragraphs."""
+    return "\n\n".join([f"# {figure} in numbers", *parts]) + "\n"
+
+
+def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    return "\n".join(map(markdown_line, [heads, ["---"] * len(heads), *lines]))
+
+
+def epoch_table(
+    head: str, compared: Sequence[Curve], by_epoch: pd.DataFrame, keys: Sequence[str], epochs: Sequence[int]
+) -> str:
+    """A line per curve, a column per epoch: means over seeds of all `keys`, such as "9.1 / 8.7".
+
+    n is the number of seeds of the first key.
+    """
+    lines = []
+    for curve in compared:
+        frames = {key: at_leading(curve.state, by_epoch, key) for key in keys}
+        ended = why_ended(curve.state)
+        means = (
+            " / ".join(mean_at(frame, key, "epoch", epoch, ended) for key, frame in frames.items()) for epoch in epochs
+        )
+        seeds = frames[keys[0]].seed.nunique()
+        lines.append([curve.name, cells.leading_text(curve.state), str(seeds), *means])
+    return table([head, "η", "n", *(f"epoch {epoch}" for epoch in epochs)], lines)
+
+
+def mean_at(frame: pd.DataFrame, key: str, x: str, at: float, ended: str) -> str:
+    """Mean of `key` over seeds where `x` is `at`, or `ended` where some seed has no value there."""
+    values = frame[frame[x] == at].value
+    if values.empty or len(values) < frame.seed.nunique():
+        return ended
+    return shown(key, values.mean()) if values.notna().all() else "not finite"
+
+
+def why_ended(state: CellState) -> str:
+    """Why a cell's curves may end early."""
+    return "diverged" if cells.divergence(state) else "missing"
+
+
+def _optimizer(cell: Cell) -> str:
+    return cells.labelled(style.name(cell.optim), cell)
+
+
+def search_table(
+    states: Sequence[CellState],
+    quantity: str,
+    key: str,
+    authors: Callable[[int], Mapping[tuple[str, float], str]] | None = None,
+    name: Callable[[Cell], str] = _optimizer,
+) -> str:
+    """Final values of the search: a line per cell, a column per learning rate.
+
+    `authors` maps a seed to the authors' final values by optimiser and learning rate, which stand beside ours.
+    """
+    [seed] = {state.cell.search_seed for state in states}
+    theirs = authors(seed) if authors else {}
+    lrs = sorted({lr for state in states for lr in state.search})
+    lines = []
+    for state in states:
+        finals = [_final(state.search.get(lr), key) for lr in lrs]
+        if authors:
+            others = [theirs.get((state.cell.optim, lr), "not logged") for lr in lrs]
+            finals = [f"{mine} / {other}" for mine, other in zip(finals, others, strict=True)]
+        lines.append([name(state.cell), *finals])
+    title = f"Final {quantity} of the search, seed {seed}" + (", ours / the authors':" if authors else ":")
+    return f"{title}\n\n{table(['', *(f'η = {rate(lr)}' for lr in lrs)], lines)}"
+
+
+def seed_table(states: Sequence[CellState], quantity: str, key: str, name: Callable[[Cell], str] = _optimizer) -> str:
+    """Final values at the leading learning rate: a line per cell, a column per seed."""
+    seeds = sorted({seed for state in states for seed in state.cell.seeds})
+    lines = [[name(state.cell), *(_final(state.at_leading.get(seed), key) for seed in seeds)] for state in states]
+    title = f"Final {quantity} of each seed at that learning rate:"
+    return f"{title}\n\n{table(['', *(f'seed {seed}' for seed in seeds)], lines)}"
+
+
+def _final(run: Summary | None, key: str) -> str:
+    return "missing" if run is None else "diverged" if cells.has_diverged(run) else shown(key, run["final"])
+
+
+def shown(key: str, value: float) -> str:
+    """A logged value of `key` as tables show it."""
+    return number(scale(key) * value)
