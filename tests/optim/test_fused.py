@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from nero.optim import Nero, neuron_norm
 from nero.optim.triton import nero_launch as fused
-from nero.optim.triton import tiling
 from support import references
 from support.fused_steps import DEVICE, assert_steps_alike, by_three_paths, make, set_gradients
+from support.plain_nero import PlainNero
 
 pytest.importorskip("triton")
 HALVES = pytest.mark.parametrize("halves", [(True, True), (True, False), (False, True), (False, False)])
@@ -27,7 +27,7 @@ SHAPES = [
 
 
 def launches_of(optimizer: Nero, group: int = 0) -> list[fused.Launch]:
-    return [launch for tensors in optimizer._fused_groups[group].lists for launch in tensors.launches]
+    return [launch for tensors in optimizer._fused[group].lists for launch in tensors.launches]
 
 
 @pytest.mark.parametrize("beta", [0.999, 0.0])
@@ -36,7 +36,7 @@ def test_follows_algorithm_1(beta: float) -> None:
     reference = references.Nero(references.as_arrays(params), 0.03, beta)
     optimizer = Nero(params, lr=0.03, beta=beta, fused=True)
     references.assert_follows(params, reference, optimizer, steps=3)
-    assert sum(len(tensors.params) for tensors in optimizer._fused_groups[0].lists) > len(SHAPES)
+    assert sum(len(tensors.params) for tensors in optimizer._fused[0].lists) > len(SHAPES)
 
 
 @settings(max_examples=10, deadline=None)
@@ -56,9 +56,9 @@ def test_follows_algorithm_1(beta: float) -> None:
     beta=st.floats(0, 0.9999),
     seed=st.integers(0, 2**32),
 )
-def test_follows_algorithm_1_on_any_shapes(shapes: list[Any], lr: float, beta: float, seed: int) -> None:
+def test_follows_the_plain_reference_on_any_shapes(shapes: list[Any], lr: float, beta: float, seed: int) -> None:
     params = make(shapes, seed=seed)
-    reference = references.Nero(references.as_arrays(params), lr, beta)
+    reference = PlainNero(params, lr, beta)
     references.assert_follows(params, reference, Nero(params, lr=lr, beta=beta, fused=True), steps=2)
 
 
@@ -207,7 +207,7 @@ def test_what_the_kernel_does_not_take_goes_another_way() -> None:
         set_gradients(params, t)
         reference.step([*references.as_arrays([p.grad for p in params if p.numel() and p.grad is not None])])
         optimizer.step()
-    assert [id(param) for param in optimizer._fused_groups[0].rest] == [id(param) for param in left]
+    assert [id(param) for param in optimizer._fused[0].rest] == [id(param) for param in left]
     for param, expected in zip([p for p in params if p.numel()], reference.params, strict=True):
         torch.testing.assert_close(param.detach().double().cpu(), torch.from_numpy(expected), rtol=2e-5, atol=2e-6)
     assert {int(state["step"]) for state in optimizer.state.values()} == {3}
@@ -260,7 +260,7 @@ def stepped() -> tuple[Nero, Nero]:
 
 def test_a_loaded_state_goes_on_in_the_same_tables(stepped: tuple[Nero, Nero]) -> None:
     ours, theirs = stepped
-    tables = ours._fused_groups[0]
+    tables = ours._fused[0]
     saved = copy.deepcopy(theirs.state_dict())
     weights = [param.detach().clone() for param in theirs.param_groups[0]["params"]]
     assert_steps_alike(ours, theirs, range(2, 4))
@@ -270,7 +270,7 @@ def test_a_loaded_state_goes_on_in_the_same_tables(stepped: tuple[Nero, Nero]) -
                 param.copy_(weight)
         optimizer.load_state_dict(saved)
     assert_steps_alike(ours, theirs, range(4, 6))
-    assert ours._fused_groups[0] is tables
+    assert ours._fused[0] is tables
     assert {int(state["step"]) for state in ours.state.values()} == {4}
 
 
@@ -285,7 +285,7 @@ def test_groups_have_settings_of_their_own() -> None:
     assert torch.equal(first, still)
     assert second.mean(1).abs().max() > 1e-4
     assert optimizer.state[third]["step"] == 1
-    assert set(optimizer._fused_groups) == {0, 1}
+    assert set(optimizer._fused) == {0, 1}
 
 
 def test_whole_numbers_are_numbers_like_others() -> None:
@@ -330,13 +330,13 @@ def test_the_path_is_chosen_by_device_and_settings() -> None:
     for keys, expected in (({}, DEVICE == "cuda"), ({"foreach": True}, False), ({"fused": False}, False)):
         optimizer = Nero(params, **keys)
         optimizer.step()
-        assert bool(optimizer._fused_groups) == expected
+        assert bool(optimizer._fused) == expected
     with pytest.raises(ValueError, match="both"):
         Nero(params, foreach=True, fused=True)
 
 
 def test_where_the_kernel_cannot_run_asking_for_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nero.optim.nero.unavailable", lambda device: "there is no such thing here")
+    monkeypatch.setattr("nero.optim.base.unavailable", lambda device: "there is no such thing here")
     with pytest.raises(ValueError, match="fused=True: there is no such thing here"):
         Nero(make([(3, 4)]), fused=True)
 
@@ -346,20 +346,20 @@ def test_the_longest_neurons_and_longer_ones() -> None:
     params = make(shapes)
     reference = references.Nero(references.as_arrays(params), 0.02, 0.999)
     references.assert_follows(params, reference, Nero(params, lr=0.02, fused=True), steps=2)
-    assert not fused.fits(torch.zeros(1, tiling.LONGEST_FAN_IN + 1, device=DEVICE))
-    assert fused.fits(torch.zeros(1, tiling.LONGEST_FAN_IN, device=DEVICE))
+    assert not fused.fits(torch.zeros(1, fused.LONGEST_FAN_IN + 1, device=DEVICE))
+    assert fused.fits(torch.zeros(1, fused.LONGEST_FAN_IN, device=DEVICE))
 
 
 @pytest.mark.parametrize("fan_in", [1, 2, 3, 16, 17, 2048, 2049, 8192, 8193, 65_536])
 @pytest.mark.parametrize("aligned", [False, True])
 def test_tiles_hold_all_rows(fan_in: int, aligned: bool) -> None:
     for rows in (1, 7, 1000):
-        kind, programs = tiling.kind_and_programs(rows, fan_in, aligned)
-        if kind == tiling.LONG:
-            assert programs == rows * math.ceil(fan_in / tiling.LONG_TILE)
+        kind, programs = fused.kind_and_programs(rows, fan_in, aligned)
+        if kind == fused.LONG:
+            assert programs == rows * math.ceil(fan_in / fused.LONG_TILE)
             continue
-        width = kind % tiling.ALIGNED
-        height = tiling.rows_in_a_tile(tiling.size_for(fan_in).tile, width, aligned)
+        width = kind % fused.ALIGNED
+        height = fused.rows_in_a_tile(fused.size_for(fan_in).tile, width, aligned)
         assert fan_in <= 1 << width < 2 * fan_in
         assert (programs - 1) * height < rows <= programs * height
 
@@ -388,7 +388,7 @@ def test_large_tensors_follow_float64(dtype: torch.dtype) -> None:
             too_large = difference > max(2 * eps, 2e-5) * other.detach().abs() + max(eps, 5e-6)
             # A neuron of three weights that are almost equal has a direction only as good as its rounding.
             assert too_large.float().mean() < 1e-4
-    assert ours._fused_groups[0].rest == []
+    assert ours._fused[0].rest == []
 
 
 @pytest.mark.gpu

@@ -25,7 +25,7 @@ def test_follows_the_reference(clamp_value: float, debias: bool, betas: tuple[fl
     reference = references.LAMB(references.as_arrays(params), 0.03, betas, 1e-6, clamp_value, debias)
     optimizer = LAMB(params, lr=0.03, betas=betas, clamp_value=clamp_value, debias=debias, fused=True)
     references.assert_follows(params, reference, optimizer, steps=3)
-    assert optimizer._fused_tensors.lists
+    assert optimizer._fused
 
 
 @settings(max_examples=10, deadline=None)
@@ -138,7 +138,7 @@ def test_what_the_kernels_do_not_take_goes_another_way() -> None:
             optimizer.step()
     for mine, other in zip(params, twins, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
-    assert [len(tensors.tensors) for tensors in ours._fused_tensors.lists.values()] == [2]
+    assert [len(tensors.tensors) for tensors in ours._fused.values()] == [2]
     assert {int(state["step"]) for state in ours.state.values()} == {2}
 
 
@@ -159,10 +159,10 @@ def test_a_parameter_without_gradient_stays() -> None:
 def test_a_loaded_state_goes_on_in_the_same_tables() -> None:
     ours, theirs = (LAMB(make([(5, 30), (6,), (2, 3000)]), fused=True) for _ in range(2))
     assert_steps_alike(ours, theirs, range(2))
-    (tables,) = ours._fused_tensors.lists.values()
+    (tables,) = ours._fused.values()
     ours.load_state_dict(copy.deepcopy(theirs.state_dict()))
     assert_steps_alike(ours, theirs, range(2, 4))
-    assert [*ours._fused_tensors.lists.values()] == [tables]
+    assert [*ours._fused.values()] == [tables]
 
 
 def test_groups_have_settings_of_their_own() -> None:
@@ -174,11 +174,11 @@ def test_groups_have_settings_of_their_own() -> None:
     optimizer.step()
     assert torch.equal(first, still)
     assert not torch.equal(second, moved)
-    assert {*optimizer._fused_tensors.lists} == {first, second}
+    assert {*optimizer._fused} == {first, second}
 
 
 def test_where_the_kernels_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nero.optim.lamb.unavailable", lambda device: "Triton is not installed")
+    monkeypatch.setattr("nero.optim.base.unavailable", lambda device: "Triton is not installed")
     with pytest.raises(ValueError, match="fused=True: Triton is not installed"):
         LAMB(make([(3, 4)]), fused=True)
 

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nero.optim import Nero, neuron_mean, neuron_norm, project
+from nero.optim.reference import ReferenceNero
 from support import references
+from support.plain_nero import PlainNero
 
 BOTH_PATHS = pytest.mark.parametrize("foreach", [False, True])
 HALVES = pytest.mark.parametrize("halves", [(True, True), (True, False), (False, True), (False, False)])
@@ -26,10 +28,17 @@ def test_follows_algorithm_1(beta, dtype, halves, foreach):
 
 @settings(max_examples=40, deadline=None)
 @given(**references.ANY_STEP, beta=st.floats(0, 0.9999))
-def test_follows_algorithm_1_on_any_shape(seed, shape, lr, beta, foreach):
+def test_follows_the_plain_reference_on_any_shape(seed, shape, lr, beta, foreach):
     params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])
-    reference = references.Nero(references.as_arrays(params), lr, beta)
+    reference = PlainNero(params, lr, beta)
     references.assert_follows(params, reference, Nero(params, lr=lr, beta=beta, foreach=foreach), steps=3)
+
+
+@pytest.mark.parametrize("beta", [0.999, 0.5, 0.0])
+def test_the_plain_reference_is_algorithm_1(beta):
+    params = references.parameters(dtype=torch.float64)
+    loops = references.Nero(references.as_arrays(params), 0.03, beta)
+    references.assert_follows(params, loops, ReferenceNero(params, 0.03, beta))
 
 
 def test_weights_are_balanced_at_construction_and_in_groups_added_later():

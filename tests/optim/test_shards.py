@@ -569,7 +569,7 @@ def refuse_summands() -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     summand = DTensor.from_local(torch.ones(3, 4), mesh, [Partial()])
     for make in (Nero, Madam, LAMB, partial(constrained, base=SGD, lr=0.1)):
-        assert_refused(make, summand, r"\(3, 4\) leaves each process a summand.*Replicate\(\) or Shard\(0\)")
+        assert_refused(make, summand, r"\(3, 4\) leaves each process a partial sum.*Replicate\(\) or Shard\(0\)")
 
 
 def refuse_flat_parameters() -> None:

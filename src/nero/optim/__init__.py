@@ -1,7 +1,7 @@
-"""Nero, the two optimisers that the paper compares it with, and balanced neurons for any optimiser.
+"""Nero (Algorithm 1), the optimisers that Section 5.2 compares it with, and balanced neurons for any optimiser.
 
-Nero turns each neuron (Algorithm 1); LAMB is relative per layer and Madam per synapse (Section 5.2). `constrained`
-keeps the neurons of any other optimiser balanced.
+Nero's steps are relative to each neuron, LAMB's to each layer, Madam's to each weight. `constrained` adds Nero's
+projection to any other optimiser. `nero.optim.reference` is Algorithm 1 in plain code.
 """
 
 from nero.optim.balance import neuron_mean, neuron_norm, project, project_, project_all_

@@ -3,7 +3,7 @@
 A neuron is a slice along dim 0 of a tensor with two or more dims: a row of a linear weight, a filter of a convolution,
 a row of an embedding. Tensors with fewer dims have no neurons.
 
-Nothing here reads a tensor's values on the host, so that a projection can be captured in a CUDA graph.
+Nothing here reads a tensor's values on the host, so a projection can be captured in a CUDA graph.
 """
 
 import math
@@ -17,13 +17,13 @@ from nero.optim.sharding import check_whole_neurons, local
 
 
 def neuron_mean(weight: Tensor) -> Tensor:
-    """Mean of each neuron's weights, one number per slice along dim 0; zero for a balanced neuron."""
+    """Mean of each neuron's weights; zero for a balanced neuron."""
     rows = _neurons(weight)
     return rows.mean(-1) if rows.numel() else rows.new_zeros(rows.shape[0])
 
 
 def neuron_norm(weight: Tensor) -> Tensor:
-    """Euclidean norm of each neuron's weights, one number per slice along dim 0; one for a balanced neuron."""
+    """Euclidean norm of each neuron's weights; one for a balanced neuron."""
     rows = _neurons(weight)
     if rows.numel() == 0:
         return rows.new_zeros(rows.shape[0])
@@ -34,12 +34,15 @@ def neuron_norm(weight: Tensor) -> Tensor:
 def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dtype | None = None) -> Tensor:
     """The nearest balanced neurons to a batch of weight vectors [..., fan_in] (last two lines of Algorithm 1).
 
-    `mean` subtracts each row's mean, `norm` divides each row by its Euclidean norm; either may be off. The result is in
-    `dtype`, that of `rows` by default, and a row that meets the constraints as well as this dtype can say comes back
-    bit for bit, so that projecting twice is projecting once.
+    A row that already meets the constraints to the precision of `dtype` is returned bit for bit, so projecting twice
+    is projecting once. A row that is constant to within rounding, such as every row of fan-in one, would vanish with
+    its mean: it keeps its mean and is only normalised. A row of zeros stays as it is.
 
-    A row that is constant to within rounding, as every row of fan-in one is, would vanish with its mean. It keeps its
-    mean and takes only its norm. A row of zeros stays as it is.
+    Args:
+        rows: the weight vectors.
+        mean: subtract each row's mean.
+        norm: divide each row by its Euclidean norm.
+        dtype: of the result; by default that of `rows`.
     """
     dtype = dtype or rows.dtype
     if rows.numel() == 0 or not (mean or norm):
@@ -47,11 +50,11 @@ def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dty
     tolerance = slack(dtype)
     rows = rows.to(compute_dtype(rows.dtype))
 
-    # Squares of 1e-30 and 1e30 leave the range of float32. A power of two as the unit costs no rounding.
+    # Squares of 1e-30 and 1e30 leave the range of float32. Dividing by a power of two costs no rounding.
     unit = _magnitude(rows)
     scaled = rows / unit
     size = _row_norm(scaled)
-    # A row of zeros meets no constraint on its norm, and no multiple of it does.
+    # A row of zeros cannot be normalised, and counts as done.
     is_unit = ((unit * size - 1).abs() <= tolerance) | (size == 0)
 
     if not mean:
@@ -64,14 +67,13 @@ def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dty
     rest = _row_norm(centred)
     # The part of the row along the vector of ones has length |mean| * sqrt(fan_in).
     is_centred = row_mean.abs() * math.sqrt(rows.shape[-1]) <= tolerance * size
-    # Taking the mean of a constant row would leave rounding noise, or a zero that no multiplicative step can revive: a
-    # dead neuron. Such a row that already has norm one gets twice the tolerance, since rounding it to norm one may have
-    # moved it across the border.
+    # Without its mean, a constant row would be rounding noise, or a zero that no multiplicative step can revive. Such a
+    # row of norm one gets twice the tolerance: rounding it to norm one may have moved it across the border.
     vanishes = (rest <= tolerance * size) | (is_unit & (rest <= 2 * tolerance * size))
 
     if norm:
-        # A row moves as a whole or not at all: were a row that is centred only just within the tolerance rescaled
-        # without centring it, rounding could bring it outside, and a second projection would move it again.
+        # A row changes entirely or not at all: rescaling a row that is only just centred could bring it outside the
+        # tolerance, and a second projection would change it again.
         settled = is_unit & (is_centred | vanishes)
         of_scaled = torch.where(settled, unit, torch.where(vanishes, 1 / _nonzero(size), 0.0))
         of_centred = torch.where(settled | vanishes, 0.0, 1 / _nonzero(rest))
@@ -79,14 +81,12 @@ def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dty
         settled = is_centred | vanishes
         of_scaled = torch.where(settled, unit, 0.0)
         of_centred = torch.where(settled, 0.0, unit)
-    # Each row is a multiple of what it was or of what is left without its mean: one pass over all of them, and `unit`
-    # times `scaled` is the old row bit for bit.
+    # Each row is a multiple of `scaled` or of `centred`, in one pass over all rows; `unit * scaled` is the old row.
     return centred.mul_(of_centred).addcmul_(scaled, of_scaled).to(dtype)
 
 
-@torch.no_grad()
 def project_(weight: Tensor, mean: bool = True, norm: bool = True) -> Tensor:
-    """Balance the neurons of one tensor in place (see `project`); a tensor without neurons is left as it is."""
+    """Balance the neurons of one tensor in place (see `project`); a tensor without neurons does not change."""
     project_all_([weight], mean=mean, norm=norm, foreach=False)
     return weight
 
@@ -95,7 +95,7 @@ def project_(weight: Tensor, mean: bool = True, norm: bool = True) -> Tensor:
 def project_all_(tensors: Iterable[Tensor], mean: bool = True, norm: bool = True, foreach: bool | None = None) -> None:
     """Balance the neurons of many tensors in place.
 
-    `foreach`: whether to project neurons of one fan-in as one batch; by default on accelerators only.
+    `foreach` projects neurons of one fan-in as one batch; by default on accelerators only.
     """
     if not (mean or norm):
         return
@@ -110,25 +110,36 @@ def project_all_(tensors: Iterable[Tensor], mean: bool = True, norm: bool = True
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to reckon in: float32 for half precision, else the dtype itself."""
+    """The dtype to compute in: float32 for half precision, else the dtype itself."""
     return torch.promote_types(dtype, torch.float32)
 
 
+def slack(dtype: torch.dtype) -> float:
+    """Largest relative deviation from a constraint that counts as meeting it.
+
+    Storing a row in its dtype moves it by up to half an eps. The rest allows for sums computed in float32 or wider:
+    most are good to one eps, but where one entry outweighs thousands of others, the norm was off by 8 eps on a CPU and
+    by nearly 20 on a GPU.
+    """
+    return torch.finfo(dtype).eps + 32 * torch.finfo(compute_dtype(dtype)).eps
+
+
+def squared_norm(rows: Tensor) -> Tensor:
+    """Sum of squares of each row [..., fan_in]."""
+    if rows.device.type == "cpu" or torch.compiler.is_compiling():
+        # torch.linalg.vector_norm sums sequentially on a CPU: off by 6 eps at a fan-in of 5,000, this by 1 eps. And
+        # torch's compiler wrongly takes it for the identity at a fan-in of one; this it fuses into one pass as well.
+        return rows.square().sum(-1)
+    # One pass over the rows, without a copy of their squares.
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+    return norm.square()
+
+
 def _neurons(weight: Tensor) -> Tensor:
-    """The tensor as [neurons, fan_in], in the dtype to reckon in."""
+    """The tensor as [neurons, fan_in], in the dtype to compute in."""
     if weight.ndim < 2:
         raise ValueError(f"a tensor with neurons has two or more dims, not the shape {tuple(weight.shape)}")
     return stored_view(weight).flatten(1).to(compute_dtype(weight.dtype))
-
-
-def slack(dtype: torch.dtype) -> float:
-    """How far off, relative to the row's norm, a constraint may be that counts as met.
-
-    Storing a row moves it by up to half an eps of its dtype. The rest is for the sums, reckoned in float32 or wider:
-    most are good to one eps, but where one entry outweighs thousands of others, the norm was seen to be off by 8 on a
-    CPU and by nearly 20 on a GPU.
-    """
-    return torch.finfo(dtype).eps + 32 * torch.finfo(compute_dtype(dtype)).eps
 
 
 def _magnitude(rows: Tensor) -> Tensor:
@@ -136,17 +147,6 @@ def _magnitude(rows: Tensor) -> Tensor:
     largest = torch.linalg.vector_norm(rows, math.inf, dim=-1, keepdim=True)
     mantissa = torch.frexp(largest).mantissa  # in [1/2, 1)
     return torch.where(largest == 0, 1.0, largest / (2 * mantissa))
-
-
-def squared_norm(rows: Tensor) -> Tensor:
-    """Sum of squares of each row [..., fan_in]."""
-    if rows.device.type == "cpu" or torch.compiler.is_compiling():
-        # torch.linalg.vector_norm sums one after the other on a CPU: off by 6 eps at a fan-in of 5,000, this by 1. And
-        # a compiler, which makes one pass of this too, believes that it leaves a fan-in of one as it is.
-        return rows.square().sum(-1)
-    # One pass over the rows, without a copy of their squares.
-    norm: Tensor = torch.linalg.vector_norm(rows, dim=-1)
-    return norm.square()
 
 
 def _row_norm(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the optimisers of this package have in common: checked settings, state made at construction, no host reads."""
+"""Base class of this package's optimisers: checked settings, state made at construction, no reads on the host."""
 
 import inspect
 import math
@@ -13,25 +13,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
+from nero.optim.param_groups import check_gradient
 from nero.optim.sharding import check_sharded_alike, is_sharded, local, local_gradient
-
-__all__ = [
-    "CapturableOptimizer",
-    "ParamsT",
-    "Slot",
-    "bias_correction",
-    "check_beta",
-    "check_gradient",
-    "check_lr",
-    "check_positive",
-    "running_average",
-    "scalar",
-]
+from nero.optim.triton.pointer_tables import unavailable, use_kernels
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """What a step needs of one parameter; of a sharded one, what this process holds of it."""
+    """A parameter, its gradient and its state; of a sharded one, the local parts."""
 
     param: Tensor
     grad: Tensor
@@ -41,34 +30,47 @@ class Slot:
 class CapturableOptimizer(Optimizer, ABC):
     """An optimiser whose step can be captured in a CUDA graph.
 
-    All state lies in tensors on the parameter's device, made when the parameter is added; a step only writes into them
+    All state lies in tensors on the parameter's device, made when the parameter is added. A step only writes to them
     and reads no value on the host. For a graph to follow a changing learning rate, `lr` is a tensor with one element on
     the same device.
 
-    Every setting is a key of the param groups. Those that all optimisers here have:
-
-    lr:         a number or a tensor with one element
-    maximize:   climb instead of descend
-    foreach:    whether to update many tensors together; by default on accelerators only
-    capturable: False forbids the capture of a step, as torch's optimisers do by default; it changes nothing else
+    Every setting is a key of the param groups. All optimisers here have `lr`, `maximize`, `foreach` and `capturable`;
+    those with Triton kernels have `fused`.
     """
 
-    @abstractmethod
-    def check_settings(self, group: dict[str, Any]) -> None:
-        """Raise ValueError for a setting that makes no sense."""
-
-    def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
-        """Raise ValueError or RuntimeError for a parameter that this optimiser cannot step."""
-        if not param.is_floating_point():
-            raise RuntimeError(f"{type(self).__name__} takes real floating point parameters, not {param.dtype}")
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        self._fused: dict[Any, Any] = {}  # tables of the fused path; neither copied nor pickled
+        super().__init__(params, defaults)
 
     @abstractmethod
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        """The state of a parameter that has not been stepped. May change the parameter."""
+        """The state of a new parameter. May change the parameter."""
 
     @abstractmethod
     def update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        """One step of parameters of one group, none of them empty; their step counts have been raised."""
+        """Step non-empty parameters of one group, whose step counts have been incremented."""
+
+    def check_settings(self, group: dict[str, Any]) -> None:
+        """Raise ValueError for an invalid setting."""
+        lr = group["lr"]
+        if isinstance(lr, Tensor) and lr.numel() != 1:
+            raise ValueError(f"lr must have one element, not the shape {tuple(lr.shape)}")
+        if not 0 <= float(lr) < math.inf:
+            raise ValueError(f"lr must be finite and not negative, not {lr}")
+        if group["foreach"] and group.get("fused"):
+            raise ValueError("foreach and fused cannot both be true")
+
+    def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
+        """Raise ValueError or RuntimeError for a parameter that this optimiser does not support."""
+        if not param.is_floating_point():
+            raise RuntimeError(f"{type(self).__name__} takes real floating point parameters, not {param.dtype}")
+        if group.get("fused") and (reason := unavailable(param.device)):
+            raise ValueError(f"fused=True: {reason}")
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether Triton kernels take the steps, outside of torch's compiler."""
+        return all("fused" in group and use_kernels(group) for group in self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -80,7 +82,10 @@ class CapturableOptimizer(Optimizer, ABC):
         except Exception:
             self.param_groups.pop()
             raise
-        _drop_repeated_(group)
+        # A parameter that is listed twice, which torch warns of, is stepped once.
+        if "param_names" in group:
+            group["param_names"] = list(dict(zip(group["params"], group["param_names"], strict=True)).values())
+        group["params"] = list(dict.fromkeys(group["params"]))
         with torch.no_grad():
             for param in group["params"]:
                 self.state[param] = self._fresh_state(param, group)
@@ -91,24 +96,25 @@ class CapturableOptimizer(Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of every parameter that has a gradient; `closure` reevaluates the model and returns the loss."""
-        self._check_capture()
+        """Step every parameter that has a gradient; `closure` reevaluates the model and returns the loss."""
+        capturable = torch.compiler.is_compiling() or all(group["capturable"] for group in self.param_groups)
+        if not capturable and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(f"{type(self).__name__} is being captured in a CUDA graph with capturable=False")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # Every gradient is looked at before the first parameter moves.
-        prepared = [self.prepare(number, group) for number, group in enumerate(self.param_groups)]
-        for update in prepared:
+        # Every gradient is checked before the first parameter changes.
+        for update in [self.prepare(number, group) for number, group in enumerate(self.param_groups)]:
             update()
         return loss
 
     def prepare(self, number: int, group: dict[str, Any]) -> Callable[[], None]:
-        """Check the gradients of a group, the `number`-th, and return what will step it."""
+        """Check the gradients of the `number`-th group; return the function that steps it."""
         return partial(self.update_all_, self.slots(group["params"]), group)
 
     def slots(self, params: list[Tensor]) -> list[Slot]:
-        """The parameters that have a gradient; RuntimeError for a gradient that no optimiser here can take."""
+        """The parameters that have a gradient; RuntimeError for an unsupported gradient."""
         slots = []
         for param in params:
             if param.grad is None:
@@ -122,19 +128,20 @@ class CapturableOptimizer(Optimizer, ABC):
         return slots
 
     def update_all_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        """One step of parameters of one group, and of their step counts."""
-        _count_up_([slot.state["step"] for slot in slots])
+        """Increment the step counts of parameters of one group, and step them."""
+        steps = [slot.state["step"] for slot in slots]
+        if torch.compiler.is_compiling():
+            # torch's compiler fails to order its loops among lists of tensors (torch._foreach_add_; 2.11, on a GPU).
+            for step in steps:
+                step.add_(1)
+        elif steps:
+            torch._foreach_add_(steps, 1)
         if slots := [slot for slot in slots if slot.param.numel() > 0]:
             self.update_(slots, group)
 
-    def _check_capture(self) -> None:
-        if torch.compiler.is_compiling() or all(group["capturable"] for group in self.param_groups):
-            return
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(f"{type(self).__name__} is being captured in a CUDA graph with capturable=False")
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.__dict__.setdefault("_fused", {})
         # A pickle or a checkpoint from before a setting existed gets the setting's default.
         arguments = inspect.signature(type(self)).parameters.values()
         settings = {argument.name: argument.default for argument in arguments if argument.default is not argument.empty}
@@ -144,10 +151,10 @@ class CapturableOptimizer(Optimizer, ABC):
                 group.setdefault(key, self.defaults[key])
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Take over settings and state; the tensors of the state, and of `lr`, stay the same objects.
+        """Load settings and state into the existing tensors of the state and of `lr`.
 
         torch's own method would cast the state to the parameter's dtype, losing the float32 averages of parameters in
-        half precision, and would put new tensors where a captured graph knows the old ones.
+        half precision, and would replace tensors that a captured graph uses.
         """
         rates = [group["lr"] for group in self.param_groups]
         states = dict(self.state)
@@ -167,7 +174,7 @@ class CapturableOptimizer(Optimizer, ABC):
                 self.state[param] = states[param]
             _place_lr_(self.param_groups, rates)
 
-        # Between the hooks that a user may have registered: the last before loading, the first after it.
+        # Run inside the hooks that a user may have registered: the last before loading, the first after it.
         hooks = [
             self.register_load_state_dict_pre_hook(take),
             self.register_load_state_dict_post_hook(fill, prepend=True),
@@ -187,9 +194,9 @@ class CapturableOptimizer(Optimizer, ABC):
             for param, name in zip(group["params"], saved_group["params"], strict=False):
                 own, saved = dict(self.state[param]), state_dict["state"].get(name, {})
                 if not saved and not param.requires_grad:
-                    saved = own  # torch.distributed.checkpoint leaves out what is frozen
+                    saved = own  # torch.distributed.checkpoint omits frozen parameters
                 if own.keys() != saved.keys():
-                    # The settings that are loaded may call for other state than those at construction.
+                    # The loaded settings may need other state than those at construction.
                     own = self._fresh_state(param.detach().clone(), settings)
                 shapes = {key: tuple(value.shape) for key, value in own.items()}
                 if shapes != {key: tuple(torch.as_tensor(value).shape) for key, value in saved.items()}:
@@ -199,49 +206,17 @@ class CapturableOptimizer(Optimizer, ABC):
                 yield param, (own, saved)
 
 
-def _count_up_(steps: list[Tensor]) -> None:
-    if torch.compiler.is_compiling():
-        # Among lists of tensors (torch._foreach_add_), torch's compiler fails to order its loops (2.11, on a GPU).
-        for step in steps:
-            step.add_(1)
-    elif steps:
-        torch._foreach_add_(steps, 1)
-
-
-def _drop_repeated_(group: dict[str, Any]) -> None:
-    """Keep once what a group lists twice, of which torch has warned: every way of stepping then steps it once."""
-    params = group["params"]
-    if "param_names" in group:
-        group["param_names"] = list(dict(zip(params, group["param_names"], strict=True)).values())
-    group["params"] = list(dict.fromkeys(params))
-
-
 def _place_lr_(groups: list[dict[str, Any]], rates: list[float | Tensor]) -> None:
-    """Write loaded learning rates into the tensors that the groups had for them, or next to the parameters."""
+    """Write loaded learning rates into the tensors that the groups had for them, or move them to the parameters."""
     filled: dict[Tensor, float] = {}
     for group, rate in zip(groups, rates, strict=True):
         if isinstance(rate, Tensor):
             value = float(group["lr"])
-            # Groups that share a tensor go on to, unless they were saved with different numbers.
+            # Groups that share a tensor keep sharing it unless different rates were saved.
             shared = filled.setdefault(rate, value) == value
             group["lr"] = (rate if shared else rate.clone()).fill_(value)
         elif isinstance(group["lr"], Tensor) and group["params"]:
             group["lr"] = group["lr"].to(group["params"][0].device)
-
-
-def check_gradient(grad: Tensor, optimizer: str) -> None:
-    """Raise RuntimeError for a gradient that is sparse or complex."""
-    if grad.layout != torch.strided or grad.is_complex():
-        kind = "complex" if grad.is_complex() else "sparse"
-        raise RuntimeError(f"{optimizer} does not support {kind} gradients")
-
-
-def check_lr(lr: float | Tensor) -> None:
-    """Raise ValueError unless `lr` is one finite number, zero or more."""
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise ValueError(f"lr must have one element, not the shape {tuple(lr.shape)}")
-    if not 0 <= float(lr) < math.inf:
-        raise ValueError(f"lr must be finite and not negative, not {lr}")
 
 
 def check_beta(name: str, beta: float) -> None:
@@ -258,20 +233,20 @@ def check_positive(group: dict[str, Any], *names: str) -> None:
 
 
 def scalar(lr: float | Tensor) -> float | Tensor:
-    """`lr` as something that broadcasts over anything, unread."""
+    """`lr` as a number or a 0-dim tensor, which broadcasts, without reading it."""
     return lr.reshape(()) if isinstance(lr, Tensor) else lr
 
 
 def running_average(average: Tensor, value: Tensor, beta: float) -> Tensor:
     """beta * average + (1 - beta) * value.
 
-    Not torch.lerp, whose difference turns an average that has overflowed to infinity into NaN at the next step.
-    Infinite, it holds its entry still, as the formula says.
+    Not torch.lerp, whose difference turns an average that has overflowed to infinity into NaN at the next step. An
+    infinite average stops its entry, as the formula says.
     """
     return torch.add(beta * average, value, alpha=1 - beta)
 
 
 def bias_correction(step: Tensor, beta: float) -> Tensor:
-    """1 - beta^t: what a running average that started at zero has seen of a constant after `step` steps."""
+    """1 - beta^t: the share of a constant that a running average has taken in after t steps from zero."""
     # expm1, because in float32 1 - 0.999 keeps only four digits.
     return -torch.expm1(step * (math.log(beta) if beta > 0 else -math.inf))

@@ -21,27 +21,32 @@ def constrained(
     project_at_start: bool = True,
     **settings: Any,
 ) -> Optimizer:
-    """The optimiser `base(params, lr=lr, **settings)`, projecting every neuron at construction and after each step.
-
-    params:            whatever torch's optimisers take: tensors, (name, tensor) pairs or groups
-    base:              an optimiser class, or one with some settings given, as Hydra's `_partial_: true` makes it
-    mean, norm:        the two halves of Nero's projection
-    project_at_start:  False projects after each step only, as the paper's experiments did: the first gradient is then
-                       of unbalanced weights, and what `base` measures at construction, such as Madam's bound, is of
-                       the raw ones
+    """The optimiser `base(params, lr=lr, **settings)`, with every neuron projected at the start and after each step.
 
     A copy or a pickle of the optimiser projects as well.
+
+    Args:
+        params: as for torch's optimisers: tensors, (name, tensor) pairs or groups.
+        base: an optimiser class, or a partial of one, as Hydra's `_partial_: true` makes it.
+        lr: learning rate of `base`.
+        mean: subtract each neuron's mean.
+        norm: divide each neuron by its norm.
+        project_at_start: False projects after each step only, as the paper's experiments did. The first gradient is
+            then taken at unbalanced weights, and `base` is constructed with them.
+
+    Example:
+        >>> optimizer = constrained(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
     """
     entries = [{**entry, "params": _listed(entry["params"])} if isinstance(entry, dict) else entry for entry in params]
     if project_at_start:
-        # Before the optimiser is made: what it measures then, such as Madam's bound, belongs to the balanced weights.
+        # Before `base` is constructed: what it measures then, such as Madam's bound, is of the balanced weights.
         project_all_(_tensors(entries), mean=mean, norm=norm)
-    return _with_projection(base(entries, lr=lr, **settings), _ProjectAfterStep(mean, norm))
+    return _with_projections(base(entries, lr=lr, **settings), _ProjectAfterStep(mean, norm))
 
 
 @dataclass(frozen=True)
 class _ProjectAfterStep:
-    """The hook that keeps the neurons of an optimiser balanced."""
+    """A step hook that projects the neurons of an optimiser."""
 
     mean: bool
     norm: bool
@@ -51,7 +56,7 @@ class _ProjectAfterStep:
         project_all_(tensors, mean=self.mean, norm=self.norm)
 
 
-def _with_projection(optimizer: Optimizer, *projections: _ProjectAfterStep) -> Optimizer:
+def _with_projections(optimizer: Optimizer, *projections: _ProjectAfterStep) -> Optimizer:
     for projection in projections:
         optimizer.register_step_post_hook(projection)
     # torch copies and pickles an optimiser without its hooks.
@@ -60,7 +65,7 @@ def _with_projection(optimizer: Optimizer, *projections: _ProjectAfterStep) -> O
 
 
 def _reduce(optimizer: Optimizer) -> tuple[Any, ...]:
-    """How to copy or pickle an optimiser of a class that has been constrained, with its projection if it has one."""
+    """How to copy or pickle an optimiser of a class that has been constrained, with its projections if it has any."""
     plain: Any = optimizer.__reduce_ex__(2)
     hooks = optimizer._optimizer_step_post_hooks.values()
     projections = [hook for hook in hooks if isinstance(hook, _ProjectAfterStep)]
@@ -68,10 +73,10 @@ def _reduce(optimizer: Optimizer) -> tuple[Any, ...]:
 
 
 def _revive(kind: type[Optimizer], *projections: _ProjectAfterStep) -> Optimizer:
-    """An optimiser that still waits for its state, which leaves hooks as they are."""
+    """An optimiser with its projections, before its state is set (which keeps hooks)."""
     optimizer = kind.__new__(kind)
     optimizer._optimizer_step_post_hooks = OrderedDict()
-    return _with_projection(optimizer, *projections)
+    return _with_projections(optimizer, *projections)
 
 
 def _listed(params: Any) -> list[Any]:

@@ -6,31 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from nero.optim.balance import compute_dtype
-from nero.optim.base import (
-    CapturableOptimizer,
-    ParamsT,
-    Slot,
-    bias_correction,
-    check_beta,
-    check_lr,
-    check_positive,
-    scalar,
-)
+from nero.optim.base import CapturableOptimizer, Slot, bias_correction, check_beta, check_positive, scalar
 from nero.optim.param_groups import batches, use_batches
 from nero.optim.sharding import check_unsharded
-from nero.optim.triton.lamb_launch import FusedTensors
-from nero.optim.triton.pointer_tables import unavailable, use_kernels
-
-
-def lamb_update(
-    weight: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, lr: float | Tensor, eps: float, clamp_value: float
-) -> Tensor:
-    """The new weight, from averages that have already taken in the gradient (and are corrected, if they should be)."""
-    adam_step = exp_avg / (exp_avg_sq.sqrt() + eps)
-    ratio = trust_ratio(weight.square().sum().sqrt(), adam_step.square().sum().sqrt(), clamp_value)
-    return weight - lr * ratio * adam_step
+from nero.optim.triton import lamb_launch
+from nero.optim.triton.pointer_tables import use_kernels
 
 
 def trust_ratio(weight_norm: Tensor, step_norm: Tensor, clamp_value: float) -> Tensor:
@@ -49,23 +32,27 @@ class LAMB(CapturableOptimizer):
         a = m / (√v + ε)     with m / (1 - β₁ᵗ) and v / (1 - β₂ᵗ) for m and v if `debias`
         w ← w - η r a        r = min(‖w‖, clamp_value) / ‖a‖, or 1 where ‖w‖ or ‖a‖ is 0
 
-    Every argument but `params` is a key of the param groups:
-
-    lr:          η, a number or a tensor with one element
-    betas:       β₁ and β₂. With β₁ = 0, as in Table 1, m is the gradient and is not kept
-    eps:         ε
-    clamp_value: the norm beyond which a tensor's weights no longer lengthen its steps
-    debias:      whether to correct m and v for having started at zero; the paper ran without
-    maximize:    climb instead of descend
-    foreach:     whether to update all tensors together; by default on accelerators only
-    fused:       whether to update all tensors by three Triton kernels, in float32, bfloat16 or float16; what they do
-                 not take (float64, tensors with gaps) goes the foreach way. By default fused where there is a CUDA GPU
-                 and Triton
-    capturable:  False forbids the capture of a step in a CUDA graph; it changes nothing else
+    Args:
+        params: parameters, (name, parameter) pairs or param groups. All that follows is a key of the groups.
+        lr: η, a number or a tensor with one element.
+        betas: β₁ and β₂. With β₁ = 0, as in Table 1, m is the gradient and is not stored.
+        eps: ε.
+        clamp_value: norm of the weights beyond which steps grow no longer.
+        debias: correct m and v for having started at zero; the paper ran without.
+        maximize: maximise the objective.
+        foreach: update all tensors together; by default on accelerators only.
+        fused: update all tensors by three Triton kernels, in float32, bfloat16 or float16; other tensors (float64,
+            tensors with gaps) are updated by foreach. By default fused where there is a CUDA GPU and Triton.
+        capturable: False forbids capturing a step in a CUDA graph; it changes nothing else.
 
     State of each parameter: `step` (0-dim); float32 or wider `exp_avg_sq` (v), and `exp_avg` (m) unless β₁ = 0.
 
-    A sharded parameter is refused: the two norms are those of a whole tensor.
+    A sharded parameter is rejected: the two norms are those of a whole tensor.
+
+    Example:
+        >>> optimizer = LAMB(model.parameters(), lr=0.01, betas=(0.0, 0.999))
+        >>> loss_fn(model(inputs), targets).backward()
+        >>> optimizer.step()
     """
 
     def __init__(
@@ -82,42 +69,24 @@ class LAMB(CapturableOptimizer):
         fused: bool | None = None,
         capturable: bool = True,
     ) -> None:
-        self._fused_tensors = FusedTensors()
-        defaults = {
-            "lr": lr,
-            # A list in YAML is a tuple here, so that a checkpoint holds plain values whatever the betas came as.
-            "betas": tuple(betas),
-            "eps": eps,
-            "clamp_value": clamp_value,
-            "debias": debias,
-            "maximize": maximize,
-            "foreach": foreach,
-            "fused": fused,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults)
-
-    @property
-    def is_fused(self) -> bool:
-        """Whether kernels take the steps, outside of torch's compiler."""
-        return all(use_kernels(group) for group in self.param_groups)
+        # YAML gives a list for the betas; a checkpoint holds a tuple of plain numbers in any case.
+        defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "clamp_value": clamp_value, "debias": debias}
+        super().__init__(
+            params, {**defaults, "maximize": maximize, "foreach": foreach, "fused": fused, "capturable": capturable}
+        )
 
     def check_settings(self, group: dict[str, Any]) -> None:
-        check_lr(group["lr"])
+        super().check_settings(group)
         if len(group["betas"]) != 2:
             raise ValueError(f"betas must be two numbers, not {group['betas']}")
         for i, beta in enumerate(group["betas"]):
             check_beta(f"betas[{i}]", beta)
-        # eps above zero, so that an entry that has never seen a gradient is not 0/0.
+        # With eps above zero, an entry that has never seen a gradient is not 0/0.
         check_positive(group, "eps", "clamp_value")
-        if group["foreach"] and group["fused"]:
-            raise ValueError("foreach and fused cannot both be true")
 
     def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
         super().check_parameter(param, group)
         check_unsharded(param, "LAMB's steps are relative to the norm of a whole tensor; a sharded one is refused")
-        if group["fused"] and (reason := unavailable(param.device)):
-            raise ValueError(f"fused=True: {reason}")
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         names = ["exp_avg", "exp_avg_sq"] if group["betas"][0] > 0 else ["exp_avg_sq"]
@@ -130,44 +99,24 @@ class LAMB(CapturableOptimizer):
 
     def update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
         if use_kernels(group):
-            slots = self._fused_tensors.update_(slots, group)
+            slots = lamb_launch.update_(slots, group, self._fused)
         for batch in batches(slots, group["foreach"], tensor=attrgetter("param")):
-            together = use_batches(group["foreach"], batch[0].param.device)
-            (self._update_together_ if together else self._update_one_by_one_)(batch, group)
+            self._update_batch_(batch, group)
 
-    def _update_one_by_one_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        beta1, beta2 = group["betas"]
-        for slot in slots:
-            state, dtype = slot.state, compute_dtype(slot.param.dtype)
-            grad = slot.grad.to(dtype)
-            if group["maximize"]:
-                grad = -grad
-            exp_avg = state["exp_avg"].lerp_(grad, 1 - beta1) if beta1 > 0 else grad
-            exp_avg_sq = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-            if group["debias"]:
-                step = state["step"].to(dtype)
-                exp_avg, exp_avg_sq = (
-                    exp_avg / bias_correction(step, beta1),
-                    exp_avg_sq / bias_correction(step, beta2),
-                )
-            rate, weight = scalar(group["lr"]), slot.param.to(dtype)
-            slot.param.copy_(lamb_update(weight, exp_avg, exp_avg_sq, rate, group["eps"], group["clamp_value"]))
-
-    def _update_together_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        """`lamb_update` for tensors of one dtype and device, one launch for all of them where torch has one."""
+    def _update_batch_(self, slots: list[Slot], group: dict[str, Any]) -> None:
+        """Step tensors of one dtype and device, with one launch for all of them where torch has one."""
         beta1, beta2 = group["betas"]
         params, states = [slot.param for slot in slots], [slot.state for slot in slots]
         dtype = compute_dtype(params[0].dtype)
+        weights = [param.to(dtype) for param in params]
         grads = [slot.grad.to(dtype) for slot in slots]
         if group["maximize"]:
             grads = list(torch._foreach_neg(grads))
-        weights = [param.to(dtype) for param in params]
 
-        exp_avgs = grads
+        exp_avgs, exp_avg_sqs = grads, [state["exp_avg_sq"] for state in states]
         if beta1 > 0:
             exp_avgs = [state["exp_avg"] for state in states]
             torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
-        exp_avg_sqs = [state["exp_avg_sq"] for state in states]
         torch._foreach_mul_(exp_avg_sqs, beta2)
         torch._foreach_addcmul_(exp_avg_sqs, grads, grads, value=1 - beta2)
         if group["debias"]:
@@ -178,16 +127,15 @@ class LAMB(CapturableOptimizer):
         divisors = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(divisors, group["eps"])
         adam_steps = torch._foreach_div(exp_avgs, divisors)
-        weight_norms = torch.stack(torch._foreach_norm(weights))
-        step_norms = torch.stack(torch._foreach_norm(adam_steps))
-        rates = scalar(group["lr"]) * trust_ratio(weight_norms, step_norms, group["clamp_value"])
-        # A launch for each tensor: torch multiplies lists by numbers on the host or by tensors alike.
-        torch._foreach_mul_(adam_steps, list(rates.unbind()))
+        lr, clamp_value = scalar(group["lr"]), group["clamp_value"]
+        if use_batches(group["foreach"], params[0].device):
+            weight_norms, step_norms = map(torch.stack, (torch._foreach_norm(weights), torch._foreach_norm(adam_steps)))
+            rates = list((lr * trust_ratio(weight_norms, step_norms, clamp_value)).unbind())
+        else:  # one tensor: a plain sum rounds less on a CPU
+            weight_norm, step_norm = (tensors[0].square().sum().sqrt() for tensors in (weights, adam_steps))
+            rates = [lr * trust_ratio(weight_norm, step_norm, clamp_value)]
+        # A launch for each tensor: torch multiplies lists by numbers on the host or by lists of tensors.
+        torch._foreach_mul_(adam_steps, rates)
         torch._foreach_sub_(weights, adam_steps)
         if params[0].dtype != dtype:  # else the weights are the parameters themselves
             torch._foreach_copy_(params, weights)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        # Addresses are not copied or pickled with the rest; they stay when a checkpoint is loaded, which moves nothing.
-        self.__dict__.setdefault("_fused_tensors", FusedTensors())

@@ -1,4 +1,4 @@
-"""Nero, the neuronal rotator (Algorithm 1)."""
+"""Nero, the neuronal rotator (Algorithm 1). `nero.optim.reference` is the same algorithm in plain code."""
 
 import math
 from collections.abc import Callable
@@ -7,44 +7,31 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from nero.optim.balance import compute_dtype, neuron_norm, project, project_, squared_norm
-from nero.optim.base import (
-    CapturableOptimizer,
-    ParamsT,
-    Slot,
-    bias_correction,
-    check_beta,
-    check_lr,
-    running_average,
-    scalar,
-)
+from nero.optim.base import CapturableOptimizer, Slot, bias_correction, check_beta, running_average, scalar
 from nero.optim.param_groups import batches, concatenate, fan_in, split_, stored_view
 from nero.optim.sharding import check_whole_neurons, like_rows, local, mean_over_all
 from nero.optim.triton.nero_launch import FusedGroup
-from nero.optim.triton.pointer_tables import unavailable, use_kernels
+from nero.optim.triton.pointer_tables import use_kernels
 
 
 def nero_update(
-    weight: Tensor,
-    grad: Tensor,
-    avg_sq: Tensor,
-    step: Tensor,
-    scale: Tensor,
-    lr: float | Tensor,
-    beta: float,
+    weight: Tensor, grad: Tensor, avg_sq: Tensor, step: Tensor, scale: Tensor, lr: float | Tensor, beta: float
 ) -> tuple[Tensor, Tensor]:
     """Algorithm 1 up to the projection: the turned weights and the running averages of squared gradient norms.
 
-    weight, grad: [neurons, fan_in]; a bias is a neuron of fan-in one
-    avg_sq:       [neurons], in the dtype to reckon in
-    step:         number of this step, from 1; broadcasts to avg_sq, as scale does
-    scale:        s in the class docstring: what a step is relative to
+    Args:
+        weight, grad: [neurons, fan_in]; a bias is a neuron of fan-in one.
+        avg_sq: [neurons], in the dtype to compute in.
+        step: number of this step, from 1; broadcasts to avg_sq.
+        scale: s in the docstring of `Nero`; broadcasts to avg_sq.
     """
     weight, grad = weight.to(avg_sq.dtype), grad.to(avg_sq.dtype)
     avg_sq = running_average(avg_sq, squared_norm(grad), beta)
     grad_norm = (avg_sq / bias_correction(step.to(avg_sq.dtype), beta)).sqrt()
-    # Zero where no gradient was ever seen, instead of 0/0; a NaN passes, so that a diverged run shows as one.
+    # Zero where no gradient was ever seen, instead of 0/0; a NaN is kept, so that a diverged run shows.
     rate = torch.where(grad_norm == 0, 0.0, lr * scale / grad_norm)
     return torch.addcmul(weight, rate.unsqueeze(-1), grad, value=-1), avg_sq
 
@@ -64,27 +51,33 @@ class Nero(CapturableOptimizer):
 
     Weights are projected once when they are added. The scale s of a tensor is fixed then: the mean norm of its neurons
     for weights (one once projected), the mean absolute value for the others, and `sigma_b` where that is zero.
-    A constant neuron, as every one of fan-in one is, keeps its mean; a neuron of zeros stays at zero until it moves.
+    A constant neuron, such as every one of fan-in one, keeps its mean; a neuron of zeros stays at zero until it moves.
 
-    Every argument but `params` is a key of the param groups:
-
-    lr:           η, a number or a tensor with one element. 0.01 is meant to work out of the box
-    beta:         β, how much of the running average a step keeps
-    mean, norm:   the two halves of the projection, for ablations
-    sigma_b:      scale of a tensor that starts at zero
-    gain_penalty: λ of a penalty λ/2 Σ (γ - 1)² on gains: tensors with fewer than two dims whose entries are all one
-                  when they are added, such as those of batch norm (the tuned setting for ImageNet)
-    maximize:     climb instead of descend
-    foreach:      whether to update neurons of one fan-in as one batch
-    fused:        whether to update all tensors by one Triton kernel, in float32, bfloat16 or float16; what it does not
-                  take (float64, neurons that are not dense) goes the foreach way. By default fused where there is a
-                  CUDA GPU and Triton, else foreach on accelerators, else tensor by tensor
-    capturable:   False forbids the capture of a step in a CUDA graph; it changes nothing else
+    Args:
+        params: parameters, (name, parameter) pairs or param groups. All that follows is a key of the groups.
+        lr: η, a number or a tensor with one element. The default is meant to work out of the box.
+        beta: β, decay of the running average.
+        mean: subtract the mean; False for ablations.
+        norm: divide by the norm; False for ablations.
+        sigma_b: scale of a tensor that starts at zero.
+        gain_penalty: λ of a penalty λ/2 Σ (γ - 1)² on gains: tensors with fewer than two dims whose entries are all one
+            when they are added, such as those of batch norm (the tuned setting for ImageNet).
+        maximize: maximise the objective.
+        foreach: update neurons of one fan-in as one batch.
+        fused: update all tensors by one Triton kernel, in float32, bfloat16 or float16; other tensors (float64, neurons
+            that are not dense) are updated by foreach. By default fused where there is a CUDA GPU and Triton, else
+            foreach on accelerators, else tensor by tensor.
+        capturable: False forbids capturing a step in a CUDA graph; it changes nothing else.
 
     State of each parameter: `step` and `scale` (0-dim), `avg_sq` (a number per neuron or entry, float32 or wider), and
     with a gain penalty `gain` (0-dim: 1 for gains, else 0) for tensors with fewer than two dims.
 
     A sharded parameter (DTensor) is stepped where it lies, without communication: no shard may cut a neuron in two.
+
+    Example:
+        >>> optimizer = Nero(model.parameters(), lr=0.01)
+        >>> loss_fn(model(inputs), targets).backward()
+        >>> optimizer.step()
     """
 
     def __init__(
@@ -102,41 +95,21 @@ class Nero(CapturableOptimizer):
         fused: bool | None = None,
         capturable: bool = True,
     ) -> None:
-        self._fused_groups: dict[int, FusedGroup] = {}
-        defaults = {
-            "lr": lr,
-            "beta": beta,
-            "mean": mean,
-            "norm": norm,
-            "sigma_b": sigma_b,
-            "gain_penalty": gain_penalty,
-            "maximize": maximize,
-            "foreach": foreach,
-            "fused": fused,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults)
-
-    @property
-    def is_fused(self) -> bool:
-        """Whether the kernel takes the steps, outside of torch's compiler."""
-        return all(use_kernels(group) for group in self.param_groups)
+        defaults = {"lr": lr, "beta": beta, "mean": mean, "norm": norm, "sigma_b": sigma_b}
+        defaults |= {"gain_penalty": gain_penalty, "maximize": maximize}
+        super().__init__(params, {**defaults, "foreach": foreach, "fused": fused, "capturable": capturable})
 
     def check_settings(self, group: dict[str, Any]) -> None:
-        check_lr(group["lr"])
+        super().check_settings(group)
         check_beta("beta", group["beta"])
         if not 0 < group["sigma_b"] < math.inf:
             raise ValueError(f"sigma_b must be positive and finite, not {group['sigma_b']}")
         if not 0 <= group["gain_penalty"] < math.inf:
             raise ValueError(f"gain_penalty must be finite and not negative, not {group['gain_penalty']}")
-        if group["foreach"] and group["fused"]:
-            raise ValueError("foreach and fused cannot both be true")
 
     def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
         super().check_parameter(param, group)
         check_whole_neurons(param)
-        if group["fused"] and (reason := unavailable(param.device)):
-            raise ValueError(f"fused=True: {reason}")
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         own = local(param).detach()
@@ -154,9 +127,9 @@ class Nero(CapturableOptimizer):
             raise RuntimeError("gain_penalty is given when a group is added: what is a gain is decided then")
         if not use_kernels(group):
             return super().prepare(number, group)
-        fused = self._fused_groups.get(number)
+        fused = self._fused.get(number)
         if fused is None or not fused.holds(group["params"]):
-            fused = self._fused_groups[number] = FusedGroup(group["params"], self.state, replaces=fused)
+            fused = self._fused[number] = FusedGroup(group["params"], self.state, replaces=fused)
         launches = fused.prepare(group)
         slots = self.slots(fused.rest)
 
@@ -172,21 +145,22 @@ class Nero(CapturableOptimizer):
             slots = [Slot(slot.param, -slot.grad, slot.state) for slot in slots]
         if group["gain_penalty"] > 0:
             slots = [_penalised(slot, group["gain_penalty"]) for slot in slots]
-        for batch in batches(slots, group["foreach"], key=_shape_of_neurons, tensor=attrgetter("param")):
+        for batch in batches(slots, group["foreach"], key=_neuron_shape, tensor=attrgetter("param")):
             self._update_batch_(batch, group)
 
     def _update_batch_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        """One step of tensors whose neurons have one fan-in, or of tensors without neurons."""
-        states, first = [slot.state for slot in slots], slots[0].param
-        avg_sqs = [state["avg_sq"].reshape(-1) for state in states]
+        """Step tensors whose neurons have one fan-in, or tensors without neurons."""
+        first = slots[0].param
         views = [stored_view(slot.param) for slot in slots]
         grads = [stored_view(slot.grad, like=slot.param) for slot in slots]
+        avg_sqs = [slot.state["avg_sq"].reshape(-1) for slot in slots]
+        sizes = [(slot.state, avg_sq.numel()) for slot, avg_sq in zip(slots, avg_sqs, strict=True)]
         turned, avg_sq = nero_update(
             concatenate([_rows(view) for view in views]),
             concatenate([_rows(grad) for grad in grads]),
             concatenate(avg_sqs),
-            concatenate([state["step"].expand_as(avg_sq) for state, avg_sq in zip(states, avg_sqs, strict=True)]),
-            concatenate([state["scale"].expand_as(avg_sq) for state, avg_sq in zip(states, avg_sqs, strict=True)]),
+            concatenate([state["step"].expand(size) for state, size in sizes]),
+            concatenate([state["scale"].expand(size) for state, size in sizes]),
             scalar(group["lr"]),
             group["beta"],
         )
@@ -194,11 +168,6 @@ class Nero(CapturableOptimizer):
             turned = project(turned, mean=group["mean"], norm=group["norm"], dtype=first.dtype)
         split_(views, turned)
         split_(avg_sqs, avg_sq)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        # Addresses are not copied or pickled with the rest; they stay when a checkpoint is loaded, which moves nothing.
-        self.__dict__.setdefault("_fused_groups", {})
 
 
 def _penalised(slot: Slot, penalty: float) -> Slot:
@@ -210,10 +179,10 @@ def _penalised(slot: Slot, penalty: float) -> Slot:
     return Slot(slot.param, slot.grad + pull, slot.state)
 
 
-def _shape_of_neurons(slot: Slot) -> tuple[bool, int]:
+def _neuron_shape(slot: Slot) -> tuple[bool, int]:
     return slot.param.ndim >= 2, fan_in(slot.param)
 
 
 def _rows(tensor: Tensor) -> Tensor:
-    """As [neurons, fan_in], where every entry of a bias is a neuron."""
+    """As [neurons, fan_in]; every entry of a bias is a neuron."""
     return tensor.flatten(1) if tensor.ndim >= 2 else tensor.reshape(-1, 1)

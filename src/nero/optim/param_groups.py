@@ -1,4 +1,4 @@
-"""Many tensors as one, so that a step on an accelerator is a few launches instead of a few for every tensor."""
+"""Treat many tensors as one: a step on an accelerator is then a few launches instead of a few for every tensor."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 def use_batches(foreach: bool | None, device: torch.device) -> bool:
-    """Whether tensors on this device go together: as told, else everywhere but on a CPU, where it only costs copies."""
+    """Whether to update tensors on this device together; by default not on a CPU, where it only costs copies."""
     return device.type != "cpu" if foreach is None else foreach
 
 
@@ -20,7 +20,7 @@ def batches(
     key: Callable[[Item], Hashable] = lambda item: None,
     tensor: Callable[[Item], Tensor] = lambda item: item,  # type: ignore[assignment, return-value]
 ) -> list[list[Item]]:
-    """The tensors, or what holds a `tensor`, in lists to treat together: of one dtype, one device and one `key`."""
+    """Group tensors, or items that hold a `tensor`, by dtype, device and `key`; each alone without `foreach`."""
     lists: dict[Hashable, list[Item]] = {}
     for number, item in enumerate(items):
         dtype, device = tensor(item).dtype, tensor(item).device
@@ -30,14 +30,14 @@ def batches(
 
 
 def fan_in(tensor: Tensor) -> int:
-    """How many entries each neuron has: neurons of one fan-in can stand in one matrix, wherever they come from."""
+    """Number of entries of each neuron."""
     return tensor.shape[1:].numel()
 
 
 def stored_view(tensor: Tensor, like: Tensor | None = None) -> Tensor:
-    """A view whose dims after the first stand in the order in which `like`, by default the tensor itself, is stored.
+    """A view whose dims after the first have the memory order of `like`, by default of the tensor itself.
 
-    The entries of a neuron may be listed in any order. In this one, flattening needs no copy, in channels_last either.
+    The entries of a neuron may be listed in any order. In this one, flattening copies nothing, not even channels_last.
     """
     if tensor.ndim < 3:
         return tensor
@@ -46,18 +46,24 @@ def stored_view(tensor: Tensor, like: Tensor | None = None) -> Tensor:
 
 
 def concatenate(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors along their first dim; a single one is not copied."""
+    """torch.cat along dim 0; a single tensor is not copied."""
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 def split_(targets: Sequence[Tensor], batch: Tensor) -> None:
-    """Write the entries of a batch, in their order, into the tensors that they came from."""
+    """Copy the entries of a batch back into the tensors that were concatenated."""
     parts = batch.reshape(-1).split([target.numel() for target in targets])
     parts = [part.view(old.shape) for part, old in zip(parts, targets, strict=True)]
     if torch.compiler.is_compiling():
-        # Of torch._foreach_copy_, its compiler makes code that reads a target again after writing it, where something
-        # else was computed from it too (2.11, on a GPU).
+        # For torch._foreach_copy_, torch's compiler generates code that reads a target again after writing it where
+        # something else was computed from it too (2.11, on a GPU).
         for target, part in zip(targets, parts, strict=True):
             target.copy_(part)
     else:
         torch._foreach_copy_(list(targets), parts)
+
+
+def check_gradient(grad: Tensor, optimizer: str) -> None:
+    """Raise RuntimeError for a sparse or complex gradient."""
+    if grad.layout != torch.strided or grad.is_complex():
+        raise RuntimeError(f"{optimizer} does not support {'complex' if grad.is_complex() else 'sparse'} gradients")

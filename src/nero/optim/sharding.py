@@ -1,7 +1,7 @@
-"""Parameters split over processes (FSDP2, tensor parallelism): each process steps the neurons that it holds.
+"""Parameters that are sharded over processes (FSDP2, tensor parallelism): each process steps the neurons that it holds.
 
-Section 4 of the paper: Nero's step needs nothing beyond a neuron, so a layer can be split between neurons at no cost.
-Only what is fixed when a parameter is added, its scale, takes a message between the processes.
+Nero's step needs nothing beyond a neuron (Section 4), so a layer can be split between neurons at no cost. The processes
+communicate only when a parameter is added, to compute its scale.
 """
 
 from typing import Any
@@ -13,12 +13,12 @@ PLAIN = (Tensor, nn.Parameter)
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this is a DTensor: asked without importing torch.distributed, which single processes do not need."""
+    """Whether this is a DTensor, without importing torch.distributed, which single processes do not need."""
     return type(tensor) not in PLAIN and hasattr(tensor, "device_mesh")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor, sharing its memory; the whole of it where nothing is sharded."""
+    """The part of a tensor that this process holds, sharing its memory; the tensor itself if it is not sharded."""
     if not is_sharded(tensor):
         return tensor
     with torch.no_grad():
@@ -27,24 +27,23 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def local_gradient(param: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of what this process holds of a parameter; RuntimeError for one that does not say whose it is."""
+    """The gradient of the local part of a parameter; RuntimeError for a plain gradient of a sharded parameter."""
     if not is_sharded(param):
         return grad
     if not is_sharded(grad):
         raise RuntimeError(
             f"the gradient of a sharded parameter of shape {tuple(param.shape)} must be a DTensor too: a plain tensor "
-            "does not say of which part it is"
+            "does not say which part it belongs to"
         )
     if _placements(grad) != _placements(param):
-        # fully_shard never leaves such a gradient. Sequence parallelism does for parameters that all processes have: as
-        # summands, whose sum takes a message.
+        # fully_shard never leaves such a gradient. Sequence parallelism leaves replicated parameters partial sums.
         with torch.no_grad():
             grad = grad.redistribute(placements=_placements(param))  # type: ignore[attr-defined]
     return local(grad)
 
 
 def check_whole_neurons(param: Tensor) -> None:
-    """Raise ValueError where a neuron's weights lie on more than one process, or in a flat buffer."""
+    """Raise ValueError where a neuron's weights are split between processes, or lie in a flat buffer."""
     check_not_partial(param)
     for placement in _placements(param):
         if _splits(placement) and placement.dim != 0:
@@ -55,8 +54,8 @@ def check_whole_neurons(param: Tensor) -> None:
 
 
 def check_not_partial(param: Tensor) -> None:
-    """Raise ValueError where the processes hold something else than parts or copies of a parameter."""
-    # The marks of FullyShardedDataParallel, without and with use_orig_params.
+    """Raise ValueError where the processes hold neither parts nor copies of a parameter."""
+    # Attributes that FullyShardedDataParallel sets, without and with use_orig_params.
     if getattr(param, "_is_flat_param", False) or getattr(param, "_fsdp_flattened", False):
         raise ValueError(
             "FullyShardedDataParallel flattens parameters, and cuts them anywhere; use fully_shard (FSDP2), which "
@@ -65,15 +64,15 @@ def check_not_partial(param: Tensor) -> None:
     for placement in _placements(param):
         if not (placement.is_replicate() or _splits(placement)):
             raise ValueError(
-                f"the placement {placement} of a parameter of shape {tuple(param.shape)} leaves each process a summand "
-                "of it; redistribute it to Replicate() or Shard(0)"
+                f"the placement {placement} of a parameter of shape {tuple(param.shape)} leaves each process a partial "
+                "sum; redistribute it to Replicate() or Shard(0)"
             )
 
 
 def check_unsharded(param: Tensor, why: str) -> None:
-    """Raise ValueError, with the reason, for a parameter of which no process holds the whole."""
+    """Raise ValueError, with the reason, for a parameter that is split between processes."""
     check_not_partial(param)
-    if any(_splits(placement) for placement in _placements(param)):
+    if any(map(_splits, _placements(param))):
         raise ValueError(f"{why} (shape {tuple(param.shape)}, placements {_placements(param)})")
 
 
@@ -89,48 +88,38 @@ def check_sharded_alike(state: dict[str, Tensor], saved: dict[str, Any]) -> None
 
 
 def like_rows(param: Tensor, values: Tensor) -> Tensor:
-    """Numbers for each neuron (or entry) that this process holds, sharded as the parameter is.
-
-    A checkpoint of them can be read by any number of processes.
-    """
+    """One number per local neuron (or entry), sharded like the parameter: any number of processes can load it."""
     if not is_sharded(param):
         return values
     from torch.distributed.tensor import DTensor
 
-    shape = param.shape[:1] if param.ndim >= 2 else param.shape
-    rows = DTensor.from_local(
-        values,
-        param.device_mesh,  # type: ignore[attr-defined]
-        _placements(param),
-        run_check=False,
-        shape=shape,
-        stride=(1,) * len(shape),
-    )
-    # Back to where the parameter lies, if offloaded: from_local moves what it is given to the device of the mesh.
+    mesh, shape = param.device_mesh, param.shape[:1] if param.ndim >= 2 else param.shape  # type: ignore[attr-defined]
+    strides = (1,) * len(shape)
+    rows = DTensor.from_local(values, mesh, _placements(param), run_check=False, shape=shape, stride=strides)
+    # from_local moves its argument to the device of the mesh; an offloaded parameter lies elsewhere.
     return rows.to(values.device)
 
 
 def mean_over_all(param: Tensor, values: Tensor) -> Tensor:
-    """The mean of what every process has for its part of the parameter; zero of nothing.
+    """Mean of the values of all processes that hold a part of the parameter; zero if there are none.
 
-    In float64, so that however the numbers are split, the mean rounded to float32 is the same.
+    Computed in float64, so that the mean rounded to float32 does not depend on how the numbers are split.
     """
     dtype = torch.float32 if values.device.type == "mps" else torch.float64
     total = torch.stack([values.to(dtype).sum(), torch.tensor(values.numel(), dtype=dtype, device=values.device)])
     for mesh_dim, placement in enumerate(_placements(param)):
         if _splits(placement):
             mesh = param.device_mesh  # type: ignore[attr-defined]
-            # A parameter may be offloaded from the devices between which its processes talk.
-            total = total.to(mesh.device_type)
+            total = total.to(mesh.device_type)  # an offloaded parameter lies elsewhere
             torch.distributed.all_reduce(total, group=mesh.get_group(mesh_dim))
     return (total[0] / total[1].clamp(min=1)).to(values.device, values.dtype)
 
 
 def _placements(param: Tensor) -> tuple[Any, ...]:
-    """For each dim of the mesh, how its processes share a tensor; nothing for one that is not sharded."""
+    """The placement along each dim of the mesh; empty for a plain tensor."""
     return tuple(param.placements) if is_sharded(param) else ()  # type: ignore[attr-defined]
 
 
 def _splits(placement: Any) -> bool:
-    """Whether processes hold different parts: Shard, or what two of them along one dim (FSDP2 over TP) come to."""
-    return hasattr(placement, "dim")  # is_shard() says no to the latter, _StridedShard
+    """Whether processes hold different parts: Shard, or _StridedShard (FSDP2 over TP), where is_shard() is False."""
+    return hasattr(placement, "dim")

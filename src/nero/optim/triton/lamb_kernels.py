@@ -1,8 +1,7 @@
 """LAMB's step as three Triton kernels over all tensors of one dtype, with two passes over the entries.
 
-The first takes the gradients into the averages and leaves, tile by tile, sums of squares; the second makes a rate for
-each tensor of them; the third moves the weights. The formulas are those of `nero.optim.lamb.lamb_update`; what differs
-is rounding.
+The first updates the averages and stores, for each tile, sums of squares; the second computes each tensor's rate from
+them; the third moves the weights. The formulas are those of `nero.optim.LAMB`, up to rounding.
 """
 
 import triton
@@ -10,42 +9,40 @@ import triton.language as tl
 
 from nero.optim.triton.nero_kernels import correction
 
-TILE = tl.constexpr(4096)
-"""Entries that a program takes."""
+TILE = tl.constexpr(4096)  # entries per program
 WARPS = 8
+SUMMED = tl.constexpr(1024)  # tiles whose sums are added at a time
 
 # Columns of the table of tensors.
 WEIGHT, EXP_AVG, EXP_AVG_SQ, STEP, COUNT, ALIGNED, FIRST_TILE, TILES = map(tl.constexpr, range(8))
 COLUMNS = tl.constexpr(8)
 
-SUMMED = tl.constexpr(1024)
-"""Tiles whose sums are added up in one go."""
-
 
 @triton.jit
-def _pointer(address, of: tl.constexpr, ALIGN: tl.constexpr):
-    """To what lies at an address; said to be a multiple of 16 bytes, where it is, so that 16 are loaded at a time."""
+def _pointer(address, dtype: tl.constexpr, ALIGN: tl.constexpr):
+    """A pointer to an address; declared a multiple of 16 bytes where it is, so that 16 are loaded at a time."""
     if ALIGN:
-        return tl.multiple_of((address // 16 * 16).to(tl.pointer_type(of)), 16)
+        return tl.multiple_of((address // 16 * 16).to(tl.pointer_type(dtype)), 16)
     else:
-        return address.to(tl.pointer_type(of))
+        return address.to(tl.pointer_type(dtype))
 
 
 @triton.jit
-def _places(record, tile, DTYPE: tl.constexpr, ALIGN: tl.constexpr):
-    """Where the entries of a tile are in their tensor, and which of them are."""
+def _offsets(record, tile, DTYPE: tl.constexpr, ALIGN: tl.constexpr):
+    """The offsets of a tile's entries in their tensor, and which of them are within it."""
     PER_16_BYTES: tl.constexpr = 128 // DTYPE.primitive_bitwidth
     count = tl.load(record + COUNT)
     if ALIGN:
         count = count // PER_16_BYTES * PER_16_BYTES
-    place = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
-    return place, place < count
+    offset = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
+    return offset, offset < count
 
 
 @triton.jit
-def _direction(exp_avg, exp_avg_sq, step, log_beta1, log_beta2, eps, DEBIAS: tl.constexpr):
-    """Adam's step, from averages that have taken in the gradient."""
+def _adam_step(record, exp_avg, exp_avg_sq, log_beta1, log_beta2, eps, DEBIAS: tl.constexpr):
+    """Adam's step, from averages that include the gradient."""
     if DEBIAS:
+        step = tl.load(tl.load(record + STEP).to(tl.pointer_type(tl.float32)))
         exp_avg = tl.div_rn(exp_avg, correction(step, log_beta1))
         exp_avg_sq = tl.div_rn(exp_avg_sq, correction(step, log_beta2))
     return tl.div_rn(exp_avg, tl.sqrt_rn(exp_avg_sq) + eps)
@@ -56,19 +53,18 @@ def _average_tile(
     record, address, tile, sums, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, sign,
     DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    place, inside = _places(record, tile, DTYPE, ALIGN)
-    w = tl.load(_pointer(tl.load(record + WEIGHT), DTYPE, ALIGN) + place, mask=inside, other=0.0).to(tl.float32)
-    g = sign * tl.load(_pointer(address, DTYPE, ALIGN) + place, mask=inside, other=0.0).to(tl.float32)
-    squares = _pointer(tl.load(record + EXP_AVG_SQ), tl.float32, ALIGN) + place
+    offset, inside = _offsets(record, tile, DTYPE, ALIGN)
+    w = tl.load(_pointer(tl.load(record + WEIGHT), DTYPE, ALIGN) + offset, mask=inside, other=0.0).to(tl.float32)
+    g = sign * tl.load(_pointer(address, DTYPE, ALIGN) + offset, mask=inside, other=0.0).to(tl.float32)
+    squares = _pointer(tl.load(record + EXP_AVG_SQ), tl.float32, ALIGN) + offset
     v = beta2 * tl.load(squares, mask=inside, other=0.0) + rest_of_beta2 * (g * g)
     tl.store(squares, v, mask=inside)
     m = g
     if MOMENTUM:
-        averages = _pointer(tl.load(record + EXP_AVG), tl.float32, ALIGN) + place
+        averages = _pointer(tl.load(record + EXP_AVG), tl.float32, ALIGN) + offset
         m = beta1 * tl.load(averages, mask=inside, other=0.0) + rest_of_beta1 * g
         tl.store(averages, m, mask=inside)
-    step = tl.load(tl.load(record + STEP).to(tl.pointer_type(tl.float32)))
-    a = _direction(m, v, step, log_beta1, log_beta2, eps, DEBIAS)
+    a = _adam_step(record, m, v, log_beta1, log_beta2, eps, DEBIAS)
     tl.store(sums, tl.sum(w * w, 0))
     tl.store(sums + 1, tl.sum(a * a, 0))
 
@@ -78,34 +74,29 @@ def average_kernel(
     tiles, tensors, grads, sums, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, sign,
     DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr,
 ):  # fmt: skip
-    """The averages of every tensor, and of each tile the sums of w² and of Adam's step squared.
+    """Update the averages of every tensor, and store for each tile the sums of w² and of Adam's step squared.
 
-    tiles:    [programs, 2]: number of a tensor, number of the tile in it; those of a tensor one after the other
+    tiles:    [programs, 2]: index of a tensor, index of the tile in it; those of a tensor are consecutive
     tensors:  [tensors, COLUMNS]
     grads:    [tensors]: addresses of the gradients
     sums:     [programs, 2]
-    sign:     -1 to climb
+    sign:     -1 to maximise
     """
     tensor = tl.load(tiles + 2 * tl.program_id(0))
     tile = tl.load(tiles + 2 * tl.program_id(0) + 1)
     record = tensors + tensor * COLUMNS
-    address = tl.load(grads + tensor)
-    own = sums + 2 * tl.program_id(0)
-    if tl.load(record + ALIGNED) != 0:
-        _average_tile(
-            record, address, tile, own, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, sign,
-            DTYPE, MOMENTUM, DEBIAS, True,
-        )  # fmt: skip
-    else:
-        _average_tile(
-            record, address, tile, own, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, sign,
-            DTYPE, MOMENTUM, DEBIAS, False,
-        )  # fmt: skip
+    aligned = tl.load(record + ALIGNED)
+    for ALIGN in tl.static_range(0, 2):
+        if aligned == ALIGN:
+            _average_tile(
+                record, tl.load(grads + tensor), tile, sums + 2 * tl.program_id(0), beta1, rest_of_beta1, beta2,
+                rest_of_beta2, log_beta1, log_beta2, eps, sign, DTYPE, MOMENTUM, DEBIAS, ALIGN,
+            )  # fmt: skip
 
 
 @triton.jit
 def rate_kernel(tensors, sums, rates, lr, clamp_value, LR_IN_TENSOR: tl.constexpr):
-    """What Adam's step of each tensor is multiplied by: lr times `nero.optim.lamb.trust_ratio`."""
+    """The factor of each tensor's Adam step: lr times `nero.optim.lamb.trust_ratio`."""
     record = tensors + tl.program_id(0) * COLUMNS
     tiles = tl.load(record + TILES)
     own = sums + 2 * tl.load(record + FIRST_TILE)
@@ -119,7 +110,7 @@ def rate_kernel(tensors, sums, rates, lr, clamp_value, LR_IN_TENSOR: tl.constexp
         done += SUMMED
     weight = tl.sqrt_rn(weight.to(tl.float32))
     step = tl.sqrt_rn(step.to(tl.float32))
-    # Not a minimum, which would pass over a NaN.
+    # Not tl.minimum, which would drop a NaN.
     ratio = tl.div_rn(tl.where(weight > clamp_value, clamp_value, weight), tl.where(step == 0, 1.0, step))
     ratio = tl.where((weight == 0) | (step == 0), 1.0, ratio)
     eta = tl.load(lr).to(tl.float32) if LR_IN_TENSOR else lr
@@ -131,16 +122,15 @@ def _move_tile(
     record, address, tile, rate, log_beta1, log_beta2, eps, sign,
     DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    place, inside = _places(record, tile, DTYPE, ALIGN)
-    weights = _pointer(tl.load(record + WEIGHT), DTYPE, ALIGN) + place
+    offset, inside = _offsets(record, tile, DTYPE, ALIGN)
+    weights = _pointer(tl.load(record + WEIGHT), DTYPE, ALIGN) + offset
     w = tl.load(weights, mask=inside, other=0.0).to(tl.float32)
-    v = tl.load(_pointer(tl.load(record + EXP_AVG_SQ), tl.float32, ALIGN) + place, mask=inside, other=0.0)
+    v = tl.load(_pointer(tl.load(record + EXP_AVG_SQ), tl.float32, ALIGN) + offset, mask=inside, other=0.0)
     if MOMENTUM:
-        m = tl.load(_pointer(tl.load(record + EXP_AVG), tl.float32, ALIGN) + place, mask=inside, other=0.0)
+        m = tl.load(_pointer(tl.load(record + EXP_AVG), tl.float32, ALIGN) + offset, mask=inside, other=0.0)
     else:
-        m = sign * tl.load(_pointer(address, DTYPE, ALIGN) + place, mask=inside, other=0.0).to(tl.float32)
-    step = tl.load(tl.load(record + STEP).to(tl.pointer_type(tl.float32)))
-    w -= rate * _direction(m, v, step, log_beta1, log_beta2, eps, DEBIAS)
+        m = sign * tl.load(_pointer(address, DTYPE, ALIGN) + offset, mask=inside, other=0.0).to(tl.float32)
+    w -= rate * _adam_step(record, m, v, log_beta1, log_beta2, eps, DEBIAS)
     tl.store(weights, w.to(DTYPE), mask=inside)
 
 
@@ -149,17 +139,15 @@ def move_kernel(
     tiles, tensors, grads, rates, log_beta1, log_beta2, eps, sign,
     DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr,
 ):  # fmt: skip
-    """Move the weights of every tensor by its rate."""
+    """Move the weights of every tensor by its rate times Adam's step."""
     tensor = tl.load(tiles + 2 * tl.program_id(0))
     tile = tl.load(tiles + 2 * tl.program_id(0) + 1)
     record = tensors + tensor * COLUMNS
-    address = tl.load(grads + tensor)
     rate = tl.load(rates + tensor)
-    if tl.load(record + ALIGNED) != 0:
-        _move_tile(
-            record, address, tile, rate, log_beta1, log_beta2, eps, sign, DTYPE, MOMENTUM, DEBIAS, True,
-        )  # fmt: skip
-    else:
-        _move_tile(
-            record, address, tile, rate, log_beta1, log_beta2, eps, sign, DTYPE, MOMENTUM, DEBIAS, False,
-        )  # fmt: skip
+    aligned = tl.load(record + ALIGNED)
+    for ALIGN in tl.static_range(0, 2):
+        if aligned == ALIGN:
+            _move_tile(
+                record, tl.load(grads + tensor), tile, rate, log_beta1, log_beta2, eps, sign,
+                DTYPE, MOMENTUM, DEBIAS, ALIGN,
+            )  # fmt: skip

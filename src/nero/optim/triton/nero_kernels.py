@@ -1,33 +1,27 @@
 """Nero's step as one Triton kernel over all tensors of one dtype: w and g are read once, w is written once.
 
-A program takes a tile: as many whole neurons of one tensor as make `TILE` entries (rows padded to a power of two), as
-many entries of a tensor without neurons, or a piece of a neuron too long for one tile. Of a long neuron every program
-leaves the sums over its piece; the one that comes last knows the whole and turns the neuron, whose entries are still in
-the cache. No program waits for another.
+A program takes a tile: whole neurons of one tensor (rows padded to a power of two) with `TILE` entries in all, entries
+of a tensor without neurons, or a piece of a neuron too long for one tile. For a long neuron every program stores the
+sums over its piece; the last one to finish adds them up and turns the neuron, whose entries are still in the cache. No
+program waits for another.
 
-The formulas are those of `nero.optim.nero.nero_update` and `nero.optim.balance.project`; what differs is rounding.
+The formulas are those of `nero.optim.nero.nero_update` and `nero.optim.balance.project`, up to rounding.
 """
 
 import triton
 import triton.language as tl
 
-from nero.optim.triton import tiling
+from nero.optim.triton import nero_launch as launch
 
-# A kernel sees only those names of its module that are constants to Triton.
-LONG = tl.constexpr(tiling.LONG)
-LONG_TILE = tl.constexpr(tiling.LONG_TILE)
-ENTRIES = tl.constexpr(tiling.ENTRIES)
-ALIGNED = tl.constexpr(tiling.ALIGNED)
-ENTRIES_TILE = tl.constexpr(tiling.ENTRIES_TILE)
-MOST_PIECES = tl.constexpr(tiling.MOST_PIECES)
-SUMS = tl.constexpr(tiling.SUMS)
-COLUMNS = tl.constexpr(tiling.COLUMNS)
-WEIGHT, AVG_SQ, STEP, SCALE = map(tl.constexpr, (tiling.WEIGHT, tiling.AVG_SQ, tiling.STEP, tiling.SCALE))
-GAIN, ROWS, FAN_IN, KIND = map(tl.constexpr, (tiling.GAIN, tiling.ROWS, tiling.FAN_IN, tiling.KIND))
-TILES, FIRST_PIECE = tl.constexpr(tiling.TILES), tl.constexpr(tiling.FIRST_PIECE)
-FIRST_LONG_ROW = tl.constexpr(tiling.FIRST_LONG_ROW)
-rows_in_a_tile = triton.constexpr_function(tiling.rows_in_a_tile)
-has_kind = triton.constexpr_function(tiling.has_kind)
+# A kernel sees only those globals that are constexpr.
+LONG, ENTRIES, ALIGNED = map(tl.constexpr, (launch.LONG, launch.ENTRIES, launch.ALIGNED))
+LONG_TILE, ENTRIES_TILE = tl.constexpr(launch.LONG_TILE), tl.constexpr(launch.ENTRIES_TILE)
+MOST_PIECES, SUMS = tl.constexpr(launch.MOST_PIECES), tl.constexpr(launch.SUMS)
+# Columns of the table of tensors, in the order of `nero_launch`.
+WEIGHT, AVG_SQ, STEP, SCALE, GAIN, ROWS, FAN_IN, KIND, TILES, FIRST_PIECE, FIRST_LONG_ROW = map(tl.constexpr, range(11))
+COLUMNS = tl.constexpr(launch.COLUMNS)
+rows_in_a_tile = triton.constexpr_function(launch.rows_in_a_tile)
+has_kind = triton.constexpr_function(launch.has_kind)
 
 
 @triton.jit
@@ -41,7 +35,7 @@ def correction(step, log_beta):
 
 @triton.jit
 def _rate(avg_sq, pace):
-    """Factor of the gradient; zero where none was ever seen, and a NaN passes."""
+    """Factor of the gradient; zero where no gradient was ever seen. A NaN is kept."""
     return tl.where(avg_sq == 0, 0.0, tl.div_rn(pace, tl.sqrt_rn(tl.where(avg_sq == 0, 1.0, avg_sq))))
 
 
@@ -49,7 +43,7 @@ def _rate(avg_sq, pace):
 def _power_of_two(largest):
     """The power of two at or below each positive number, and one over it, both without rounding; one for zero."""
     bits = largest.to(tl.int32, bitcast=True) & 0x7F800000
-    # Kept away from the ends of the range, where a number or its inverse would not be normal.
+    # Clamped to where a number and its inverse are both normal.
     bits = tl.minimum(tl.maximum(bits, 0x00800000), 0x7E000000)
     unit = tl.where(largest == 0, 1.0, bits.to(tl.float32, bitcast=True))
     inverse = tl.where(largest == 0, 1.0, (0x7F000000 - bits).to(tl.float32, bitcast=True))
@@ -57,11 +51,11 @@ def _power_of_two(largest):
 
 
 @triton.jit
-def _verdict(size, off_centre, rest, unit, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
-    """Whether `balance.project` leaves a neuron its mean, if it looks at means, and what it multiplies the neuron by.
+def _mean_and_factor(size, off_centre, rest, unit, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
+    """Whether `balance.project` keeps a neuron's mean (if MEAN), and the factor by which it multiplies the neuron.
 
-    All lengths are squared, of the neuron divided by `unit`: size is its own, off_centre that of its part along the
-    vector of ones, rest that of the other part.
+    All lengths are squared, of the neuron divided by `unit`: `size` of the neuron, `off_centre` of its part along the
+    vector of ones, `rest` of the remainder.
     """
     near_one = (1 + tolerance) * (1 + tolerance)
     tolerance *= tolerance
@@ -89,19 +83,19 @@ def _project(rows, inside, fan_in, tolerance, MEAN: tl.constexpr, NORM: tl.const
     if MEAN:
         row_mean = total * inverse / count
         centred = tl.where(inside, scaled - row_mean[:, None], 0.0)
-        # What is left of the mean after the first subtraction's rounding, which can exceed a small residual.
+        # The rounding error of the first subtraction, which can exceed a small residual.
         left = tl.sum(centred, 1)
         squares = tl.sum(centred * centred, 1)
         size = squares + row_mean * (2 * left + count * row_mean)
         left = left / count
         rest = squares - count * left * left
-        keeps_mean, factor = _verdict(size, row_mean * row_mean * count, rest, unit, tolerance, MEAN, NORM)
+        keeps_mean, factor = _mean_and_factor(size, row_mean * row_mean * count, rest, unit, tolerance, MEAN, NORM)
         row_mean = tl.where(keeps_mean, 0.0, row_mean)
         left = tl.where(keeps_mean, 0.0, left)
         return (scaled - row_mean[:, None] - left[:, None]) * factor[:, None]
     else:
         size = tl.sum(scaled * scaled, 1)
-        _, factor = _verdict(size, size, size, unit, tolerance, MEAN, NORM)
+        _, factor = _mean_and_factor(size, size, size, unit, tolerance, MEAN, NORM)
         return scaled * factor[:, None]
 
 
@@ -110,7 +104,7 @@ def _short_rows(
     weight, grad, avg_sq, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
-    """One step of a tile of whole neurons."""
+    """Step a tile of whole neurons."""
     first = tile.to(tl.int64) * HEIGHT
     weight += first * fan_in
     grad += first * fan_in
@@ -119,31 +113,31 @@ def _short_rows(
     column = tl.arange(0, WIDTH)
     rows -= first
     inside = (row < rows)[:, None] & (column < fan_in)[None, :]
-    place = row[:, None] * fan_in.to(tl.int32) + column[None, :]
-    g = sign * tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
-    w = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+    offset = row[:, None] * fan_in.to(tl.int32) + column[None, :]
+    g = sign * tl.load(grad + offset, mask=inside, other=0.0).to(tl.float32)
+    w = tl.load(weight + offset, mask=inside, other=0.0).to(tl.float32)
     average = tl.load(avg_sq + row, mask=row < rows, other=0.0)
     average = beta * average + rest_of_beta * tl.sum(g * g, 1)
     tl.store(avg_sq + row, average, mask=row < rows)
     w -= _rate(average, pace)[:, None] * g
     if MEAN or NORM:
         w = _project(w, inside, fan_in, tolerance, MEAN, NORM)
-    tl.store(weight + place, w.to(weight.dtype.element_ty), mask=inside)
+    tl.store(weight + offset, w.to(weight.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _entries(weight, grad, avg_sq, gain, tile, count, pace, beta, rest_of_beta, sign, penalty):
-    """One step of a tile of a tensor without neurons: every entry is its own."""
-    place = tile.to(tl.int64) * ENTRIES_TILE + tl.arange(0, ENTRIES_TILE)
-    inside = place < count
-    w = tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
-    g = sign * tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
+    """Step a tile of a tensor without neurons, entry by entry."""
+    offset = tile.to(tl.int64) * ENTRIES_TILE + tl.arange(0, ENTRIES_TILE)
+    inside = offset < count
+    w = tl.load(weight + offset, mask=inside, other=0.0).to(tl.float32)
+    g = sign * tl.load(grad + offset, mask=inside, other=0.0).to(tl.float32)
     g += penalty * gain * (w - 1)
-    average = tl.load(avg_sq + place, mask=inside, other=0.0)
+    average = tl.load(avg_sq + offset, mask=inside, other=0.0)
     average = beta * average + rest_of_beta * (g * g)
-    tl.store(avg_sq + place, average, mask=inside)
+    tl.store(avg_sq + offset, average, mask=inside)
     w -= _rate(average, pace) * g
-    tl.store(weight + place, w.to(weight.dtype.element_ty), mask=inside)
+    tl.store(weight + offset, w.to(weight.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -151,7 +145,7 @@ def _long_row(
     weight, grad, avg_sq, sums, arrivals, piece, fan_in, pace, beta, rest_of_beta, sign, tolerance,
     MEAN: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
-    """A piece of a neuron that has several. The sums are in float64, where a difference of two still has its digits."""
+    """Step a piece of a long neuron. The sums are in float64, where their differences keep enough digits."""
     pieces = tl.cdiv(fan_in, LONG_TILE)
     row = (piece // pieces).to(tl.int64)
     weight += row * fan_in
@@ -185,7 +179,7 @@ def _long_row(
         size = tl.maximum(ww - 2 * rate * wg + rate * rate * gg, 0.0, propagate_nan=tl.PropagateNan.ALL)
         shift = (sw - rate * sg) / fan_in
         off_centre = shift * shift * fan_in
-        keeps_mean, factor = _verdict(size, off_centre, size - off_centre, one, tolerance, MEAN, NORM)
+        keeps_mean, factor = _mean_and_factor(size, off_centre, size - off_centre, one, tolerance, MEAN, NORM)
         shift = tl.where(keeps_mean, 0.0, shift) if MEAN else 0.0
         done = pieces * 0
         while done < pieces:
@@ -193,7 +187,7 @@ def _long_row(
             w = tl.load(weight + column, mask=column < fan_in, other=0.0).to(tl.float64)
             g = sign * tl.load(grad + column, mask=column < fan_in, other=0.0).to(tl.float64)
             w = (w - rate * g - shift) * factor
-            # By way of float32, as everywhere: bfloat16 is rounded from there.
+            # Via float32, from which bfloat16 is rounded everywhere else.
             tl.store(weight + column, w.to(tl.float32).to(weight.dtype.element_ty), mask=column < fan_in)
             done += 1
 
@@ -205,15 +199,15 @@ def nero_kernel(
     DTYPE: tl.constexpr, TILE: tl.constexpr, KINDS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
     LR_IN_TENSOR: tl.constexpr,
 ):  # fmt: skip
-    """One step of every tensor that has a gradient.
+    """Step every tensor that has a gradient.
 
-    tiles:         [programs, 2]: number of a tensor, number of the tile in it
-    tensors:       [tensors, COLUMNS]: columns as in `tiling`
+    tiles:         [programs, 2]: index of a tensor, index of the tile in it
+    tensors:       [tensors, COLUMNS]
     grads:         [tensors]: addresses of the gradients, 0 for none
     arrivals:      [tensors]: programs of this step that have read the step count; zero between steps
     long_arrivals: one such count for every long neuron; sums: SUMS numbers for each of their pieces
-    sign:          -1 to climb; penalty: of gains, see `Nero`
-    KINDS:         the set of kinds among the tensors, as bits, so that only their code is compiled
+    sign:          -1 to maximise; penalty: on gains, see `Nero`
+    KINDS:         bit set of the kinds among the tensors, so that only their code is compiled
     """
     PER_16_BYTES: tl.constexpr = 128 // DTYPE.primitive_bitwidth
     tensor = tl.load(tiles + 2 * tl.program_id(0))
@@ -242,7 +236,7 @@ def nero_kernel(
                     )  # fmt: skip
             if has_kind(KINDS, kind_of + ALIGNED):
                 if kind == kind_of + ALIGNED:
-                    # Values of their own: what is said of them must not be taken for true of the others.
+                    # Separate values: their declared alignment must not apply to the other kinds.
                     aligned_weight = (tl.load(record + WEIGHT) // 16 * 16).to(tl.pointer_type(DTYPE))
                     aligned_grad = (address // 16 * 16).to(tl.pointer_type(DTYPE))
                     _short_rows(
@@ -262,7 +256,7 @@ def nero_kernel(
                 gain = tl.load(tl.load(record + GAIN).to(tl.pointer_type(tl.float32)))
                 _entries(weight, grad, avg_sq, gain, tile, rows, pace, beta, rest_of_beta, sign, penalty)
 
-        # The program that comes last has seen all others read the old count, and may write the new one.
+        # The last program to arrive knows that all others have read the old count, and writes the new one.
         tl.debug_barrier()
         if tl.atomic_add(arrivals + tensor, 1, sem="relaxed") == tl.load(record + TILES) - 1:
             tl.store(step_count, step)

@@ -1,6 +1,7 @@
-"""What fused kernels have in common: which tensors they take, and tables by which one launch finds many of them."""
+"""Shared by all fused kernels: which tensors they support, and tables of pointers, by which one launch finds many."""
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -8,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nero.optim.base import check_gradient
-from nero.optim.param_groups import stored_view
+from nero.optim.param_groups import check_gradient, stored_view
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -23,7 +23,7 @@ def unavailable(device: torch.device) -> str | None:
         from nero.optim.triton.nero_kernels import nero_kernel
     except ImportError:
         return "Triton is not installed"
-    # Triton's interpreter (TRITON_INTERPRET=1) runs them anywhere, slowly: for tests.
+    # Triton's interpreter (TRITON_INTERPRET=1) runs them on any device, slowly: for tests.
     if not isinstance(nero_kernel, JITFunction):
         return None
     if device.type != "cuda":
@@ -34,7 +34,7 @@ def unavailable(device: torch.device) -> str | None:
 
 
 def is_dense(param: Tensor) -> bool:
-    """Whether kernels can take this tensor: its entries lie one after the other, in a dtype that they know."""
+    """Whether kernels support this tensor: its entries are contiguous in memory, in a supported dtype."""
     if param.dtype not in DTYPES or unavailable(param.device):
         return False
     if getattr(param, "grad_dtype", param.dtype) != param.dtype:  # torch from 2.10 on lets gradients differ
@@ -43,26 +43,31 @@ def is_dense(param: Tensor) -> bool:
 
 
 def use_kernels(group: dict[str, Any]) -> bool:
-    """Whether to try the fused path: where told to, or on a GPU where nothing was said."""
+    """Whether to use the fused path: `fused` of the group, by default on a GPU."""
     if torch.compiler.is_compiling():
-        return False  # the compiler fuses by itself, and knows no addresses
+        return False  # the compiler fuses by itself, and has no pointers
     if group["fused"] is not None or group["foreach"] is not None:
         return bool(group["fused"])
     return any(param.is_cuda for param in group["params"])
 
 
 def is_capturing(device: torch.device) -> bool:
-    """Whether what is launched on a device goes into a CUDA graph."""
+    """Whether launches on a device are being captured in a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """A context in which kernels are launched on this device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def rate_for_kernel(lr: float | Tensor, device: torch.device) -> float | Tensor:
-    """A learning rate as a kernel takes it: a tensor on its device, else a number of the type it was compiled for."""
+    """The learning rate as a kernel argument: a tensor on its device, else a float."""
     return lr if isinstance(lr, Tensor) and lr.device == device else float(lr)
 
 
 def tile_table(counts: Iterable[int], device: torch.device) -> Tensor:
-    """[programs, 2]: the number of a tensor and of a tile in it, for tensors of so many tiles; int32."""
+    """int32 [programs, 2]: index of a tensor and of a tile in it, given each tensor's number of tiles."""
     tiles = torch.tensor([*counts])
     tensor = torch.repeat_interleave(tiles)
     tile = torch.arange(len(tensor)) - (tiles.cumsum(0) - tiles)[tensor]
@@ -70,10 +75,10 @@ def tile_table(counts: Iterable[int], device: torch.device) -> Tensor:
 
 
 def address_table(addresses: list[int], device: torch.device) -> Tensor:
-    """Addresses on a device, int64. A table that is made during a capture belongs to the graph."""
+    """Addresses on a device, int64. A table made during a capture belongs to the graph."""
     if not is_capturing(device):
         return torch.tensor(addresses).to(device)
-    # A graph has no memory of the host to copy from: kernels fill the table whenever it is replayed.
+    # A graph cannot copy from host memory: kernels fill the table at every replay.
     table = torch.zeros(len(addresses), dtype=torch.int64, device=device)
     torch._foreach_add_(list(table.unbind()), addresses)
     return table
@@ -81,7 +86,7 @@ def address_table(addresses: list[int], device: torch.device) -> Tensor:
 
 @dataclass(slots=True)
 class Gradients:
-    """Gradients as they were found, None for none, with their addresses and, where they matter, their strides."""
+    """Gradients, or None, with their addresses and, where they matter, their strides."""
 
     tensors: list[Any]
     addresses: list[int]
@@ -89,16 +94,16 @@ class Gradients:
 
 
 def look_up(grads: list[Any], optimizer: str, all_contiguous: bool) -> Gradients:
-    """Where gradients, or None for none, are now; RuntimeError for one that this optimiser cannot take.
+    """The current addresses of gradients (None for none); RuntimeError for an unsupported gradient.
 
-    all_contiguous: whether the parameters are, so that the strides of gradients that are too do not matter
+    `all_contiguous`: whether all parameters are contiguous, so that strides of contiguous gradients do not matter.
     """
     try:
-        # Hundreds of tensors at every step: a loop in Python would take longer than the kernel.
+        # Hundreds of tensors at every step: a Python loop would take longer than the kernel.
         addresses = list(map(Tensor.data_ptr, grads))
         usual = all_contiguous and all(map(Tensor.is_contiguous, grads))
         strides = [] if usual else list(map(Tensor.stride, grads))
-    except (TypeError, RuntimeError):  # some have none, or are sparse
+    except (TypeError, RuntimeError):  # some are None or sparse
         for grad in grads:
             if grad is not None:
                 check_gradient(grad, optimizer)
@@ -108,9 +113,9 @@ def look_up(grads: list[Any], optimizer: str, all_contiguous: bool) -> Gradients
 
 
 class GradientTable:
-    """The addresses of as many gradients as there are tensors, on a device, 0 for none.
+    """The addresses of the gradients of a list of tensors, on a device, 0 for none.
 
-    captured: whether a CUDA graph has been made of a step with it
+    captured: whether a step with this table has been captured in a CUDA graph
     """
 
     def __init__(self, tensors: int, device: torch.device) -> None:
@@ -119,9 +124,9 @@ class GradientTable:
         self._known: tuple[list[int], list[tuple[int, ...]]] | None = None
 
     def fill(self, params: list[Tensor], found: Gradients) -> tuple[Tensor, list[Tensor]]:
-        """The table, and copies of those gradients that do not lie as their parameter.
+        """The table, and copies of the gradients whose layout differs from their parameter's.
 
-        Copies live until the kernel is queued; their memory is not reused before it ran.
+        The caller keeps the copies until the kernel is queued; their memory is not reused before it ran.
         """
         capturing = is_capturing(self.device)
         self.captured |= capturing
@@ -129,19 +134,19 @@ class GradientTable:
             return self._table, []
         addresses, copies = list(found.addresses), []
         for i, (param, grad) in enumerate(zip(params, found.tensors, strict=True)):
-            if grad is not None and not _lies_like(grad, param):
+            if grad is not None and not _same_layout(grad, param):
                 copies.append(torch.empty_like(param).copy_(grad))
                 addresses[i] = copies[-1].data_ptr()
         if capturing:
             return address_table(addresses, self.device), copies
-        # Out of memory that is not pinned, an asynchronous copy returns once its source has been read.
+        # An asynchronous copy from memory that is not pinned returns once its source has been read.
         self._table.copy_(torch.tensor(addresses), non_blocking=True)
         self._known = None if copies else (found.addresses, found.strides)
         return self._table, copies
 
 
-def _lies_like(grad: Tensor, param: Tensor) -> bool:
-    """Whether the entries of a gradient lie in memory as those of its parameter do, and as well aligned."""
+def _same_layout(grad: Tensor, param: Tensor) -> bool:
+    """Whether a gradient has the dtype and memory layout of its parameter, and is as well aligned."""
     if grad.dtype != param.dtype or (param.data_ptr() % 16 == 0 and grad.data_ptr() % 16 != 0):
         return False
     return grad.stride() == param.stride() or stored_view(grad, like=param).is_contiguous()
