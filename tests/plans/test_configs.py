@@ -35,7 +35,7 @@ SMALLER = {
     ),
     # Steps for one game to finish, without which there is no reward.
     "pong_ppo": (
-        *(f"task.{name}=1" for name in ("environments", "passes", "log_every")),
+        *(f"task.{name}=1" for name in ("environments", "update_epochs", "log_every")),
         "task.steps=58",
         "task.minibatches=2",
         "task.network.hidden=8",

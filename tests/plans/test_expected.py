@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nero.plans import listing
-from nero.plans.expected import Estimate, estimate, expected, is_fair, timed_on
+from nero.plans.expected import Estimate, estimate, expected, is_representative, timed_on
 from nero.plans.listing import describe_plan
 from nero.plans.plan import Cell, Experiment, PlannedRun, load_experiment, survey
 from nero.report.tables.costs import cost_of_experiment
@@ -58,7 +58,7 @@ def test_runs_on_other_hardware_say_nothing() -> None:
     ],
 )
 def test_times_are_of_runs_alone_or_packed_as_lanes_are(lane: str, changes: dict[str, Any], fair: bool) -> None:
-    assert is_fair(summary(NERO, **changes), lane) is fair
+    assert is_representative(summary(NERO, **changes), lane) is fair
 
 
 def test_others_give_an_upper_bound_by_the_shortest_and_count_no_more_once_there_is_a_fair_one() -> None:
@@ -92,7 +92,7 @@ def test_the_lanes_of_an_experiment_go_side_by_side_and_repeats_to_follow_count(
     sentence = cost_of_experiment(Experiment("x", "x", (search, PONG)), states, done).value
     assert sentence == (
         ": 2 of 7 runs logged, GPU-hours: 0.1 on NVIDIA H200; hours still expected on NVIDIA H200: 0.1,"
-        " 0.1 of GPU-bound runs with 0.1 of CPU-bound ones beside them."
+        " 0.1 of GPU-bound runs with 0.1 of CPU-bound runs next to them."
     )
 
 

@@ -31,7 +31,7 @@ RAY = launcher(
     "+hydra.launcher.ray.init.include_dashboard=false",
     "+hydra.launcher.ray.remote.max_retries=0",
 )
-# A job of submitit's that dies is in tests/sweep/test_hearing.py; runs look for the same file whoever launched them.
+# tests/sweep/test_job_results.py kills a job of submitit. Runs look for the same file whoever launched them.
 IN_PROCESSES = pytest.mark.parametrize("words", [JOBLIB, RAY])
 EVERY = pytest.mark.parametrize("words", [pytest.param([], id="basic"), JOBLIB, LOCAL])
 EPOCHS = 30

@@ -64,12 +64,10 @@ def test_without_nvidias_program_it_is_left_out_unless_it_was_asked_for(monkeypa
     assert not mps.is_wanted(machine(), launcher("JoblibLauncher", n_jobs=4))
     with pytest.raises(ConfigError, match=r"^machine\.mps=true needs nvidia-cuda-mps-control"):
         mps.is_wanted(machine(True), launcher("JoblibLauncher", n_jobs=4))
-    with pytest.raises(ConfigError, match=r"^machine\.mps must be auto, true or false, not 'yes'$"):
-        mps.is_wanted(machine("yes"), launcher("JoblibLauncher"))
 
 
 def test_the_daemon_is_started_and_ended_and_processes_within_find_it(log: Path) -> None:
-    with mps.served(True):
+    with mps.daemon(True):
         folder = os.environ[mps.PIPES]
         assert Path(folder).is_dir()
         assert log.read_text() == f"{folder}:-d:\n"
@@ -80,7 +78,7 @@ def test_the_daemon_is_started_and_ended_and_processes_within_find_it(log: Path)
 
 
 def test_it_ends_with_a_sweep_that_raises(log: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), mps.served(True):
+    with pytest.raises(KeyboardInterrupt), mps.daemon(True):
         raise KeyboardInterrupt
     assert log.read_text().splitlines()[-1].endswith("::quit -t 10")
     assert mps.PIPES not in os.environ
@@ -88,7 +86,7 @@ def test_it_ends_with_a_sweep_that_raises(log: Path) -> None:
 
 def test_someone_elses_daemon_is_used_and_left_alone(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(mps.PIPES, "/their/pipes")
-    with mps.served(True):
+    with mps.daemon(True):
         assert os.environ[mps.PIPES] == "/their/pipes"
     assert os.environ[mps.PIPES] == "/their/pipes"
     assert not log.exists()
@@ -98,7 +96,7 @@ def test_a_daemon_that_does_not_start_is_said_and_runs_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = install(tmp_path, monkeypatch, 1)
-    with mps.served(True):
+    with mps.daemon(True):
         assert mps.PIPES not in os.environ, "nobody would answer there"
     assert len(log.read_text().splitlines()) == 1
     assert "did not start: runs take turns on a GPU" in capsys.readouterr().err

@@ -19,7 +19,8 @@ from conftest import ROOT, SMALL, script_environment, script_module
 from nero.plans.config import compose
 from nero.plans.plan import load_experiment
 from nero.runs.store import RunDirectory, Store
-from nero.sweep.job_results import Queue, every_job_heard
+from nero.sweep.library_internals import collect_all_results
+from nero.sweep.slurm_queue import SlurmQueue
 from support.fake_runs import write_run
 
 slurm = script_module("slurm_on_one_machine")
@@ -300,9 +301,9 @@ def test_a_job_that_the_queue_forgot_is_lost_and_one_whose_controller_is_restart
     from submitit import AutoExecutor
 
     # Not by the module's name: Hydra loads its plugins anew, and another module may have that by now.
-    monkeypatch.setitem(Queue.get_state.__globals__, "SECONDS_BETWEEN_LOOKS", 1.0)
+    monkeypatch.setitem(SlurmQueue.get_state.__globals__, "SECONDS_BETWEEN_QUERIES", 1.0)
     folder = tmp_path_factory.mktemp("forgetful")
-    with started(folder, forget_seconds=2) as cluster, every_job_heard():
+    with started(folder, forget_seconds=2) as cluster, collect_all_results():
         monkeypatch.setenv("SLURM_CONF", str(cluster.config))
         executor = AutoExecutor(folder=tmp_path / "jobs", cluster="slurm")
         executor.update_parameters(timeout_min=5, slurm_partition="other")

@@ -17,7 +17,7 @@ from nero.plans.plan import load_experiment
 from nero.runs.stopping import Limits
 from nero.runs.store import RunDirectory, Store
 from nero.sweep import sweeper
-from nero.sweep.launching import HeardLauncher
+from nero.sweep.launching import FaultTolerantLauncher
 from nero.sweep.sweeper import PlanSweeper
 
 PLAN = """
@@ -69,11 +69,10 @@ def sweep(
     for number, plan in enumerate(plans):
         (tmp_path / f"plan{number}.yaml").write_text(plan)
     experiments = [load_experiment(f"plan{number}", folder=tmp_path) for number in range(len(plans))]
-    monkeypatch.setattr(sweeper, "LOOK_EVERY", 0.02)
-    own = PlanSweeper.__new__(PlanSweeper)  # Hydra, which loads its plugins anew for a config, is not here to make it
-    own.max_batch_size = None
-    own.config = OmegaConf.create({"store": str(store.root)})
-    own.launcher = HeardLauncher(launcher, store, lambda: False)  # type: ignore[arg-type,assignment]
+    monkeypatch.setattr(sweeper, "POLL_SECONDS", 0.02)
+    own = PlanSweeper(max_batch_size=None)
+    own.cfg = OmegaConf.create({"store": str(store.root)})
+    own.basic.launcher = FaultTolerantLauncher(launcher, store, lambda: False)  # type: ignore[arg-type]
     return own._sweep_experiments(experiments, [], limits or Limits())
 
 
@@ -234,7 +233,7 @@ def test_a_launcher_that_breaks_down_costs_the_runs_that_broke_it(store: Store, 
     jobs = [[f"seed={seed}"] for seed in range(6)]
     ids = [compose(words).run_id for words in jobs]
     launcher = Fragile(store, {ids[number] for number in deadly})
-    heard = HeardLauncher(launcher, store, lambda: False)  # type: ignore[arg-type]
+    heard = FaultTolerantLauncher(launcher, store, lambda: False)  # type: ignore[arg-type]
     returns = heard.launch(jobs, 0)
     outcomes = [job.return_value for job in returns]
     assert [outcome["run_id"] for outcome in outcomes] == ids
@@ -251,14 +250,14 @@ def test_a_launcher_that_cannot_start_at_all_is_not_tried_for_ever(store: Store)
             raise OSError("no sbatch here")
 
     launcher = Broken(store, settle)
-    returns = HeardLauncher(launcher, store, lambda: False).launch([["seed=0"], ["seed=1"]], 0)  # type: ignore[arg-type]
+    returns = FaultTolerantLauncher(launcher, store, lambda: False).launch([["seed=0"], ["seed=1"]], 0)  # type: ignore[arg-type]
     assert [job.return_value["message"] for job in returns] == ["OSError: no sbatch here"] * 2
     assert len(launcher.launched) == 1
 
 
 def test_a_breakdown_after_the_sweep_was_asked_to_stop_starts_nothing_again(store: Store) -> None:
     launcher = Fragile(store, {compose(["seed=0"]).run_id})
-    returns = HeardLauncher(launcher, store, lambda: True).launch([["seed=0"], ["seed=1"]], 0)  # type: ignore[arg-type]
+    returns = FaultTolerantLauncher(launcher, store, lambda: True).launch([["seed=0"], ["seed=1"]], 0)  # type: ignore[arg-type]
     assert [job.return_value["status"] for job in returns] == ["interrupted"] * 2
     assert len(launcher.launched) == 1
 
@@ -269,7 +268,7 @@ def test_a_job_that_raised_is_told_by_its_run_and_a_run_that_ended_all_the_same_
             return [JobReturn(status=JobStatus.FAILED, _return_value=ValueError("odd")) for _ in job_overrides]
 
     settle(store.run("mnist_mlp100", compose(["seed=1"]).run_id))
-    heard = HeardLauncher(Raising(store, settle), store, lambda: False)  # type: ignore[arg-type]
+    heard = FaultTolerantLauncher(Raising(store, settle), store, lambda: False)  # type: ignore[arg-type]
     words = ["seed=0", "seed=1", "seed=-1"]
     said = [job.return_value for job in heard.launch([[word, "machine.threads=1"] for word in words], 0)]
     assert [outcome["status"] for outcome in said] == ["failed", "done", "failed"]

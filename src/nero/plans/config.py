@@ -1,38 +1,44 @@
-"""From words on a command line to one run: compose the config, check it, give it its id."""
+"""From command-line overrides to one run: compose the config, check it, give it its id."""
 
+import copy
 import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property, lru_cache
+from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf, ValidationError
+from omegaconf.errors import OmegaConfBaseException
+
+from nero.atomic import write_atomic
+from nero.plans import schema
+from nero.plans.schema import ConfigError as ConfigError
+from nero.plans.schema import check_run, field_at, refusal
+from nero.runs.stopping import Limits, moment_after, monotonic_at
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG_DIR = ROOT / "configs"
-
-PRECISIONS = ("fp32", "tf32", "bf16")
-"""What arithmetic a run can ask for."""
+CODE = (Path(__file__), Path(schema.__file__))
+"""What makes configs out of the YAML files."""
 
 NOT_IDENTITY = ("machine", "tracking", "data_root", "inception", "store", "experiment", "only")
-"""Top-level keys that say where and how a run is carried out, not what it is: they are left out of its id."""
+"""Top-level keys that say where and how a run is carried out, not what it is: its id leaves them out."""
 
 NOT_IDENTITY_OF_TASK = ("bound_by", "cores")
 """Likewise, keys of a task: what its runs need of a machine."""
 
-LANES = ("gpu", "cpu")
-"""What a run can be bound by: most of its time it waits for that. Runs of different lanes belong side by side."""
-
-VALUES_BEFORE: Mapping[str, Any] = {
+DEFAULTS_OF_LOGGED_RUNS: Mapping[str, Any] = {
     "task.network.fan_out": False,
     "task.network.stem_relu": True,
     "task.network.copy_layers": False,
@@ -40,25 +46,14 @@ VALUES_BEFORE: Mapping[str, Any] = {
     "task.fid": "plain",
     "task.split_passes": False,
 }
-"""Keys that configs gained after runs had been logged, each with the value of the code before it had the key.
+"""Keys that configs gained after runs had been logged, each with the value that the code had before.
 
-A run with that value is the run as it was before: its identity leaves the key out, so that logged runs keep their ids.
-It is also the default of the class that takes the setting, since a logged config.yaml does not have the key.
+The identity of a run with that value leaves the key out, so that logged runs keep their ids. It is also the default of
+the class that takes the setting, since a logged config.yaml does not have the key.
 """
 
-
-@dataclass
-class PlanSweeperConf:
-    _target_: str = "nero.sweep.sweeper.PlanSweeper"
-    max_batch_size: int | None = None  # the most jobs that a launcher is given at a time
-    params: dict[str, str] | None = field(default_factory=dict)
-
-
-ConfigStore.instance().store(group="hydra/sweeper", name="plan", node=PlanSweeperConf, provider="nero")
-
-
-class ConfigError(ValueError):
-    """A setting that no run can have, in one line."""
+RENAMED: Mapping[str, str] = {"task.update_epochs": "task.passes"}
+"""Keys that were renamed after runs had been logged: the name today -> the name in run ids and in config.yaml."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +71,11 @@ class RunConfig:
         assert isinstance(plain, dict)
         what = {str(key): value for key, value in plain.items() if key not in NOT_IDENTITY}
         what["task"] = {key: value for key, value in what["task"].items() if key not in NOT_IDENTITY_OF_TASK}
-        for key, before in VALUES_BEFORE.items():
-            _drop(what, key.split("."), before)
+        for key, default in DEFAULTS_OF_LOGGED_RUNS.items():
+            parent, last = _parent(what, key)
+            if last in parent and parent[last] == default:
+                del parent[last]
+        _rename(what, RENAMED)
         return {"task_name": self.task_name, "optim_name": self.optim_name, **what}
 
     @cached_property
@@ -110,62 +108,25 @@ class RunConfig:
         """The same run with another learning rate and seed, without composing again."""
         cfg = self.cfg.copy()
         cfg.optim.lr, cfg.seed = lr, seed
-        return RunConfig(self.task_name, self.optim_name, cfg)
+        return replace(self, cfg=cfg)
 
     def identity_at(self, lr: float, seed: int) -> dict[str, Any]:
-        """That of `at(lr, seed)`, in a hundredth of the time: large experiments ask for thousands."""
-        if self._refers:
+        """The identity of `at(lr, seed)`, in a hundredth of the time: large experiments ask for thousands."""
+        if self._has_interpolations:
             return self.at(lr, seed).identity
         return {**self.identity, "optim": {**self.identity["optim"], "lr": lr}, "seed": seed}
 
     @cached_property
-    def _refers(self) -> bool:
-        """Whether something of the identity is given in terms of others, which may be the learning rate or the seed."""
+    def _has_interpolations(self) -> bool:
+        """Whether the identity has values given in terms of others, which may be the learning rate or the seed."""
         plain = OmegaConf.to_container(self.cfg, resolve=False)
         assert isinstance(plain, dict)
         return "${" in json.dumps([value for key, value in plain.items() if key not in NOT_IDENTITY])
 
 
 def run_id(identity: Mapping[str, Any]) -> str:
-    """Of a run that is this."""
     named = f"{identity['task_name']}-{identity['optim_name']}"
     return f"{named}-{float(identity['optim']['lr']):g}-s{int(identity['seed'])}-{digest(dict(identity))}"
-
-
-def compose(overrides: Sequence[str]) -> RunConfig:
-    """Compose the shipped configs with `overrides` as the command line would; ConfigError where they make none."""
-    # Inside a Hydra program (a sweep) Hydra already stands on these configs, and may not be initialised twice.
-    running = GlobalHydra.instance().is_initialized()
-    with nullcontext() if running else initialize_config_dir(config_dir=str(CONFIG_DIR), version_base="1.3"):
-        try:
-            cfg = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
-        except MissingConfigException as error:
-            group, _, name = str(error.missing_cfg_file).rpartition("/")
-            raise ConfigError(f"there is no {group}={name}; there are: {', '.join(error.options or [])}") from error
-        except HydraException as error:
-            said = " ".join(str(error).partition("\nSee ")[0].split())  # without the address of Hydra's manual
-            raise ConfigError(f"{' '.join(overrides)}: {said}") from error
-    return from_hydra(cfg, cfg.hydra.runtime.choices)
-
-
-def from_hydra(cfg: DictConfig, choices: Any) -> RunConfig:
-    """Name and check what Hydra composed; `choices` is its `hydra.runtime.choices`."""
-    cfg = cfg.copy()
-    with open_dict(cfg):
-        cfg.pop("hydra", None)
-    _check(cfg)
-    return RunConfig(str(choices["task"]), str(choices["optim"]), cfg)
-
-
-def in_words(overrides: Sequence[str]) -> str:
-    """A run that has no id, since its words make no config: by those of them that say what it is."""
-    machine = tuple(f"{key}{mark}" for key in NOT_IDENTITY for mark in ("=", "."))
-    return " ".join(word for word in overrides if not word.lstrip("+~").startswith(machine))
-
-
-def names(group: str) -> list[str]:
-    """The choices of a config group, such as every optimiser there is."""
-    return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
 
 
 def digest(identity: dict[str, Any]) -> str:
@@ -173,13 +134,152 @@ def digest(identity: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(_canonical(identity), sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _drop(settings: Any, path: Sequence[str], value: Any) -> None:
-    """Take the entry at `path` out of nested settings, in place, if it is there and has this value."""
-    *parents, last = path
+def current_names(logged: Mapping[str, Any]) -> dict[str, Any]:
+    """A logged config.yaml under the names that today's classes take: to be called before instantiating any of it."""
+    settings = copy.deepcopy(dict(logged))
+    _rename(settings, {before: now for now, before in RENAMED.items()})
+    return settings
+
+
+def compose(overrides: Sequence[str]) -> RunConfig:
+    """Compose the shipped configs with `overrides` as the command line would. Raises ConfigError."""
+    shared = compose_shared(overrides)
+    return replace(shared, cfg=shared.cfg.copy())
+
+
+def compose_shared(overrides: Sequence[str]) -> RunConfig:
+    """Likewise, but the same object for the same overrides while no config file changes: not to be modified."""
+    hydra = GlobalHydra.instance()
+    sources = hydra.config_loader().get_sources() if hydra.is_initialized() else []
+    folders = [Path(source.path) for source in sources if source.scheme() == "file"] or [CONFIG_DIR]
+    files = [*(path for folder in folders for path in sorted(folder.rglob("*.yaml"))), *CODE]
+    return _composed(tuple(overrides), tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
+
+
+@lru_cache(maxsize=4096)
+def _composed(overrides: tuple[str, ...], files: tuple[tuple[Path, int, int], ...]) -> RunConfig:
+    """From the user's cache on disk if it is there: Hydra takes 0.1 s, and a table asks for dozens of configs."""
+    key = hashlib.sha256(json.dumps([overrides, _contents(files)]).encode()).hexdigest()
+    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "nero", "configs", f"{key}.json")
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        saved = json.loads(path.read_bytes())
+        return RunConfig(saved["task"], saved["optim"], OmegaConf.create(saved["cfg"], flags={"struct": True}))
+    # Inside a Hydra program (a sweep) Hydra has these configs already, and may not be initialised twice.
+    running = GlobalHydra.instance().is_initialized()
+    with nullcontext() if running else initialize_config_dir(config_dir=str(CONFIG_DIR), version_base="1.3"):
+        try:
+            cfg = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+        except HydraException as error:
+            raise ConfigError(_in_one_line(error, overrides)) from error
+    config = from_hydra(cfg, cfg.hydra.runtime.choices)
+    saved = {"task": config.task_name, "optim": config.optim_name, "cfg": OmegaConf.to_container(config.cfg)}
+    text = json.dumps(saved)
+    # Not where JSON would change it, nor with paths and times, which are other ones the next time.
+    if json.loads(text) == saved and identity_overrides(overrides) == " ".join(overrides):
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, text.encode())
+    return config
+
+
+@lru_cache(maxsize=8)
+def _contents(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """A digest of all that a composed config depends on beside its overrides."""
+    found = hashlib.sha256(f"{version('hydra-core')} {version('omegaconf')}".encode())
+    for path, *_ in files:
+        found.update(f"\0{path}\0".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def from_hydra(cfg: DictConfig, choices: Any) -> RunConfig:
+    """Check what Hydra composed and give it its names; `choices` is Hydra's `hydra.runtime.choices`."""
+    plain = OmegaConf.to_container(cfg, resolve=False, enum_to_str=True)
+    assert isinstance(plain, dict)
+    plain.pop("hydra", None)
+    # Plain values from here on: no enums and no typed nodes in what is hashed, logged or pickled.
+    cfg = OmegaConf.create(plain, flags={"struct": True})
+    check_run(cfg)
+    return RunConfig(str(choices["task"]), str(choices["optim"]), cfg)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Around a Hydra program: exit with one line where Hydra would print several about the command line."""
+    if "HYDRA_FULL_ERROR" in os.environ:
+        yield
+        return
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises
+    try:
+        yield
+    except InstantiationException:
+        raise
+    except HydraException as error:
+        sys.exit(f"error: {_in_one_line(error, sys.argv[1:])}")
+    finally:
+        os.environ.pop("HYDRA_FULL_ERROR", None)
+
+
+def identity_overrides(overrides: Sequence[str]) -> str:
+    """The overrides that say what a run is: the name of a run that has no id, since its config is not valid."""
+    others = tuple(f"{key}{mark}" for key in NOT_IDENTITY for mark in ("=", "."))
+    return " ".join(word for word in overrides if not word.lstrip("+~").startswith(others))
+
+
+def names(group: str) -> list[str]:
+    """The choices of a config group, such as all optimisers."""
+    return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+
+
+def deadline_of(machine: DictConfig) -> str | None:
+    """When to stop, as a value of machine.deadline; the earlier one where a budget, counted from now, is set as well.
+
+    A sweep computes it once for all of its runs.
+    """
+    budget, deadline = machine.budget_seconds, machine.deadline
+    moments = [*([] if budget is None else [moment_after(budget)]), *([] if deadline is None else [str(deadline)])]
+    return min(moments, key=monotonic_at, default=None)
+
+
+def limits_of(machine: DictConfig) -> Limits:
+    deadline = deadline_of(machine)
+    stop_file = Path(machine.stop_file) if machine.stop_file else None
+    return Limits(inf if deadline is None else monotonic_at(deadline), stop_file)
+
+
+def _in_one_line(error: HydraException, overrides: Sequence[str]) -> str:
+    """What is wrong with a command line: by the schema where it says so, else in Hydra's words."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return f"there is no {group}={name}; there are: {', '.join(error.options or [])}"
+    cause = error.__cause__
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        key = str(cause.full_key)
+        if isinstance(cause, ValidationError) and (spec := field_at(key)):
+            return refusal(key, cause.value, spec)
+        if now := {before: now for now, before in RENAMED.items()}.get(key):
+            return f"{key} is now {now}"
+        if isinstance(cause, AttributeError | KeyError) and is_dataclass(cause.object_type):
+            known = ", ".join(spec.name for spec in fields(cause.object_type))
+            return f"there is no {key}; there are: {known}"
+    message = " ".join(str(error).partition("\nSee ")[0].split())  # without the address of Hydra's manual
+    return f"{' '.join(overrides)}: {message}"
+
+
+def _rename(settings: dict[str, Any], names: Mapping[str, str]) -> None:
+    """Rename dotted keys in place; a key and its new name have the same parent."""
+    for before, after in names.items():
+        parent, last = _parent(settings, before)
+        if last in parent:
+            parent[after.rpartition(".")[2]] = parent.pop(last)
+
+
+def _parent(settings: Mapping[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """The nested settings that hold a dotted key, {} where there are none, and the key's last part."""
+    *parents, last = key.split(".")
+    node: Any = settings
     for name in parents:
-        settings = settings.get(name) if isinstance(settings, dict) else None
-    if isinstance(settings, dict) and last in settings and settings[last] == value:
-        del settings[last]
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return (node if isinstance(node, dict) else {}), last
 
 
 def _canonical(value: Any) -> Any:
@@ -190,21 +290,3 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
-
-
-def _check(cfg: DictConfig) -> None:
-    """Refuse what would only fail later, or never fail and mean nothing."""
-    lr = cfg.optim.get("lr")
-    if isinstance(lr, bool) or not isinstance(lr, int | float) or not math.isfinite(lr) or lr <= 0:
-        raise ConfigError(f"optim.lr must be a positive number, not {lr!r}")
-    if isinstance(cfg.seed, bool) or not isinstance(cfg.seed, int) or cfg.seed < 0:
-        raise ConfigError(f"seed must be a whole number from 0, not {cfg.seed!r}")
-    if not isinstance(cfg.task.epochs, int) or cfg.task.epochs < 1:
-        raise ConfigError(f"task.epochs must be a whole number from 1, not {cfg.task.epochs!r}")
-    cores = cfg.task.get("cores", 1)
-    if isinstance(cores, bool) or not isinstance(cores, int) or cores < 1:
-        raise ConfigError(f"task.cores must be a positive integer, not {cores!r}")
-    for key, allowed in (("data", ("real", "embedded")), ("precision", PRECISIONS), ("task.bound_by", LANES)):
-        value = OmegaConf.select(cfg, key, default=allowed[0])
-        if value not in allowed:
-            raise ConfigError(f"{key} must be one of {', '.join(allowed)}, not {value!r}")

@@ -1,8 +1,7 @@
-"""How long runs should take, from logged runs on named hardware.
+"""How long pending runs should take, estimated from logged runs on the same hardware.
 
-A logged run tells how long others will take if it had its GPU to itself, or shared it as the lanes of a sweep do: one
-GPU-bound run at a time, with CPU-bound ones beside it. Of runs that shared it in other ways, or in ways that are not
-known, the shortest is an upper bound.
+A logged run is representative of others if it had its GPU to itself, or shared it as the lanes of a sweep do: one
+GPU-bound run at a time, with CPU-bound ones beside it. If no run is representative, the shortest is an upper bound.
 """
 
 import statistics
@@ -17,11 +16,11 @@ from nero.runs.store import Status
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run should take.
+    """The expected time of a run.
 
-    seconds:     of wall clock
-    at_a_time:   runs that go side by side meanwhile
-    is_bound:    whether it is an upper bound only
+    seconds:    of wall clock
+    at_a_time:  runs of its lane that run side by side
+    is_bound:   whether it is only an upper bound
     """
 
     seconds: float
@@ -31,11 +30,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Expected:
-    """What all that is left of an experiment should take on one kind of hardware, repeats that are to follow included.
+    """The expected time of all that is left of an experiment, undecided repeats included.
 
     gpu, cpu:  seconds of wall clock of each lane
     unknown:   runs without an estimate
-    bounds:    runs of which only an upper bound is known
+    bounds:    runs with an upper bound only
     """
 
     device: str
@@ -51,7 +50,7 @@ class Expected:
 
 
 def device_here() -> str:
-    """This machine's GPU by its name, as summaries have it, or CPU."""
+    """The name of this machine's GPU, as summaries have it, or CPU."""
     try:
         import pynvml
 
@@ -63,104 +62,87 @@ def device_here() -> str:
 
 
 def timed_on(summaries: Mapping[str, Summary], here: str) -> str | None:
-    """The hardware to take times from: this machine's where runs of it are logged, else that of most runs; or None."""
-    counts = Counter(_kind_of(run) for run in summaries.values() if run["status"] == Status.DONE)
+    """The hardware to take times from: this machine's if runs on it are logged, else that of most runs; or None."""
+    counts = Counter(_hardware(run) for run in summaries.values() if run["status"] == Status.DONE)
     return here if counts[here] else next((device for device, _ in counts.most_common(1)), None)
 
 
-def _kind_of(run: Summary) -> str:
-    """CPUs are not told apart: how many threads a run had says little."""
+def _hardware(run: Summary) -> str:
+    """CPUs are not distinguished: the number of a run's threads says little."""
     device = str(run.get("device") or "unnamed hardware")
     return "CPU" if device.startswith("CPU") else device
 
 
 def estimates(states: Sequence[CellState], summaries: Mapping[str, Summary], device: str) -> dict[str, Estimate | None]:
-    """By the id of each pending run.
+    """By the id of each run that is pending or an undecided repeat.
 
-    From runs of the experiment in the same arithmetic, else from all runs of the task: summaries do not say the
-    arithmetic of a run; the cell that asked for it does.
+    From runs of the experiment in the same precision, else from all runs of the task: a summary does not have the
+    precision of its run, but the cell has.
     """
-    alike = _by_arithmetic(states)
-    return {
-        run.run_id: _estimate(run, state.cell, alike, summaries, device) for state in states for run in state.pending
-    }
+    in_precision: dict[tuple[str, str, Any], dict[str, Summary]] = {}
+    for state in states:
+        in_precision.setdefault(_precision(state.cell), {}).update(state.logged)
+    found: dict[str, Estimate | None] = {}
+    for state in states:
+        data = state.cell.setting("data")
+        for run in _left(state):
+            candidates = (
+                [each for each in runs.values() if each.get("data", data) == data]
+                for runs in (in_precision[_precision(state.cell)], summaries)
+            )
+            known = (estimate(run, state.cell.bound_by, runs, device) for runs in candidates)
+            found[run.run_id] = next((each for each in known if each), None)
+    return found
 
 
 def expected(states: Sequence[CellState], summaries: Mapping[str, Summary], device: str) -> Expected:
-    """Of all that is pending or to follow; what cells share counts once."""
-    alike = _by_arithmetic(states)
-    found: dict[str, tuple[str, Estimate | None]] = {}
-    for state in states:
-        for run in _left(state):
-            found[run.run_id] = state.cell.bound_by, _estimate(run, state.cell, alike, summaries, device)
-    known = [(lane, estimate) for lane, estimate in found.values() if estimate is not None]
-    lanes = {
-        lane: sum(estimate.seconds / estimate.at_a_time for own, estimate in known if own == lane)
-        for lane in ("gpu", "cpu")
-    }
-    return Expected(
-        device, **lanes, unknown=len(found) - len(known), bounds=sum(estimate.is_bound for _, estimate in known)
-    )
+    """Of all runs that are left; a run that cells share counts once."""
+    found = estimates(states, summaries, device)
+    lane_of = {run.run_id: state.cell.bound_by for state in states for run in _left(state)}
+    known = {run_id: estimate for run_id, estimate in found.items() if estimate is not None}
+    seconds = {"gpu": 0.0, "cpu": 0.0}
+    for run_id, estimate in known.items():
+        seconds[lane_of[run_id]] += estimate.seconds / estimate.at_a_time
+    bounds = sum(estimate.is_bound for estimate in known.values())
+    return Expected(device, **seconds, unknown=len(found) - len(known), bounds=bounds)
 
 
 def _left(state: CellState) -> Iterable[PlannedRun]:
-    """Pending runs, and repeats to follow, which at any learning rate take as long."""
+    """Pending runs, and undecided repeats, which take as long at any learning rate."""
     yield from state.pending
     if state.undecided:
+        lr = state.leading_lr if state.leading_lr is not None else state.cell.lrs[0]
         seeds = [seed for seed in state.cell.repeat_seeds if state.at_leading.get(seed) is None]
-        rate = state.leading_lr if state.leading_lr is not None else state.cell.lrs[0]
-        yield from (state.cell.run(rate, seed) for seed in seeds)
+        yield from (state.cell.run(lr, seed) for seed in seeds)
 
 
-def _by_arithmetic(states: Iterable[CellState]) -> dict[tuple[str, str, Any], dict[str, Summary]]:
-    alike: dict[tuple[str, str, Any], dict[str, Summary]] = {}
-    for state in states:
-        alike.setdefault(_arithmetic(state.cell), {}).update(state.logged)
-    return alike
-
-
-def _arithmetic(cell: Cell) -> tuple[str, str, Any]:
+def _precision(cell: Cell) -> tuple[str, str, Any]:
     return cell.task, cell.optim, cell.setting("precision")
 
 
-def _estimate(
-    run: PlannedRun,
-    cell: Cell,
-    alike: Mapping[tuple[str, str, Any], Mapping[str, Summary]],
-    summaries: Mapping[str, Summary],
-    device: str,
-) -> Estimate | None:
-    data = cell.setting("data")
-    for runs in (alike.get(_arithmetic(cell), {}), summaries):
-        on_same_data = [each for each in runs.values() if each.get("data", data) == data]
-        if found := estimate(run, cell.bound_by, on_same_data, device):
-            return found
-    return None
-
-
 def estimate(run: PlannedRun, lane: str, summaries: Iterable[Summary], device: str) -> Estimate | None:
-    """From finished runs of its task on a device, with its optimiser where there are any; None where there are none."""
+    """From finished runs of its task on a device, of its optimiser if there are any; None if there are none."""
     # A run that diverged early spent most of its time on starting.
     logged = [
         each
         for each in summaries
-        if each["task"] == run.task and each["status"] == Status.DONE and _kind_of(each) == device
+        if each["task"] == run.task and each["status"] == Status.DONE and _hardware(each) == device
     ]
     if not logged:
         return None
-    fair = [each for each in logged if is_fair(each, lane)]
-    usable = fair or logged
+    representative = [each for each in logged if is_representative(each, lane)]
+    usable = representative or logged
     chosen = [each for each in usable if each["optim"] == run.optim] or usable
     rates = [each["seconds"] / each["epochs_done"] for each in chosen]
-    if not fair:
+    if not representative:
         return Estimate(min(rates) * run.epochs, is_bound=True)
     at_a_time = statistics.median_low([1 + (each.get("beside") or {}).get("cpu", 0) for each in chosen])
     return Estimate(statistics.median(rates) * run.epochs, at_a_time if lane == "cpu" else 1)
 
 
-def is_fair(run: Summary, lane: str) -> bool:
+def is_representative(run: Summary, lane: str) -> bool:
     """Whether a run was alone on its GPU, or beside others as lanes are."""
     beside = run.get("beside")
     if beside is None:
-        return run.get("gpu_processes") == 1 or _kind_of(run) == "CPU"
+        return run.get("gpu_processes") == 1 or _hardware(run) == "CPU"
     return bool(beside.get("gpu", 0) <= (1 if lane == "cpu" else 0))

@@ -1,51 +1,50 @@
-"""Plans and outcomes as text: what is pending and how long it should take, what came of a sweep."""
+"""Plans and the outcomes of sweeps as text."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nero.plans.expected import Estimate, Expected, device_here, estimates, expected, timed_on
 from nero.plans.plan import CellState, Experiment, Summary, pending
-from nero.runs.columns import lay_out
-from nero.runs.tracking import clock, final_text
+from nero.runs.formatting import clock, final_text, lay_out
 
 
 def describe_plan(
     experiment: Experiment, states: Sequence[CellState], summaries: Mapping[str, Summary], here: str | None = None
 ) -> str:
-    """Pending runs one by one, then their count and expected time, then what cannot be run yet.
+    """Pending runs one by one, then their number and expected time, then what cannot be run yet.
 
-    here:  this machine's hardware, as summaries name it; asked of the machine where it is not given
+    here:  this machine's hardware, as summaries name it (default: asked of the machine)
     """
     here = here or device_here()
     device = timed_on(summaries, here)
     runs = pending(states)
     lines = [f"{experiment.name}: {experiment.title}"]
     times = estimates(states, summaries, device) if device else {}
-    lines += [f"  pending  {run.run_id}  {run.epochs} epochs  {_in_words(times.get(run.run_id))}" for run in runs]
+    lines += [f"  pending  {run.run_id}  {run.epochs} epochs  {_duration(times.get(run.run_id))}" for run in runs]
     settled = len({run_id for state in states for run_id in state.logged})  # cells may share runs
     to_follow = sum(state.to_follow for state in states)
-    words = [f"{settled} runs done", f"{len(runs)} pending"]
-    if to_follow:
-        words.append(f"{to_follow} repeats to follow once the searches are done")
-    lines.append("  " + "; ".join(words))
+    repeats = f"; {to_follow} repeats to follow once the searches are done" if to_follow else ""
+    lines.append(f"  {settled} runs done; {len(runs)} pending{repeats}")
     if runs and device:
         lines.append(f"  {describe_expected(expected(states, summaries, device))}")
     if runs and device != here:
         lines.append(f"  expected on this machine ({here}): unknown")
-    for reason in dict.fromkeys(state.cell.to_come for state in states if state.cell.to_come):
-        count = sum(state.cell.run_count for state in states if state.cell.to_come == reason)
-        lines.append(f"  {reason} ({count} runs)")
+    missing = Counter[str]()
+    for state in states:
+        missing.update({state.cell.missing_config: state.cell.run_count} if state.cell.missing_config else {})
+    lines += [f"  {reason} ({count} runs)" for reason, count in missing.items()]
     return "\n".join(lines)
 
 
-def _in_words(estimate: Estimate | None) -> str:
+def _duration(estimate: Estimate | None) -> str:
     if estimate is None:
         return "time unknown"
     return f"at most {clock(estimate.seconds)}" if estimate.is_bound else clock(estimate.seconds)
 
 
 def describe_expected(left: Expected) -> str:
-    """Such as "expected on NVIDIA H200: 4:10:00, with 2:30:00 of CPU-bound runs beside it"."""
+    """Such as "expected on NVIDIA H200: 4:10:00 (4:10:00 of GPU-bound runs, 2:30:00 of CPU-bound ones beside them)"."""
     text = f"expected on {left.device}: {clock(left.seconds)}"
     if left.gpu and left.cpu:
         text += f" ({clock(left.gpu)} of GPU-bound runs, {clock(left.cpu)} of CPU-bound ones beside them)"

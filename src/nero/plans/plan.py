@@ -1,12 +1,16 @@
-"""An experiment names the runs that a table or figure needs; a plan is what of it is still to be done.
+"""Experiments and their pending runs.
 
-An experiment (`experiments/*.yaml`) is a list of rows; a row, for each of its optimisers and swept settings, is a cell:
-a learning-rate grid searched with one seed, then repeats with further seeds at the best final value (PROTOCOL of
-Table 1). A grid of one learning rate needs no search: its seeds are simply run.
+An experiment (`experiments/*.yaml`) is a list of rows. Each optimiser and swept setting of a row is a cell: a grid of
+learning rates searched with one seed, then repeats with further seeds at the rate with the best final value (the
+protocol of Table 1). A grid of one learning rate needs no search: its seeds are simply run.
+
+`experiment=NAMES only.task=NAMES only.optim=NAMES` on a command line selects experiments and a part of them. NAMES is
+one name, several with commas between them, or a list in brackets; null is the same as nothing at all.
 """
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,17 +20,22 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from nero.plans.config import ROOT, ConfigError, RunConfig, compose, names, run_id
-from nero.plans.selection import ONLY, in_words, select, take_names
+from nero.plans.config import ROOT, RunConfig, compose_shared, names, run_id
+from nero.plans.schema import ConfigError
 from nero.runs.store import Status, is_settled
 
 EXPERIMENTS = ROOT / "experiments"
+ONLY = ("only.task", "only.optim")
+"""Keys that select a part of an experiment: the cells of these tasks, the cells of these optimisers."""
+
+ONLY_WITHOUT_EXPERIMENT = "only.task and only.optim choose a part of an experiment: add --multirun experiment=NAME"
+
 Summary = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run that an experiment asks for, and the words that launch it."""
+    """One run of an experiment, and the overrides that launch it."""
 
     run_id: str
     task: str
@@ -48,53 +57,54 @@ class Cell:
     repeat_seeds: tuple[int, ...]
     variant: tuple[tuple[str, Any], ...] = ()  # swept settings of this cell, such as (("task.sigma", 100),)
     overrides: tuple[str, ...] = ()  # settings shared by all of the experiment's or row's runs
-    label: str = ""  # short text that tells the rows of one task apart in tables and figures; no part of a run
+    label: str = ""  # short text that distinguishes the rows of one task in tables and figures; no part of a run
 
     @property
-    def to_come(self) -> str | None:
+    def missing_config(self) -> str | None:
         """Why the cell cannot be run yet (its task or optimiser has no YAML), or None."""
         for group, name in (("task", self.task), ("optim", self.optim)):
             if name not in names(group):
-                return f"{group} {name} is still to come: there is no configs/{group}/{name}.yaml"
+                return f"{group} {name} is not available: there is no configs/{group}/{name}.yaml"
         return None
 
     @property
-    def words(self) -> tuple[str, ...]:
-        swept = (f"{key}={_word(value)}" for key, value in self.variant)
+    def all_overrides(self) -> tuple[str, ...]:
+        """The overrides of all runs of the cell, as Hydra's command line takes them."""
+        swept = (f"{key}={json.dumps(value)}" for key, value in self.variant)
         return (f"task={self.task}", f"optim={self.optim}", *self.overrides, *swept)
 
     @cached_property
     def _config(self) -> RunConfig:
-        return compose(self.words)
+        return compose_shared(self.all_overrides)
 
     def run(self, lr: float, seed: int) -> PlannedRun:
-        overrides = (*self.words, f"optim.lr={lr!r}", f"seed={seed}")
+        overrides = (*self.all_overrides, f"optim.lr={lr!r}", f"seed={seed}")
         identity = self.identity_at(lr, seed)
         return PlannedRun(run_id(identity), self.task, self.optim, lr, seed, identity["task"]["epochs"], overrides)
 
     def identity_at(self, lr: float, seed: int) -> dict[str, Any]:
-        """What such a run is, as its config.yaml has it."""
+        """The identity of such a run, as in its config.yaml."""
         return self._config.identity_at(lr, seed)
 
     def setting(self, key: str) -> Any:
-        """What the config of the cell's runs says under a dotted key; None where it has no such key.
+        """The value of a dotted key in the config of the cell's runs; None where there is no such key.
 
-        A cell that is to come has no config yet: of it, what the experiment itself sets is known.
+        Without a config, only what the experiment itself sets is known.
         """
-        if self.to_come:
-            words = (word.partition("=") for word in self.words)
-            return {name.lstrip("+"): yaml.safe_load(value) for name, _, value in words}.get(key)
+        if self.missing_config:
+            pairs = (override.partition("=") for override in self.all_overrides)
+            return {name.lstrip("+"): yaml.safe_load(value) for name, _, value in pairs}.get(key)
         return OmegaConf.select(self._config.cfg, key)
 
     @property
     def bound_by(self) -> str:
         """What the cell's runs spend their time waiting for: "gpu" or "cpu"."""
-        return "gpu" if self.to_come else self._config.bound_by
+        return "gpu" if self.missing_config else self._config.bound_by
 
     @property
     def cores(self) -> int:
         """CPU cores that a run of the cell keeps busy."""
-        return 1 if self.to_come else self._config.cores
+        return 1 if self.missing_config else self._config.cores
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -102,49 +112,52 @@ class Cell:
 
     @property
     def run_count(self) -> int:
-        """Runs of a whole search and its repeats."""
+        """Number of runs of a complete search and its repeats."""
         return len(self.lrs) + len(self.repeat_seeds)
 
 
 @dataclass(frozen=True)
 class CellState:
-    """What is known of a cell: its search, the learning rate that leads it, every seed logged at that rate."""
+    """The logged runs of a cell and its pending ones.
+
+    The leading learning rate is the best of those searched so far; the search may not be complete.
+    """
 
     cell: Cell
     search: dict[float, Summary | None]  # learning rate -> the settled run with the search seed
-    leading_lr: float | None = None  # the best of what is searched so far; None where nothing is, or all of it diverged
+    leading_lr: float | None = None  # None where nothing is searched yet, or all of it diverged
     at_leading: dict[int, Summary | None] = field(default_factory=dict)  # seed -> the settled run at the leading rate
     pending: tuple[PlannedRun, ...] = ()
-    undecided: int = 0  # repeats that will be asked for once the search has ended
+    undecided: int = 0  # repeats whose learning rate is known only when the search is complete
 
     @property
     def logged(self) -> dict[str, Summary]:
-        """Every settled run of the cell, search and repeats, by its id."""
+        """All settled runs of the cell, search and repeats, by id."""
         runs = (*self.search.values(), *self.at_leading.values())
         return {run["run_id"]: run for run in runs if run is not None}
 
     @property
     def searching(self) -> bool:
-        """The grid has rates without a settled run, so that the leading one may still be overtaken."""
+        """Whether some rate of the grid has no settled run, so that another rate may become the leading one."""
         return len(self.search) > 1 and any(run is None for run in self.search.values())
 
     @property
     def best_lr(self) -> float | None:
-        """The leading rate once the search has ended; None before, and where every run diverged."""
+        """The leading rate of a complete search; None before, and where every run diverged."""
         return None if self.searching else self.leading_lr
 
     @property
     def complete(self) -> bool:
-        return not self.pending and not self.undecided and self.cell.to_come is None
+        return not self.pending and not self.undecided and self.cell.missing_config is None
 
     @property
     def to_follow(self) -> int:
-        """Of the undecided repeats those that the leading rate does not have yet."""
+        """The number of undecided repeats that are not logged at the leading rate."""
         return sum(self.at_leading.get(seed) is None for seed in self.cell.repeat_seeds) if self.undecided else 0
 
     @property
     def diverged(self) -> bool:
-        """Every learning rate of the grid diverged: there is no best one to repeat."""
+        """Whether every learning rate of the grid diverged: there is no best one to repeat."""
         return bool(self.search) and all(s is not None and s["status"] == Status.DIVERGED for s in self.search.values())
 
 
@@ -157,9 +170,10 @@ class Experiment:
 
 
 def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIMENTS) -> Experiment:
-    """Read `experiments/<name>.yaml`; `extra` are command-line words for every run of it.
+    """Read `experiments/<name>.yaml`.
 
-    Of these words, `only.task=NAMES` and `only.optim=NAMES` choose a part of the experiment.
+    Args:
+        extra: overrides for every run of it; `only.task=NAMES` and `only.optim=NAMES` among them select a part of it
     """
     path = folder / f"{name}.yaml"
     if not path.exists():
@@ -175,11 +189,46 @@ def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIM
         strings=("note",),
     )
     shared = tuple(text.get("overrides", ()))
-    only, others = take_names(extra, ONLY)
+    only, others = split_names(extra, ONLY)
     cells = [cell for row in text["rows"] for cell in _cells(row, shared, tuple(others), path)]
-    title = f"{text['title']}, {in_words(only)}" if only else text["title"]
-    selected = select(name, cells, only) if only else cells
-    return Experiment(name, title, tuple(selected), text.get("note", ""))
+    title = f"{text['title']}, {_as_overrides(only)}" if only else text["title"]
+    return Experiment(name, title, tuple(_select(name, cells, only)), text.get("note", ""))
+
+
+def split_names(overrides: Iterable[str], keys: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Split overrides into the names given under `keys` and the others; of a repeated key the last counts."""
+    found: dict[str, list[str]] = {}
+    others = []
+    for override in overrides:
+        key, _, value = override.lstrip("+").partition("=")
+        if key in keys:
+            bare = re.sub(r"[\[\]'\"]", "", value)
+            found[key] = [] if bare == "null" else [name.strip() for name in bare.split(",")]
+        elif key.lstrip("~").partition(".")[0] == "only" and key not in ONLY:
+            raise ConfigError(f"{override}: use {ONLY[0]}=NAMES or {ONLY[1]}=NAMES for a part of an experiment")
+        else:
+            others.append(override)
+    return {key: given for key, given in found.items() if given}, others
+
+
+def _select(experiment: str, cells: Sequence[Cell], only: Mapping[str, Sequence[str]]) -> list[Cell]:
+    """The cells that have one of the names under every key. Raises ConfigError for an unknown name or no cells."""
+    for key, wanted in only.items():
+        known = sorted({getattr(cell, key.removeprefix("only.")) for cell in cells})
+        if unknown := [name for name in wanted if name not in known]:
+            raise ConfigError(f"{key}: {experiment} has no {unknown[0]!r}; it has: {', '.join(known)}")
+    selected = [
+        cell
+        for cell in cells
+        if all(getattr(cell, key.removeprefix("only.")) in wanted for key, wanted in only.items())
+    ]
+    if not selected:
+        raise ConfigError(f"{experiment} has no run with {_as_overrides(only)}")
+    return selected
+
+
+def _as_overrides(only: Mapping[str, Sequence[str]]) -> str:
+    return " ".join(f"{key}={','.join(names)}" for key, names in only.items())
 
 
 def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...], path: Path) -> Iterable[Cell]:
@@ -215,7 +264,7 @@ def check_keys(
     lists: Iterable[str] = (),
     strings: Iterable[str] = (),
 ) -> None:
-    """Refuse what is no mapping, lacks a needed key, or has an unknown one or one of the wrong type."""
+    """Raise ConfigError unless `text` is a mapping with the needed keys, no unknown ones, and values of these types."""
     if not isinstance(text, dict):
         raise ConfigError(f"{where} must be a mapping, not {text!r}")
     known = [*needed, *others]
@@ -233,8 +282,8 @@ def check_keys(
 
 
 def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:
-    """Hold a cell against what is logged."""
-    if cell.to_come:
+    """Compare a cell with the logged runs."""
+    if cell.missing_config:
         return CellState(cell, dict.fromkeys(cell.lrs))
     search = {lr: cell.run(lr, cell.search_seed) for lr in cell.lrs}
     found = {lr: _settled(summaries.get(run.run_id)) for lr, run in search.items()}
@@ -244,26 +293,26 @@ def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:
     runs = {seed: cell.run(leading, seed) for seed in cell.seeds} if leading is not None else {}
     at_leading = {seed: _settled(summaries.get(run.run_id)) for seed, run in runs.items()}
     if len(cell.lrs) > 1 and missing:
-        # What is logged of repeats is told; none is asked for while another rate may overtake this one.
+        # Logged repeats count, but none is pending while another rate may still become the leading one.
         return CellState(cell, found, leading, at_leading, missing, undecided=len(cell.repeat_seeds))
     repeats = tuple(run for seed, run in runs.items() if at_leading[seed] is None)
     return CellState(cell, found, leading, at_leading, repeats)
 
 
 def best_lr(search: Mapping[float, Summary | None]) -> float | None:
-    """The learning rate with the best final value. A diverged run ranks last; of equals the larger rate wins."""
+    """The learning rate with the best final value. A diverged run ranks last; of equal values the larger rate wins."""
     finals = {lr: summary for lr, summary in search.items() if summary and summary["status"] == Status.DONE}
     if not finals:
         return None
     goal = next(iter(finals.values()))["metric"]["goal"]
     sign = 1.0 if goal == "min" else -1.0
-    # A run that ended without a finite metric (null in its summary) is no better than one that diverged.
+    # A run that ended without a finite metric (null in its summary) ranks as one that diverged.
     ranked = {lr: sign * s["final"] if s["final"] is not None else float("inf") for lr, s in finals.items()}
     return min(ranked, key=lambda lr: (ranked[lr], -lr))
 
 
 def pending(states: Iterable[CellState]) -> list[PlannedRun]:
-    """Every run that can be started now, each once, in the experiment's order."""
+    """All runs that can be started now, each once, in the experiment's order."""
     return list({run.run_id: run for state in states for run in state.pending}.values())
 
 
@@ -276,10 +325,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _hashable(value: Any) -> Any:
-    """A swept value that is a list, such as betas, as a tuple: rows of tables are told apart by their variants."""
+    """A swept value that is a list, such as betas, as a tuple: variants are keys of tables."""
     return tuple(_hashable(item) for item in value) if isinstance(value, list) else value
-
-
-def _word(value: Any) -> str:
-    """A value as Hydra's command line reads it, which is how JSON writes it."""
-    return json.dumps(value)

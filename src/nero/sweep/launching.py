@@ -1,7 +1,7 @@
-"""Launching jobs so that each is heard, whatever becomes of it, of the others, or of the launcher.
+"""Launch jobs and return a result for each, whatever happens to it, to the others, or to the launcher.
 
-Hydra's launchers raise where a job's process died, and with that the others' results are gone. What is in the store is
-not: it says which runs came to their end, and the rest is launched again.
+Hydra's launchers raise if a job's process dies, and the results of the other jobs are lost. The store still has them:
+it says which runs are settled, and the rest is launched again.
 """
 
 import sys
@@ -13,100 +13,99 @@ from typing import Any
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 
-from nero.plans.config import ConfigError, RunConfig, compose, in_words
-from nero.runs.store import Store, is_settled
-from nero.sweep.job_results import every_job_heard
+from nero.plans.config import ConfigError, RunConfig, compose, identity_overrides
+from nero.runs.store import Outcome, Store, is_settled
+from nero.sweep.library_internals import collect_all_results, shut_down_workers
 
-Outcome = dict[str, Any]
+Result = dict[str, Any]
+"""What `nero.train` returns: a run's summary with an `Outcome` as its `status`."""
 
-BREAKDOWNS = 2
-"""After so many breakdowns of the launcher in which a run was under way, it is launched alone: then it is the cause."""
+MAX_CRASHES = 2
+"""A run that was under way in this many crashes of the launcher is launched alone: if that crashes, it is the cause."""
 
 
 @dataclass
 class Job:
-    """A run that is asked for, by its words; its outcome, once there is one."""
+    """A run to be launched, and its result once there is one."""
 
-    words: list[str]
-    outcome: Outcome | None = None
-    breakdowns: int = 0
+    overrides: list[str]
+    result: Result | None = None
+    crashes: int = 0
 
     @cached_property
     def config(self) -> RunConfig | None:
-        """None for words that make no run."""
+        """None for overrides that are not valid."""
         try:
-            return compose(self.words)
+            return compose(self.overrides)
         except ConfigError:
             return None
 
     @property
     def run_id(self) -> str:
-        return self.config.run_id if self.config else in_words(self.words)
+        return self.config.run_id if self.config else identity_overrides(self.overrides)
+
+    def summary(self, store: Store) -> Result | None:
+        return store.run(self.config.task_name, self.run_id).read_summary() if self.config else None
+
+    def fail(self, error: object) -> None:
+        self.result = {"run_id": self.run_id, "status": Outcome.FAILED, "message": _in_one_line(error)}
 
 
-class HeardLauncher:
-    """Stands before one of Hydra's launchers: returns for each job what became of it, and raises for none."""
+class FaultTolerantLauncher:
+    """Wraps one of Hydra's launchers: returns a result for each job and never raises for one."""
 
     def __init__(self, launcher: Launcher, store: Store, is_stopping: Callable[[], bool]) -> None:
         self.launcher, self.store, self.is_stopping = launcher, store, is_stopping
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
-        jobs = [Job(list(words)) for words in job_overrides]
-        while left := [job for job in jobs if job.outcome is None]:
-            together = [job for job in left if job.breakdowns < BREAKDOWNS]
+        jobs = [Job(list(overrides)) for overrides in job_overrides]
+        while left := [job for job in jobs if job.result is None]:
+            together = [job for job in left if job.crashes < MAX_CRASHES]
             self._try(together or left[:1], initial_job_idx)
-        return [JobReturn(overrides=job.words, status=JobStatus.COMPLETED, _return_value=job.outcome) for job in jobs]
+        return [
+            JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED, _return_value=job.result) for job in jobs
+        ]
 
     def close(self) -> None:
-        """Have no process stay behind that waits for further jobs, as joblib's do for minutes."""
-        if type(self.launcher).__name__ == "JoblibLauncher":
-            from joblib.externals.loky import get_reusable_executor
-
-            get_reusable_executor().shutdown(wait=True)
+        shut_down_workers(self.launcher)
 
     def _try(self, jobs: list[Job], first: int) -> None:
-        """Launch them; where the launcher broke down, some may be without an outcome then."""
+        """Launch these jobs; after a crash of the launcher some may have no result yet."""
         try:
-            with every_job_heard(self.launcher):
-                returns = self.launcher.launch([job.words for job in jobs], initial_job_idx=first)
+            with collect_all_results(self.launcher):
+                returns = self.launcher.launch([job.overrides for job in jobs], initial_job_idx=first)
         except Exception as error:
-            self._after_breakdown(jobs, error)
+            self._after_crash(jobs, error)
             return
-        for job, said in zip(jobs, returns, strict=True):
-            if said.status == JobStatus.COMPLETED and isinstance(said._return_value, dict):
-                job.outcome = said._return_value
+        for job, returned in zip(jobs, returns, strict=True):
+            if returned.status == JobStatus.COMPLETED and isinstance(returned._return_value, dict):
+                job.result = returned._return_value
+            elif is_settled(summary := job.summary(self.store)):
+                job.result = summary
             else:
-                job.outcome = self._settled(job) or _failed(job, said._return_value)
+                job.fail(returned._return_value)
 
-    def _after_breakdown(self, jobs: list[Job], error: Exception) -> None:
-        print(f"the launcher broke down: {_in_one_line(error)}", file=sys.stderr, flush=True)
-        got_on = False
+    def _after_crash(self, jobs: list[Job], error: Exception) -> None:
+        print(f"the launcher crashed: {_in_one_line(error)}", file=sys.stderr, flush=True)
+        progressed = False
         for job in jobs:
-            job.outcome = self._settled(job)
-            under_way = job.outcome is None and self._has_begun(job)
-            job.breakdowns += under_way
-            got_on |= under_way or job.outcome is not None
-        for job in (job for job in jobs if job.outcome is None):
+            summary = job.summary(self.store)
+            if is_settled(summary):
+                job.result = summary
+            elif summary is not None:  # it was under way
+                job.crashes += 1
+            progressed |= summary is not None
+        for job in (job for job in jobs if job.result is None):
             if self.is_stopping():
-                job.outcome = {"run_id": job.run_id, "status": "interrupted", "message": "the sweep was asked to stop"}
-            elif not got_on or len(jobs) == 1:
-                job.outcome = _failed(job, error)
-
-    def _settled(self, job: Job) -> Outcome | None:
-        summary = self._summary(job)
-        return summary if is_settled(summary) else None
-
-    def _has_begun(self, job: Job) -> bool:
-        return self._summary(job) is not None
-
-    def _summary(self, job: Job) -> Outcome | None:
-        return self.store.run(job.config.task_name, job.run_id).read_summary() if job.config else None
-
-
-def _failed(job: Job, error: object) -> Outcome:
-    return {"run_id": job.run_id, "status": "failed", "message": _in_one_line(error)}
+                job.result = {
+                    "run_id": job.run_id,
+                    "status": Outcome.INTERRUPTED,
+                    "message": "the sweep was asked to stop",
+                }
+            elif not progressed or len(jobs) == 1:
+                job.fail(error)
 
 
 def _in_one_line(error: object) -> str:
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {said}" if isinstance(error, BaseException) else said
+    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {message}" if isinstance(error, BaseException) else message

@@ -1,10 +1,10 @@
-"""A Hydra sweeper: with `experiment=NAME` it launches what is pending until nothing is, else it sweeps as Hydra does.
+"""A Hydra sweeper that launches the pending runs of `experiment=NAME`; without an experiment it sweeps as Hydra does.
 
-`experiment=ONE,OTHER` runs one after the other; `only.task=NAMES` and `only.optim=NAMES` choose a part of each.
+`experiment=ONE,OTHER` runs one after the other; `only.task=NAMES` and `only.optim=NAMES` select a part of each.
 
-Either way the runs land in one store, go through whatever launcher is set, and end in a table. The learning rate of a
-repeat is known only once its search is logged, so the plan is asked again after every batch. On a GPU machine, runs of
-an experiment that are bound by the CPU go beside the others (`lanes`).
+In both cases the runs go to one store, through any launcher, and the sweep ends with a table. The learning rate of a
+repeat is known only when its search is logged, so the plan is made again after every batch. On a GPU machine, the
+CPU-bound runs of an experiment go beside the others (`lanes`).
 """
 
 import os
@@ -17,169 +17,181 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
 
-from nero.plans.config import LANES, ConfigError
-from nero.plans.limits import moment_of
+from nero.plans.config import deadline_of
 from nero.plans.listing import describe_outcomes, describe_plan
-from nero.plans.plan import Experiment, PlannedRun, load_experiment, pending, survey
-from nero.plans.selection import NOTHING_TO_CHOOSE_FROM, ONLY, take_names
+from nero.plans.plan import (
+    ONLY,
+    ONLY_WITHOUT_EXPERIMENT,
+    Experiment,
+    PlannedRun,
+    load_experiment,
+    pending,
+    split_names,
+    survey,
+)
+from nero.plans.schema import LANES, ConfigError, MachineSchema, check
 from nero.runs.slots import cores
 from nero.runs.stopping import Limits, monotonic_at
-from nero.runs.store import Store, is_settled
+from nero.runs.store import Outcome, Store, is_settled
 from nero.sweep import lanes, mps
-from nero.sweep.launching import HeardLauncher, Outcome
+from nero.sweep.launching import FaultTolerantLauncher, Result
+from nero.sweep.library_internals import basic_sweeper, register_sweeper
 from nero.sweep.stop_request import stop_request
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks at runs that another process has."""
+POLL_SECONDS = 1.0
+"""Between two looks at runs that another process is training."""
 
 
-class PlanSweeper(BasicSweeper):
+def register() -> None:
+    """Make the sweeper known to Hydra in this program alone."""
+    register_sweeper(PlanSweeper)
+
+
+class PlanSweeper(Sweeper):
+    def __init__(self, max_batch_size: int | None, params: dict[str, str] | None = None) -> None:
+        self.max_batch_size = max_batch_size
+        self.basic = basic_sweeper(max_batch_size, params)
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.basic.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.cfg = config
+
     def sweep(self, arguments: list[str]) -> Any:
-        assert self.config is not None
-        machine = self.config.machine
+        machine, launcher = self.cfg.machine, self.cfg.hydra.launcher
         try:
-            lanes.check_lane(machine.lane)
-            if commands := self._lanes(arguments):
-                return self._sweep_lanes(commands)
+            check(MachineSchema, machine, "machine.")
+            if commands := self._lane_commands(arguments):
+                with mps.daemon(mps.is_wanted(machine, launcher, side_by_side=True)):
+                    statuses = lanes.run_side_by_side(commands)  # each lane prints its own table
+                return sys.exit(1) if any(statuses.values()) else []
             lanes.stop_with_parent()
-            shared = mps.is_wanted(machine, self.config.hydra.launcher)
-            with stop_request(Path(self.config.hydra.sweep.dir)) as stop_file, mps.served(shared):
-                outcomes = self._sweep(arguments, stop_file, moment_of(machine))
+            wanted = mps.is_wanted(machine, launcher)
+            with stop_request(Path(self.cfg.hydra.sweep.dir)) as stop_file, mps.daemon(wanted):
+                results = self._sweep(arguments, stop_file)
         except ConfigError as error:
             sys.exit(f"error: {error}")
-        if outcomes:
-            _say(describe_outcomes(outcomes))
-        failed = [outcome for outcome in outcomes if outcome["status"] in ("failed", "refused")]
-        if failed:
-            _say(f"{len(failed)} of {len(outcomes)} runs failed")
+        if results:
+            _print(describe_outcomes(results))
+        if failed := [result for result in results if result["status"] in (Outcome.FAILED, Outcome.REFUSED)]:
+            _print(f"{len(failed)} of {len(results)} runs failed")
             sys.exit(1)
-        if any(outcome["status"] == "interrupted" for outcome in outcomes):
-            _say("stopped before the end; the same command goes on from here")
-        return outcomes
+        if any(result["status"] == Outcome.INTERRUPTED for result in results):
+            _print("stopped before the end; the same command goes on from here")
+        return results
 
-    def _lanes(self, arguments: list[str]) -> dict[str, list[str]]:
-        """The command of each lane that has something to do; {} where all runs go one after another in this process."""
-        assert self.config is not None
-        machine = self.config.machine
-        if not lanes.are_possible(machine, self.config.hydra.launcher):
+    def _lane_commands(self, arguments: list[str]) -> dict[str, list[str]]:
+        """The command of each lane that has pending runs; {} if all runs go one after another in this process."""
+        machine = self.cfg.machine
+        if not lanes.are_enabled(machine, self.cfg.hydra.launcher):
             return {}
-        cells = [cell for experiment in _experiments(arguments, self.config.experiment) for cell in experiment.cells]
+        cells = [cell for experiment in _experiments(arguments, self.cfg.experiment) for cell in experiment.cells]
         cpu_bound = [cell for cell in cells if cell.bound_by == "cpu"]
-        if not cpu_bound:
-            return {}
-        summaries = Store(self.config.store).summaries()
+        summaries = Store(self.cfg.store).summaries() if cpu_bound else {}
         left = dict.fromkeys(LANES, 0)
-        for state in (survey(cell, summaries) for cell in cells):
+        for state in (survey(cell, summaries) for cell in cells if cpu_bound):
             left[state.cell.bound_by] += len(state.pending) + state.to_follow
         if not left["cpu"]:
             return {}
-        _say(lanes.describe(left["gpu"], left["cpu"], cpu_bound, cores()))
-        moment = moment_of(machine)
-        words = [f"machine.deadline={_quoted(moment)}"] if moment is not None else []
+        _print(lanes.describe(left["gpu"], left["cpu"], cpu_bound, cores()))
+        deadline = deadline_of(machine)
+        overrides = [] if deadline is None else [f"machine.deadline={_quoted(deadline)}"]
         jobs = lanes.jobs_at_a_time(cpu_bound, cores())
-        return {lane: lanes.command(lane, jobs, words) for lane in LANES if left[lane]}
+        return {lane: lanes.command(lane, jobs, overrides) for lane in LANES if left[lane]}
 
-    def _sweep_lanes(self, commands: dict[str, list[str]]) -> list[Outcome]:
-        """Each lane prints what became of its runs."""
-        assert self.config is not None
-        with mps.served(mps.is_wanted(self.config.machine, self.config.hydra.launcher, side_by_side=True)):
-            statuses = lanes.run_side_by_side(commands)
-        if any(statuses.values()):
-            sys.exit(1)
-        return []
-
-    def _sweep(self, arguments: list[str], stop_file: Path, moment: str | None) -> list[Outcome]:
-        """`moment`: a budget for the sweep is one moment for all of its runs, however they are launched."""
-        assert self.config is not None
-        assert self.launcher is not None
-        words = [f"machine.stop_file={_quoted(str(stop_file))}"]
-        words += [f"machine.deadline={_quoted(moment)}"] if moment is not None else []
-        own = Limits(inf if moment is None else monotonic_at(moment), stop_file)
-        with closing(HeardLauncher(self.launcher, Store(self.config.store), stop_file.exists)) as heard:
-            self.launcher = heard  # type: ignore[assignment]
-            lane = self.config.machine.lane
-            experiments = [lanes.of_lane(each, lane) for each in _experiments(arguments, self.config.experiment)]
+    def _sweep(self, arguments: list[str], stop_file: Path) -> list[Result]:
+        deadline = deadline_of(self.cfg.machine)  # one for all runs, however they are launched
+        overrides = [f"machine.stop_file={_quoted(str(stop_file))}"]
+        overrides += [] if deadline is None else [f"machine.deadline={_quoted(deadline)}"]
+        limits = Limits(inf if deadline is None else monotonic_at(deadline), stop_file)
+        launcher = FaultTolerantLauncher(self.basic.launcher, Store(self.cfg.store), stop_file.exists)
+        with closing(launcher):
+            self.basic.launcher = launcher
+            experiments = _experiments(arguments, self.cfg.experiment)
             if not experiments:
-                returns = super().sweep([*arguments, *words])
+                returns = self.basic.sweep([*arguments, *overrides])
                 return [job.return_value for batch in returns for job in batch]
-            return self._sweep_experiments(experiments, words, own)
+            lane = str(self.cfg.machine.lane)
+            return self._sweep_experiments([lanes.restrict(each, lane) for each in experiments], overrides, limits)
 
-    def _sweep_experiments(self, experiments: list[Experiment], words: list[str], limits: Limits) -> list[Outcome]:
-        assert self.config is not None
-        assert self.launcher is not None
-        store = Store(self.config.store)
-        outcomes: dict[str, Outcome] = {}
-        elsewhere: set[str] = set()  # runs in the hands of other processes
+    def _sweep_experiments(self, experiments: list[Experiment], overrides: list[str], limits: Limits) -> list[Result]:
+        store = Store(self.cfg.store)
+        results: dict[str, Result] = {}
+        elsewhere: set[str] = set()  # runs that other processes are training
         launched = 0
         left = deque(experiments)
-        told = None  # the experiment whose plan was shown
+        printed = None  # the experiment whose plan was printed
         while left:
             experiment = left[0]
             summaries = store.summaries()
             states = [survey(cell, summaries) for cell in experiment.cells]
-            # A run that failed is asked for once per sweep, not for ever; the next sweep tries it again.
-            runs = [run for run in pending(states) if not _has_ended(outcomes.get(run.run_id))]
-            if experiment is not told or not runs:
-                _say(describe_plan(experiment, states, summaries))
-            told = experiment
+            # A run that failed is launched once per sweep, not for ever; the next sweep tries it again.
+            runs = [
+                run
+                for run in pending(states)
+                if results.get(run.run_id, {"status": Outcome.BUSY})["status"] == Outcome.BUSY
+            ]
+            if experiment is not printed or not runs:
+                _print(describe_plan(experiment, states, summaries))
+            printed = experiment
             if not runs:
                 left.popleft()
                 continue
             free = [run for run in runs if run.run_id not in elsewhere]
             if not free:
-                if reason := _wait_for_one_of(runs, store, limits):
-                    _say(f"{reason} while other processes had {len(runs)} runs")
-                    return _brought_up(outcomes, store)
+                if reason := _wait_for_any(runs, store, limits):
+                    _print(f"{reason} while other processes had {len(runs)} runs")
+                    break
                 elsewhere = {run.run_id for run in runs if store.run(run.task, run.run_id).is_held()}
-                continue  # those that are free now, if they are still pending
+                continue  # with those that are free now, if they are still pending
             batch = free[: self.max_batch_size]
-            returns = self.launcher.launch([[*run.overrides, *words] for run in batch], initial_job_idx=launched)
+            returns = self.basic.launcher.launch(
+                [[*run.overrides, *overrides] for run in batch], initial_job_idx=launched
+            )
             launched += len(batch)
             found = dict(zip((run.run_id for run in batch), (job.return_value for job in returns), strict=True))
-            outcomes |= found
-            elsewhere |= {run_id for run_id, outcome in found.items() if outcome["status"] == "busy"}
-            if any(outcome["status"] == "interrupted" for outcome in found.values()):
-                return _brought_up(outcomes, store)
-        return _brought_up(outcomes, store)
+            results |= found
+            elsewhere |= {run_id for run_id, result in found.items() if result["status"] == Outcome.BUSY}
+            if any(result["status"] == Outcome.INTERRUPTED for result in found.values()):
+                break
+        return _updated(results, store)
 
 
 def _experiments(arguments: list[str], configured: str | None) -> list[Experiment]:
-    """Those that are to be run; [] for a sweep of Hydra's own kind.
+    """The experiments to run; [] for a plain Hydra sweep.
 
-    configured:  what the sweep's config says; Hydra leaves words with a comma out of that
+    configured:  the sweep's config.experiment; Hydra leaves arguments with a comma out of that
     """
-    names, extra = take_names(arguments, ["experiment"])
+    names, others = split_names(arguments, ["experiment"])
     named = names.get("experiment") or ([configured] if configured is not None else [])
-    if not named and take_names(extra, ONLY)[0]:
-        raise ConfigError(NOTHING_TO_CHOOSE_FROM)
-    return [load_experiment(name, extra) for name in named]
+    if not named and split_names(others, ONLY)[0]:
+        raise ConfigError(ONLY_WITHOUT_EXPERIMENT)
+    return [load_experiment(name, others) for name in named]
 
 
-def _brought_up(outcomes: dict[str, Outcome], store: Store) -> list[Outcome]:
-    """With what other processes have made, meanwhile, of runs that they had."""
-    summaries = store.summaries() if any(said["status"] == "busy" for said in outcomes.values()) else {}
-    settled = {run_id: {**summaries[run_id], "skipped": True} for run_id in summaries if is_settled(summaries[run_id])}
-    return [settled.get(run_id, said) if said["status"] == "busy" else said for run_id, said in outcomes.items()]
+def _updated(results: dict[str, Result], store: Store) -> list[Result]:
+    """With the results of runs that other processes were training and have settled meanwhile."""
+    summaries = store.summaries() if any(result["status"] == Outcome.BUSY for result in results.values()) else {}
+    settled = {run_id: {**summary, "skipped": True} for run_id, summary in summaries.items() if is_settled(summary)}
+    return [
+        settled.get(run_id, result) if result["status"] == Outcome.BUSY else result
+        for run_id, result in results.items()
+    ]
 
 
-def _has_ended(outcome: Outcome | None) -> bool:
-    """Whether a run has had its turn in this sweep; one that another process had may come to have it."""
-    return outcome is not None and outcome["status"] != "busy"
-
-
-def _wait_for_one_of(runs: list[PlannedRun], store: Store, limits: Limits) -> str | None:
-    """Until another process is through with one of these runs, or has died; why not to wait any longer, or None."""
-    _say(f"waiting for {len(runs)} runs that other processes have, such as {runs[0].run_id}")
+def _wait_for_any(runs: list[PlannedRun], store: Store, limits: Limits) -> str | None:
+    """Wait until another process has settled one of these runs, or has died. Returns why to stop waiting, or None."""
+    _print(f"waiting for {len(runs)} runs that other processes have, such as {runs[0].run_id}")
     directories = [store.run(run.task, run.run_id) for run in runs]
     while True:
         if any(is_settled(run.read_summary()) or not run.is_held() for run in directories):
             return None
         if reason := limits.reason():
             return reason
-        time.sleep(LOOK_EVERY)
+        time.sleep(POLL_SECONDS)
 
 
 def _quoted(value: str) -> str:
@@ -188,12 +200,7 @@ def _quoted(value: str) -> str:
     return f"'{escaped}'"
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     """Once, where torchrun has started several processes that all sweep alike."""
     if os.environ.get("RANK", "0") == "0":
         print(text, file=sys.stderr, flush=True)
-
-
-def register() -> None:
-    """Make the sweeper known to Hydra, in this program alone."""
-    Plugins.instance().register(PlanSweeper)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
-from nero.sweep.job_results import LOOKS_UNTIL_GONE, SECONDS_BETWEEN_LOOKS, Queue, every_job_heard
+from nero.sweep.library_internals import collect_all_results
+from nero.sweep.slurm_queue import QUERIES_UNTIL_GONE, SECONDS_BETWEEN_QUERIES, SlurmQueue
 
 needs_submitit = pytest.mark.skipif(find_spec("submitit") is None, reason="needs submitit: the extra `cluster`")
 NO_ACCOUNTS = (1, "", "Slurm accounting storage is disabled")
@@ -28,7 +29,7 @@ class Slurm:
         self.answers = {"squeue": squeue, "sacct": sacct}
         self.asked: list[Sequence[str]] = []
         self.seconds = 0.0
-        self.queue = Queue(self.answer, lambda: self.seconds)
+        self.queue = SlurmQueue(self.answer, lambda: self.seconds)
 
     def answer(self, command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         self.asked.append(command)
@@ -38,7 +39,7 @@ class Slurm:
         for job in jobs:
             self.queue.register_job(job)
         for _ in range(times):
-            self.seconds += SECONDS_BETWEEN_LOOKS
+            self.seconds += SECONDS_BETWEEN_QUERIES
             states = [self.queue.get_state(job) for job in jobs]
         return states
 
@@ -48,7 +49,7 @@ def test_one_question_serves_all_jobs_of_an_array_and_is_not_repeated_at_once() 
     slurm.queue.register_job("12")  # submitit announces the array as well as its jobs
     assert slurm.look("12_0", "12_1") == ["RUNNING", "PENDING"]
     assert [command[-1] for command in slurm.asked] == ["--jobs=12"]
-    slurm.seconds += SECONDS_BETWEEN_LOOKS / 2
+    slurm.seconds += SECONDS_BETWEEN_QUERIES / 2
     assert not slurm.queue.is_done("12_0")
     assert len(slurm.asked) == 1
 
@@ -69,7 +70,7 @@ def test_one_question_serves_all_jobs_of_an_array_and_is_not_repeated_at_once() 
 )
 def test_a_job_that_may_go_on_is_waited_for(state: str) -> None:
     slurm = Slurm((0, f"12|{state}\n", ""))
-    slurm.look("12", times=3 * LOOKS_UNTIL_GONE)
+    slurm.look("12", times=3 * QUERIES_UNTIL_GONE)
     assert not slurm.queue.is_done("12", mode="cache")
 
 
@@ -84,7 +85,7 @@ def test_a_job_that_the_queue_says_has_ended_is_not(state: str) -> None:
 @pytest.mark.parametrize("absent", [NO_SUCH_JOB, (0, "12_7|RUNNING\n", "")], ids=["forgotten", "others are there"])
 def test_a_job_that_is_gone_from_the_queue_for_several_looks_is_over(absent: tuple[int, str, str]) -> None:
     slurm = Slurm(absent)
-    slurm.look("12_1", times=LOOKS_UNTIL_GONE - 1)
+    slurm.look("12_1", times=QUERIES_UNTIL_GONE - 1)
     assert not slurm.queue.is_done("12_1", mode="cache")
     assert slurm.look("12_1") == ["GONE"]
     assert slurm.queue.is_done("12_1", mode="cache")
@@ -92,7 +93,7 @@ def test_a_job_that_is_gone_from_the_queue_for_several_looks_is_over(absent: tup
 
 def test_looks_in_a_row_count_as_one() -> None:
     slurm = Slurm(NO_SUCH_JOB)
-    for _ in range(3 * LOOKS_UNTIL_GONE):
+    for _ in range(3 * QUERIES_UNTIL_GONE):
         assert not slurm.queue.is_done("12", mode="force")
 
 
@@ -101,11 +102,11 @@ def test_a_controller_that_does_not_answer_says_nothing_about_a_job() -> None:
     slurm.look("12", times=50)
     assert not slurm.queue.is_done("12", mode="cache")
     slurm.answers["squeue"] = NO_SUCH_JOB
-    slurm.look("12", times=LOOKS_UNTIL_GONE - 1)
+    slurm.look("12", times=QUERIES_UNTIL_GONE - 1)
     slurm.answers["squeue"] = (0, "12|RUNNING\n", "")  # it is back, and so is the job
     slurm.look("12")
     slurm.answers["squeue"] = NO_SUCH_JOB
-    slurm.look("12", times=LOOKS_UNTIL_GONE - 1)
+    slurm.look("12", times=QUERIES_UNTIL_GONE - 1)
     assert not slurm.queue.is_done("12", mode="cache")
 
 
@@ -114,12 +115,12 @@ def test_where_there_are_accounts_they_say_what_became_of_a_job_that_the_queue_f
     jobs = ("12_0", "12_1", "12_2")
     assert slurm.look(*jobs) == ["CANCELLED", "COMPLETED", "UNKNOWN"]
     # Accounts of a node that died can have a job running for ever.
-    assert slurm.look("12_2", times=LOOKS_UNTIL_GONE) == ["GONE"]
+    assert slurm.look("12_2", times=QUERIES_UNTIL_GONE) == ["GONE"]
 
 
 def test_slurm_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not Queue().is_done("12", mode="force")
+    assert not SlurmQueue().is_done("12", mode="force")
 
 
 def said(text: str) -> JobReturn:
@@ -151,7 +152,7 @@ def test_after_a_job_that_was_killed_the_others_are_still_heard(
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the jobs find their work in this file
     before = (Job.results, SlurmJob.watcher)
-    with every_job_heard():
+    with collect_all_results():
         executor = AutoExecutor(folder=tmp_path, cluster="local")
         executor.update_parameters(timeout_min=2)
         jobs = [executor.submit(work, [f"seed={n}"]) for n, work in enumerate((killed, broken, fine))]
@@ -163,7 +164,7 @@ def test_after_a_job_that_was_killed_the_others_are_still_heard(
     first, second, third = (job._return_value for job in returns)
     assert isinstance(first, RuntimeError)
     assert str(first).startswith(f"job {jobs[0].job_id} ended as ")
-    assert str(first).endswith(" and left no result; the last it said: so far so good")
+    assert str(first).endswith(" and left no result; its last output: so far so good")
     assert str(second) == f"job {jobs[1].job_id} failed: luck"
     assert third == "seed=2"
     assert "\n" not in f"{first}{second}"
@@ -181,7 +182,7 @@ def test_all_is_as_before_even_after_a_launch_that_raised() -> None:
         assert (Job.results, SlurmJob.watcher) != before
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), every_job_heard():
+    with pytest.raises(KeyboardInterrupt), collect_all_results():
         launch()
     assert (Job.results, SlurmJob.watcher) == before
 
@@ -205,7 +206,7 @@ def ray_plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def test_after_a_job_that_ray_lost_the_others_are_still_heard(ray_plugin: Any) -> None:
     ray = ray_plugin.ray
-    with every_job_heard():
+    with collect_all_results():
         runs = [said("a"), MemoryError("a worker died\nfor want of memory"), said("b")]
         returns = [ray_plugin.ray.get(run) for run in runs]
         assert ray_plugin.ray.version == "2"
@@ -216,18 +217,18 @@ def test_after_a_job_that_ray_lost_the_others_are_still_heard(ray_plugin: Any) -
 
 def test_what_another_launcher_uses_is_left_alone(ray_plugin: Any) -> None:
     ray = ray_plugin.ray
-    with every_job_heard(SimpleNamespace()):
+    with collect_all_results(SimpleNamespace()):
         assert ray_plugin.ray is ray
     launcher = type("RayLauncher", (), {"__module__": "hydra_plugins.hydra_ray_launcher.ray_launcher"})
     own = type("MyLauncher", (launcher,), {"__module__": "mine"})
-    with every_job_heard(own()):
+    with collect_all_results(own()):
         assert ray_plugin.ray is not ray
 
 
 def test_sweeps_that_need_no_hearing_start_without_submitit() -> None:
     code = (
-        "import sys, nero.sweep.job_results as h\n"
-        "with h.every_job_heard(object()): pass\n"
+        "import sys, nero.sweep.library_internals as h\n"
+        "with h.collect_all_results(object()): pass\n"
         "print(sorted({'submitit', 'ray'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

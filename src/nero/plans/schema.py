@@ -1,0 +1,203 @@
+"""Types, choices and ranges of a run's settings: the schema of configs/config.yaml, registered with Hydra.
+
+Hydra checks types and choices when it composes; `check` also checks the ranges that the fields declare. The values
+themselves, and what they mean, are in the YAML files.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
+from types import NoneType
+from typing import Any, get_args
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf, ValidationError
+from omegaconf.errors import OmegaConfBaseException
+
+from nero.runs.stopping import monotonic_at
+
+Data = StrEnum("Data", ["real", "embedded"])
+Precision = StrEnum("Precision", ["fp32", "tf32", "bf16"])
+BoundBy = StrEnum("BoundBy", ["gpu", "cpu"])
+Lane = StrEnum("Lane", ["auto", "all", "gpu", "cpu"])
+Device = StrEnum("Device", ["auto", "cpu", "cuda"])
+Parallel = StrEnum("Parallel", ["ddp", "fsdp"])
+Backend = StrEnum("Backend", ["auto", "gloo"])
+Decode = StrEnum("Decode", ["auto", "cpu", "gpu"])
+
+PRECISIONS = tuple(choice.value for choice in Precision)
+LANES = tuple(choice.value for choice in BoundBy)
+"""What a run spends most of its time waiting for. A GPU machine runs both kinds side by side."""
+
+
+class ConfigError(ValueError):
+    """A setting that no run can have, in one line."""
+
+
+def positive() -> Any:
+    """A number above 0: finite where it is a float."""
+    return field(default=MISSING, metadata={"range": "positive"})
+
+
+def non_negative() -> Any:
+    """A number from 0: finite where it is a float."""
+    return field(default=MISSING, metadata={"range": "non-negative"})
+
+
+def auto_or_bool() -> Any:
+    return field(default=MISSING, metadata={"choices": ("auto", True, False)})
+
+
+def parsed_by(parse: Callable[[str], object], allowed: str) -> Any:
+    """Text that `parse` takes without a ValueError."""
+    return field(default=MISSING, metadata={"parse": parse, "allowed": allowed})
+
+
+@dataclass
+class MachineSchema:
+    device: Device = MISSING
+    capture: bool | str = auto_or_bool()
+    compile: bool = MISSING
+    channels_last: bool = MISSING
+    parallel: Parallel = MISSING
+    backend: Backend = MISSING
+    workers: int | None = non_negative()
+    decode: Decode = MISSING
+    threads: int | None = positive()
+    checkpoint_seconds: float = non_negative()
+    keep_checkpoint: bool = MISSING
+    budget_seconds: float | None = non_negative()
+    deadline: str | None = parsed_by(monotonic_at, "Unix seconds")
+    stop_file: str | None = MISSING
+    gpus: int | None = positive()
+    mps: bool | str = auto_or_bool()
+    lane: Lane = MISSING
+
+
+@dataclass
+class OnlySchema:
+    task: Any = MISSING  # a name, or a list of names
+    optim: Any = MISSING
+
+
+@dataclass
+class RunSchema:
+    """All of a run's settings. The groups that are `Any` are open: their classes decide which keys there are."""
+
+    task: Any = MISSING
+    optim: Any = MISSING
+    tracking: Any = MISSING
+    machine: MachineSchema = field(default_factory=MachineSchema)
+    seed: int = non_negative()
+    data: Data = MISSING
+    precision: Precision = MISSING
+    experiment: Any = MISSING  # a name, or a list of names
+    only: OnlySchema = field(default_factory=OnlySchema)
+    data_root: str = MISSING
+    inception: str | None = MISSING
+    store: str = MISSING
+
+
+@dataclass
+class TaskKeys:
+    """The settings that every task has; those with a default may be left out."""
+
+    epochs: int = positive()
+    bound_by: BoundBy = BoundBy.gpu
+    cores: int = field(default=1, metadata={"range": "positive"})
+
+
+@dataclass
+class OptimKeys:
+    lr: float = positive()
+
+
+@dataclass
+class PlanSweeperConf:
+    _target_: str = "nero.sweep.sweeper.PlanSweeper"
+    max_batch_size: int | None = None  # the most jobs that a launcher is given at a time
+    params: dict[str, str] | None = field(default_factory=dict)
+
+
+ConfigStore.instance().store(name="run_schema", node=RunSchema, provider="nero")
+ConfigStore.instance().store(group="hydra/sweeper", name="plan", node=PlanSweeperConf, provider="nero")
+
+
+def check_run(cfg: DictConfig) -> None:
+    """Raise ConfigError for the first setting of a run that is of the wrong type or out of range."""
+    check(RunSchema, cfg)
+    check(TaskKeys, cfg.task, "task.")
+    check(OptimKeys, cfg.optim, "optim.")
+
+
+def check(schema: type, settings: DictConfig, prefix: str = "") -> None:
+    """Raise ConfigError for the first field of `schema` whose value is not allowed. Other keys are not looked at."""
+    typed = OmegaConf.structured(schema)
+    for spec in fields(schema):
+        key = f"{prefix}{spec.name}"
+        try:
+            value = settings.get(spec.name)
+            if isinstance(spec.type, type) and is_dataclass(spec.type):
+                check(spec.type, value, f"{key}.")
+                continue
+            if value is None and spec.name not in settings and spec.default != MISSING:
+                continue
+            typed[spec.name] = value
+            accepted = _is_allowed(spec, value, typed[spec.name])
+        except ValidationError:
+            accepted = False
+        except OmegaConfBaseException as error:  # such as an interpolation of a key that does not exist
+            raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
+        if not accepted:
+            raise ConfigError(refusal(key, value, spec))
+
+
+def field_at(key: str) -> "Field[Any] | None":
+    """The field of a dotted key such as machine.device; None for one that the schema does not have."""
+    schema: Any = RunSchema
+    *parents, last = key.split(".")
+    for name in parents:
+        schema = next((spec.type for spec in fields(schema) if spec.name == name), None)
+        if not is_dataclass(schema):
+            return None
+    return next((spec for spec in fields(schema) if spec.name == last), None)
+
+
+def refusal(key: str, value: object, spec: "Field[Any]") -> str:
+    """Such as "seed must be a non-negative integer, not -1"."""
+    return f"{key} must be {_allowed(spec)}, not {value!r}"
+
+
+def _is_allowed(spec: "Field[Any]", given: object, value: Any) -> bool:
+    """Whether a value of the right type is in the field's range. `given`: the value before it was converted."""
+    if value is None:
+        return True
+    if "choices" in spec.metadata:
+        return value in spec.metadata["choices"]
+    if "parse" in spec.metadata:
+        try:
+            spec.metadata["parse"](value)
+        except ValueError:
+            return False
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # In an open group nothing converts a string that looks like a number.
+        above = value > 0 if spec.metadata.get("range") == "positive" else value >= 0
+        return not isinstance(given, str) and math.isfinite(value) and above
+    return True
+
+
+def _allowed(spec: "Field[Any]") -> str:
+    types: Sequence[Any] = [kind for kind in get_args(spec.type) if kind is not NoneType] or [spec.type]
+    null = "null or " if NoneType in get_args(spec.type) else ""
+    if "choices" in spec.metadata:
+        return f"{null}auto, true or false"
+    if "allowed" in spec.metadata:
+        return f"{null}{spec.metadata['allowed']}"
+    [kind] = types
+    if kind is bool:
+        return f"{null}true or false"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return f"{null}one of {', '.join(kind.__members__)}"
+    noun = {int: "integer", float: "number"}.get(kind)
+    return f"{null}a {spec.metadata.get('range', '')} {noun}" if noun else f"{null}text"
