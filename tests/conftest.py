@@ -37,7 +37,7 @@ SMALL_PONG = (
     "machine=cpu",
     "task.environments=2",
     "task.steps=4",
-    "task.passes=1",
+    "task.update_epochs=1",
     "task.minibatches=1",
     "task.network.hidden=4",
 )

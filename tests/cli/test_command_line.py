@@ -14,7 +14,7 @@ SHORT = ("task.epochs=1", "machine=cpu")
 ONE_GAME = (
     "task=pong_ppo",
     "data=embedded",
-    *(f"task.{name}=1" for name in ("environments", "passes", "minibatches")),
+    *(f"task.{name}=1" for name in ("environments", "update_epochs", "minibatches")),
     "task.steps=58",
     "task.network.hidden=8",
 )
@@ -25,17 +25,17 @@ Script = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["optim=nerro"], ["Could not find 'optim/nerro'", "Available options in 'optim'", "nero", "sgd"]),
-        (["task=mnits"], ["Could not find 'task/mnits'", "mnist_mlp100", "mnist_reparam"]),
-        (["optim.lrr=0.1"], ["Could not override 'optim.lrr'", "Key 'lrr' is not in struct"]),
+        (["optim=nerro"], ["error: there is no optim=nerro; there are: ", "nero", "sgd"]),
+        (["task=mnits"], ["error: there is no task=mnits; there are: ", "mnist_mlp100", "mnist_reparam"]),
+        (["optim.lrr=0.1"], ["error: optim.lrr=0.1: Could not override 'optim.lrr'. To append"]),
         (["optim.lr=-0.1"], ["error: optim.lr must be a positive number, not -0.1"]),
         (["machine=gpu", "data=embedded"], ["error: machine=gpu needs a CUDA GPU"]),
         (["machine=cpu"], ["error: mnist:", "prepare_data.py mnist"]),
         (["experiment=mnist"], ["error: experiment=NAME is a sweep: add --multirun"]),
         (["only.optim=sgd"], ["error: only.task and only.optim choose a part of an experiment: add --multirun"]),
         (["--multirun", "experiment=mnist", "only.optim=sdg"], ["error: only.optim: mnist has no 'sdg'; it has: adam"]),
-        (["--multirun", "machine.deadline=tomorrow"], ["error: machine.budget_seconds must be null or", "'tomorrow'"]),
-        (["--multirun", "machine.budget_seconds=long"], ["error: machine.budget_seconds must be null or", "'long'"]),
+        (["--multirun", "machine.deadline=tomorrow"], ["error: machine.deadline must be null or Unix seconds, not 'tomorrow'"]),
+        (["--multirun", "machine.budget_seconds=long"], ["error: machine.budget_seconds must be null or a non-negative number", "'long'"]),
         (["--multirun", "machine.mps=maybe"], ["error: machine.mps must be auto, true or false, not 'maybe'"]),
         (["--multirun", "experiment=nope"], ["error: there is no experiment 'nope'; there are: ", "table1"]),
     ],
