@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import Compose, RandomCrop, RandomHorizontalFlip, RandomRotation
 
 from nero.data.augmentation import CHUNK, Augmentation, Draws
-from nero.data.synthetic.seeds import shapes
+from nero.data.synthetic.shapes import shapes
 
 PAPERS = Augmentation(padding=4, flip=True, degrees=15)
 
@@ -167,8 +167,8 @@ def test_switching_one_part_off_leaves_the_other_draws_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"padding": -1}, "padding must be a whole number from 0, not -1"),
-        ({"padding": 1.5}, "padding must be a whole number from 0, not 1.5"),
+        ({"padding": -1}, "padding must be a non-negative integer, not -1"),
+        ({"padding": 1.5}, "padding must be a non-negative integer, not 1.5"),
         ({"degrees": -3}, "degrees must be from 0 to 180, not -3"),
         ({"degrees": 181}, "degrees must be from 0 to 180, not 181"),
         ({"degrees": math.nan}, "degrees must be from 0 to 180, not nan"),

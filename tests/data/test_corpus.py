@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nero.data.download.checked_file import CheckedFile
+from nero.data.download.files import CheckedFile
 from nero.data.sources import DATASETS, Dataset, MissingData, default_root
 from nero.data.synthetic.english import grammar_text
 from nero.data.text.corpus import (

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nero.data import sources
-from nero.data.download.checked_file import CheckedFile, DamagedData
-from nero.data.sources import DATASETS, Dataset, MissingData, default_root, is_complete, require
+from nero.data.download.files import CheckedFile, DamagedData, file_name
+from nero.data.sources import DATASETS, Dataset, MissingData, default_root, problems, require
 from support.real_data import root_with
 
 ONE, TWO = b"first\nsecond\nthird\n", b"\x00\x01\x02"
@@ -42,7 +42,7 @@ def test_the_registry_has_the_layout_that_the_loaders_read() -> None:
 
 def test_sizes_in_the_registry_are_those_of_the_formats() -> None:
     """idx: a header of 16 or 8 bytes and one byte a pixel or label; CIFAR-10: 10,000 records of 3073 bytes."""
-    sizes = {file.name: file.size for name in ("mnist", "cifar10") for file in DATASETS[name].files}
+    sizes = {file_name(file): file.size for name in ("mnist", "cifar10") for file in DATASETS[name].files}
     assert sizes["train-images-idx3-ubyte"] == 16 + 60_000 * 28 * 28
     assert sizes["t10k-images-idx3-ubyte"] == 16 + 10_000 * 28 * 28
     assert sizes["train-labels-idx1-ubyte"] == 8 + 60_000
@@ -51,20 +51,20 @@ def test_sizes_in_the_registry_are_those_of_the_formats() -> None:
 
 
 def test_a_complete_copy_is_accepted(toy: Path) -> None:
-    assert is_complete("toy", toy)
-    assert is_complete("toy", str(toy), checksums=True)
+    assert not problems("toy", toy)
+    assert not problems("toy", str(toy), checksums=True)
     require("toy", toy)
 
 
 def test_only_checksums_see_a_change_of_the_same_length(toy: Path) -> None:
     (toy / "toy/deep/bytes").write_bytes(b"\x00\x01\x03")
-    assert is_complete("toy", toy)
-    assert not is_complete("toy", toy, checksums=True)
+    assert not problems("toy", toy)
+    assert problems("toy", toy, checksums=True)
 
 
 def test_a_missing_file_is_named_in_one_line_with_the_command(toy: Path) -> None:
     (toy / "toy/deep/bytes").unlink()
-    assert not is_complete("toy", toy)
+    assert problems("toy", toy)
     with pytest.raises(MissingData) as caught:
         require("toy", toy)
     message = str(caught.value)
@@ -88,10 +88,10 @@ def test_the_command_survives_a_root_with_spaces(toy: Path) -> None:
 def test_a_folder_in_the_place_of_a_file_is_not_accepted(toy: Path) -> None:
     (toy / "toy/deep/bytes").unlink()
     (toy / "toy/deep/bytes").mkdir()
-    assert not is_complete("toy", toy)
+    assert problems("toy", toy)
 
 
-@pytest.mark.parametrize("call", [require, is_complete, sources.problems])
+@pytest.mark.parametrize("call", [require, problems])
 def test_an_unknown_name_lists_the_known_ones(call: object, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'imagenet': choose from mnist, cifar10, wikitext2, multi30k"):
         call("imagenet", tmp_path)  # type: ignore[operator]
@@ -106,9 +106,9 @@ def test_default_root_is_the_variable_or_data(monkeypatch: pytest.MonkeyPatch) -
 
 def test_lines_may_stand_in_another_order_only_where_that_is_allowed(toy: Path) -> None:
     (toy / "toy/lines.txt").write_bytes(b"third\nfirst\nsecond\n")
-    assert is_complete("toy", toy, checksums=True)
+    assert not problems("toy", toy, checksums=True)
     (toy / "toy/lines.txt").write_bytes(b"third\nfirst\nsecont\n")
-    assert not is_complete("toy", toy, checksums=True)
+    assert problems("toy", toy, checksums=True)
     strict = CheckedFile.of("toy/lines.txt", ONE)
     (toy / "toy/lines.txt").write_bytes(b"third\nfirst\nsecond\n")
     assert strict.problem(toy, checksums=True) is not None

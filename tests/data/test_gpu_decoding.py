@@ -12,7 +12,6 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms.v2.functional import resized_crop
 
 from nero.data.images import gpu_decoding as module
-from nero.data.images import ragged_crops
 from nero.data.images.gpu_decoding import decode_and_crop
 
 CPU = torch.device("cpu")
@@ -22,7 +21,7 @@ CPU = torch.device("cpu")
 def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel has tests of its own: here Triton's interpreter would only take its time."""
     if "gpu" not in request.keywords:
-        monkeypatch.setattr(ragged_crops, "_has_kernels", lambda device: False)
+        monkeypatch.setattr(module, "_has_kernels", lambda device: False)
 
 
 def jpeg(height: int, width: int, mode: str = "RGB", **options: object) -> Tensor:
@@ -93,7 +92,7 @@ def test_an_image_that_does_not_hold_its_window_fails(window: list[int], decoded
     first = decode_jpeg(FILES[0], mode=ImageReadMode.RGB) if decoded else FILES[0]
     result, failures = decode_and_crop([first, FILES[1]], torch.tensor([window, WINDOWS[1].tolist()]), 10, CPU)
     assert failures == {
-        0: f"20 x 30 pixels do not hold a window of {window[2]} x {window[3]} at {window[0]}, {window[1]}"
+        0: f"20 x 30 pixels do not contain a window of {window[2]} x {window[3]} at {window[0]}, {window[1]}"
     }
     assert not result[0].any()
     assert result[1].any()

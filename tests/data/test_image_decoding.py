@@ -19,12 +19,12 @@ from nero.data.images.decoding import (
     MEAN,
     STD,
     Unreadable,
+    centre_crop,
     decode,
     header,
     random_window,
     read,
-    show_centre,
-    show_window,
+    resized_crop,
 )
 from support.image_files import DAMAGED, SOUND, encoded, garbage, picture
 
@@ -234,7 +234,7 @@ def test_a_random_window_is_torchvisions_random_resized_crop(height: int, width:
     expected = v2.RandomResizedCrop(size, antialias=True)(pixels)
     torch.manual_seed(seed)
     window = random_window(size)(height, width)
-    assert torch.equal(show_window(pixels, window, size), expected)
+    assert torch.equal(resized_crop(pixels, window, size), expected)
 
 
 def test_windows_are_of_the_papers_sizes() -> None:
@@ -258,7 +258,7 @@ def test_the_centre_is_torchvisions_also_of_images_smaller_than_it(
     pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     resize = max(2, size + more)
     expected = v2.Compose([v2.Resize(resize, antialias=True), v2.CenterCrop(size)])(pixels)
-    shown = show_centre(pixels, resize, size)
+    shown = centre_crop(pixels, resize, size)
     assert shown.shape == (3, size, size)
     assert torch.equal(shown, expected)
 
@@ -272,11 +272,11 @@ def test_an_image_shown_as_one_pixel_is_its_mean_by_a_triangle(height: int, widt
     if channels_last:
         pixels = pixels[None].contiguous(memory_format=torch.channels_last)[0]
     mean = torch.einsum("h,w,chw->c", triangle(height), triangle(width), pixels.double())
-    window = show_window(pixels, (0, 0, height, width), 1)
+    window = resized_crop(pixels, (0, 0, height, width), 1)
     assert (window.dtype, window.shape) == (torch.uint8, (3, 1, 1))
     assert ((window.flatten() - mean).abs() <= 0.5 + 1e-4).all()
     if max(height, width) < 2 * min(height, width):  # else the longer side is left with more than one pixel
-        assert torch.equal(show_centre(pixels, 1, 1), window)
+        assert torch.equal(centre_crop(pixels, 1, 1), window)
 
 
 def triangle(length: int) -> Tensor:
@@ -302,6 +302,6 @@ def test_the_files_of_these_tests_are_what_they_are_called() -> None:
 def test_a_window_keeps_its_colours_as_they_lay(side_by_side: bool) -> None:
     planes = torch.randint(256, (3, 40, 50), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     pixels = planes.permute(1, 2, 0).contiguous().permute(2, 0, 1) if side_by_side else planes
-    shown = show_window(pixels, (3, 5, 30, 40), 16)
+    shown = resized_crop(pixels, (3, 5, 30, 40), 16)
     assert torch.equal(shown, v2.functional.resized_crop(planes, 3, 5, 30, 40, [16, 16], antialias=True))
     assert (shown.stride(0) == 1) == side_by_side

@@ -21,14 +21,14 @@ from torch import Tensor
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
+from nero.data.images import gpu_decoding
 from nero.data.images import loading as image_loading
-from nero.data.images import ragged_crops
 from nero.data.images import reading as image_reading
-from nero.data.images.decoding import FILL, decode, read, show_window
+from nero.data.images.decoding import FILL, decode, read, resized_crop
 from nero.data.images.folders import ListedImages, list_images
 from nero.data.images.gpu_decoding import decode_and_crop
 from nero.data.images.loading import FEW, DeviceBatch, Faults, ImageStream, Stage, Waiting, centred_batches, staged
-from nero.data.images.reading import IGNORED, Centred, Varied, Wanted, files_of
+from nero.data.images.reading import IGNORED, CentreCrops, RandomCrops, Request, files_of
 from support.image_files import DAMAGED, class_folders, encoded, garbage, picture
 
 CPU = torch.device("cpu")
@@ -59,7 +59,7 @@ def order(epoch: int) -> tuple[Tensor, Tensor]:
 
 def make_stream(images: ListedImages, workers: int = 0, part: range = range(BATCH), **more: Any) -> ImageStream:
     stream = ImageStream(images, SIZE, order, BATCH, part, STEPS, EPOCHS, CPU, workers, **more)
-    stream.stage.faults.say = (said := []).append
+    stream.stage.faults.log = (said := []).append
     stream.said = said  # type: ignore[attr-defined]
     return stream
 
@@ -84,8 +84,8 @@ def assert_same(ours: list[DeviceBatch], theirs: list[DeviceBatch]) -> None:
 
 
 def test_a_variation_is_the_same_whatever_else_is_in_the_batch(images: ListedImages) -> None:
-    reader = Varied(images, SIZE)
-    wanted: list[Wanted] = [(3, 7), (0, 2**62 - 1), (3, 8), (3, 7), (20, 0)]
+    reader = RandomCrops(images, SIZE)
+    wanted: list[Request] = [(3, 7), (0, 2**62 - 1), (3, 8), (3, 7), (20, 0)]
     whole = reader.__getitems__(wanted)
     for place, each in enumerate(wanted):
         alone = reader.__getitems__([each])
@@ -101,8 +101,8 @@ def test_a_variation_is_the_same_whatever_else_is_in_the_batch(images: ListedIma
 def test_the_runs_own_generator_is_left_as_it_was(images: ListedImages, on_device: bool) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    Varied(images, SIZE, on_device).__getitems__([(0, 1), (1, 2)])
-    Centred(images, SIZE, SIZE + 2).__getitems__([(0, 0)])
+    RandomCrops(images, SIZE, on_device).__getitems__([(0, 1), (1, 2)])
+    CentreCrops(images, SIZE, SIZE + 2).__getitems__([(0, 0)])
     assert torch.equal(torch.get_rng_state(), before)
     stream = make_stream(images)
     next(stream.batches(0))
@@ -125,8 +125,8 @@ def mixed(tmp_path: Path) -> ListedImages:
 def test_what_the_device_is_to_decode_comes_as_files_with_the_windows_that_the_cpu_would_take(
     mixed: ListedImages,
 ) -> None:
-    wanted: list[Wanted] = [(2, 5), (0, 6), (3, 7), (1, 8), (0, 9)]
-    ours, theirs = (Varied(mixed, SIZE, on_device).__getitems__(wanted) for on_device in (True, False))
+    wanted: list[Request] = [(2, 5), (0, 6), (3, 7), (1, 8), (0, 9)]
+    ours, theirs = (RandomCrops(mixed, SIZE, on_device).__getitems__(wanted) for on_device in (True, False))
     for name in ("flips", "labels", "numbers"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name))
     assert ours.faults == theirs.faults == [(2, "no image")]
@@ -139,13 +139,13 @@ def test_what_the_device_is_to_decode_comes_as_files_with_the_windows_that_the_c
         else:
             assert files[place].ndim == 3, "pixels of what nvJPEG does not take"
         pixels = decode(files[place]) if files[place].ndim == 1 else files[place]
-        shown = show_window(pixels, tuple(ours.windows[place].tolist()), SIZE)
+        shown = resized_crop(pixels, tuple(ours.windows[place].tolist()), SIZE)
         assert torch.equal(shown, theirs.pixels[place])
     assert torch.equal(theirs.pixels[2], BLANK)
 
 
 def test_pixels_leave_a_worker_with_the_bytes_of_a_pixel_side_by_side(images: ListedImages) -> None:
-    for reader in (Varied(images, SIZE), Centred(images, SIZE, SIZE)):
+    for reader in (RandomCrops(images, SIZE), CentreCrops(images, SIZE, SIZE)):
         batch = reader.__getitems__([(0, 0), (1, 0)])
         assert batch.pixels.dtype == torch.uint8
         assert batch.pixels.shape == (2, 3, SIZE, SIZE)
@@ -221,12 +221,12 @@ def test_files_go_to_the_device_and_come_back_as_the_same_batches(mixed: ListedI
     def on_device(files: list[Tensor], windows: Tensor) -> tuple[Tensor, dict[int, str]]:
         refused.append(next(place for place, file in enumerate(files) if file.ndim == 1))
         pixels = [decode(file) if file.ndim == 1 else file for file in files]
-        shown = [show_window(each, tuple(window), SIZE) for each, window in zip(pixels, windows.tolist(), strict=True)]
+        shown = [resized_crop(each, tuple(window), SIZE) for each, window in zip(pixels, windows.tolist(), strict=True)]
         return torch.stack(shown), {refused[-1]: "not by me"}
 
     def stream(**more: Any) -> ImageStream:
         made = ImageStream(mixed, SIZE, lambda _: (numbers, torch.arange(4)), 6, range(6), 1, 2, CPU, 0, **more)
-        made.stage.faults.say = said.append
+        made.stage.faults.log = said.append
         return made
 
     said: list[str] = []
@@ -253,7 +253,7 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> ListedImages:
 def darker(files: list[Tensor], windows: Tensor) -> tuple[Tensor, dict[int, str]]:
     """Decodes so that it can be seen who did."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ragged_crops, "_has_kernels", lambda device: False)  # Triton's interpreter takes its time
+        patch.setattr(gpu_decoding, "_has_kernels", lambda device: False)  # Triton's interpreter takes its time
         pixels, failed = decode_and_crop(files, windows, SIZE, CPU)
     return pixels // 2, failed
 
@@ -264,12 +264,12 @@ def darker(files: list[Tensor], windows: Tensor) -> tuple[Tensor, dict[int, str]
 @example([(1, 7), (4, 8)])
 @settings(deadline=None, max_examples=60)
 def test_damaged_images_are_the_same_whether_workers_decode_or_the_device(
-    torn: ListedImages, wanted: list[Wanted]
+    torn: ListedImages, wanted: list[Request]
 ) -> None:
     numbers = [number for number, _ in wanted]
     for on_device in (False, True):
         said: list[str] = []
-        read = Varied(torn, SIZE, on_device).__getitems__(wanted)
+        read = RandomCrops(torn, SIZE, on_device).__getitems__(wanted)
         assert len(read.pixels) + len(read.ends) == len(read.labels) == len(wanted)
         pixels, labels = Stage(CPU, Faults(torn, said.append), darker if on_device else None)(read)
         assert pixels.dtype == torch.uint8
@@ -294,7 +294,7 @@ def test_a_stream_has_its_batches_decoded_by_the_device(images: ListedImages, wo
 
 @pytest.mark.parametrize("flips", [[True, False, True], [False] * 3])
 def test_left_and_right_are_exchanged_where_it_was_drawn(images: ListedImages, flips: list[bool]) -> None:
-    batch = Varied(images, SIZE).__getitems__([(0, 1), (1, 1), (2, 1)])._replace(flips=torch.tensor(flips))
+    batch = RandomCrops(images, SIZE).__getitems__([(0, 1), (1, 1), (2, 1)])._replace(flips=torch.tensor(flips))
     pixels, _ = Stage(CPU, Faults(images))(batch)
     for place, flip in enumerate(flips):
         mirrored = v2.functional.horizontal_flip(batch.pixels[place])
@@ -304,7 +304,7 @@ def test_left_and_right_are_exchanged_where_it_was_drawn(images: ListedImages, f
 
 
 def test_half_of_the_images_are_mirrored(images: ListedImages) -> None:
-    flips = Varied(images, SIZE).__getitems__([(0, variation) for variation in range(400)]).flips
+    flips = RandomCrops(images, SIZE).__getitems__([(0, variation) for variation in range(400)]).flips
     assert 150 < int(flips.sum()) < 250
 
 
@@ -402,7 +402,7 @@ def test_waiting_is_the_time_in_which_the_next_batch_was_not_there(
     now = [100.0]
     monkeypatch.setattr(image_loading, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    class Slow(Varied):
+    class Slow(RandomCrops):
         def __getitems__(self, wanted: Any) -> Any:
             now[0] += 3
             return super().__getitems__(wanted)
@@ -501,7 +501,7 @@ sys.exit("bye")
 def test_a_process_that_ends_in_the_midst_does_not_wait_for_its_workers(images: ListedImages) -> None:
     command = [sys.executable, "-c", LEFT_OPEN, str(images.root)]
     # A worker goes on for a while after the signal by which Python ends it.
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=image_reading.PATIENCE - 5)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=image_reading.TERM_GRACE - 5)
     assert ended.stderr.splitlines()[-1] == "bye"
 
 
@@ -534,7 +534,7 @@ def test_what_asks_a_run_to_stop_leaves_its_workers_at_work(images: ListedImages
 @pytest.mark.parametrize("again", [True, False])
 def test_a_worker_that_does_not_end_by_itself_can_be_ended(monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
     """As multiprocessing does with those that are left over: at once by a second signal, and after a while by one."""
-    monkeypatch.setattr(image_reading, "PATIENCE", 60 if again else 1)
+    monkeypatch.setattr(image_reading, "TERM_GRACE", 60 if again else 1)
     context = multiprocessing.get_context("fork")
     begun = context.Event()
     process = context.Process(target=_stay, args=(begun,), daemon=True)
@@ -550,7 +550,7 @@ def test_a_worker_that_does_not_end_by_itself_can_be_ended(monkeypatch: pytest.M
 
 
 def _stay(begun: Any) -> None:
-    image_reading.heed_no_terminal(0)
+    image_reading.defer_signals(0)
     begun.set()
     while True:
         time.sleep(10)
@@ -584,7 +584,7 @@ def test_a_worker_does_not_collect_what_the_run_left_as_garbage() -> None:
 
 
 def _collect(told: Any) -> None:
-    image_reading.heed_no_terminal(0)
+    image_reading.defer_signals(0)
     gc.collect()
     told.put(0)
 
@@ -609,7 +609,7 @@ def test_on_a_gpu_damaged_images_are_passed_over_whoever_decodes(torn: ListedIma
     device, order = torch.device("cuda"), (torch.arange(6), torch.arange(6))
     for by_device in (None, partial(decode_and_crop, size=SIZE, device=device)):
         stream = ImageStream(torn, SIZE, lambda epoch: order, 6, range(6), 1, 3, device, workers, by_device)
-        stream.stage.faults.say = lambda line: None
+        stream.stage.faults.log = lambda line: None
         for pixels, labels in (batch for epoch in range(3) for batch in stream.batches(epoch)):
             assert pixels.is_contiguous(memory_format=torch.channels_last)
             # nvJPEG may take a file that is cut off, as number 4 is, for an image.
@@ -622,22 +622,10 @@ def test_on_a_gpu_what_goes_wrong_in_the_thread_is_raised_where_batches_are_take
     device = torch.device("cuda")
 
     def read() -> Iterator[Any]:
-        yield Varied(images, SIZE).__getitems__([(0, 0)])
+        yield RandomCrops(images, SIZE).__getitems__([(0, 0)])
         raise OSError("the disk is gone")
 
     batches = staged(read(), Stage(device, Faults(images)))
     next(batches)
     with pytest.raises(OSError, match="the disk is gone"):
         next(batches)
-
-
-def test_a_worker_decodes_into_memory_that_it_hands_over(images: ListedImages, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = Varied(images, SIZE)
-    wanted = [(0, 1), (1, 2)]
-    here = reader.__getitems__(wanted)
-    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: object())
-    there = reader.__getitems__(wanted)
-    assert not here.pixels.is_shared()
-    assert there.pixels.is_shared()
-    assert torch.equal(here.pixels, there.pixels)
-    assert there.pixels.is_contiguous(memory_format=torch.channels_last)

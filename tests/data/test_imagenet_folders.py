@@ -14,8 +14,8 @@ from PIL import Image
 from data.test_image_folders import close
 from nero.data.images import imagenet
 from nero.data.images.folders import list_images
-from nero.data.images.jpeg_folders import jpeg_folders
 from nero.data.sources import MissingData
+from nero.data.synthetic.jpeg_folders import jpeg_folders
 
 Counts = dict[str, dict[str, int]]
 
@@ -65,7 +65,7 @@ def test_the_numbers_are_those_of_ilsvrc2012() -> None:
 @pytest.mark.usefixtures("little_imagenet")
 def test_imagenet_itself_has_no_problems(tmp_path: Path) -> None:
     lay_out(tmp_path, LITTLE)
-    assert imagenet.problems(tmp_path) == []
+    assert imagenet.survey(tmp_path).problems == []
     train, val = imagenet.require(tmp_path)
     assert (train.root, val.root) == (tmp_path / "imagenet/train", tmp_path / "imagenet/val")
     assert (train.labels.tolist(), val.labels.tolist()) == ([0, 0, 0, 1, 1], [0, 0, 1, 1])
@@ -78,7 +78,7 @@ def test_a_link_to_where_it_is_does(tmp_path: Path) -> None:
     lay_out(tmp_path / "elsewhere", LITTLE)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "imagenet").symlink_to(tmp_path / "elsewhere" / "imagenet")
-    assert imagenet.problems(tmp_path / "data") == []
+    assert imagenet.survey(tmp_path / "data").problems == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_link_to_where_it_is_does(tmp_path: Path) -> None:
 def test_other_counts_are_problems_and_can_be_trained_on(tmp_path: Path, counts: Counts, found: list[str]) -> None:
     lay_out(tmp_path, counts)
     places = {split: tmp_path / "imagenet" / split for split in ("train", "val")}
-    assert imagenet.problems(tmp_path) == [line.format(**places) for line in found]
+    assert imagenet.survey(tmp_path).problems == [line.format(**places) for line in found]
     train, val = imagenet.require(tmp_path)
     (line,) = imagenet.remarks(train, val)
     assert line.startswith(f"not ImageNet: {len(train)} training and {len(val)} validation images in ")
@@ -128,11 +128,10 @@ def test_files_that_are_skipped_are_named(tmp_path: Path) -> None:
     for name in ("train/a.txt", "train/n01440764/b", "train/n01443537/c.tar", "train/n01443537/d.md", "val/loose.JPEG"):
         (tmp_path / "imagenet" / name).touch()
     expected = [
-        "4 files under train are no images by their suffix, and skipped: "
-        "a.txt, n01440764/b, n01443537/c.tar and 1 more",
-        "1 image under val is in no class folder, and skipped: loose.JPEG",
+        "4 files in train skipped (not an image by suffix): a.txt, n01440764/b, n01443537/c.tar and 1 more",
+        "1 file in val skipped (image outside of a class folder): loose.JPEG",
     ]
-    assert imagenet.problems(tmp_path) == expected
+    assert imagenet.survey(tmp_path).problems == expected
     assert imagenet.remarks(*imagenet.require(tmp_path)) == tuple(expected)
 
 
@@ -146,14 +145,14 @@ def refused(root: Path) -> str:
     message = str(caught.value)
     assert message.startswith("imagenet: ")
     assert message.endswith(
-        f"; how to get it says: python scripts/prepare_data.py imagenet --root {shlex.quote(str(root))}"
+        f"; for instructions run: python scripts/prepare_data.py imagenet --root {shlex.quote(str(root))}"
     )
     assert "\n" not in message
     return message
 
 
 def test_nothing_there_is_one_problem(tmp_path: Path) -> None:
-    assert imagenet.problems(tmp_path / "a folder") == [f"{tmp_path}/a folder/imagenet is missing"]
+    assert imagenet.survey(tmp_path / "a folder").problems == [f"{tmp_path}/a folder/imagenet is missing"]
     assert f"{tmp_path}/a folder/imagenet is missing;" in refused(tmp_path / "a folder")
 
 
@@ -161,15 +160,15 @@ def test_nothing_there_is_one_problem(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("little_imagenet")
 def test_a_missing_split_is_refused(tmp_path: Path, split: str) -> None:
     lay_out(tmp_path, {each: classes for each, classes in LITTLE.items() if each != split})
-    assert imagenet.problems(tmp_path) == [f"{tmp_path}/imagenet/{split} is missing"]
+    assert imagenet.survey(tmp_path).problems == [f"{tmp_path}/imagenet/{split} is missing"]
     assert f"/imagenet/{split} is missing;" in refused(tmp_path)
 
 
 def test_a_flat_val_folder_is_refused_with_the_way_to_sort_it(tmp_path: Path) -> None:
     lay_out(tmp_path, {"train": {"n01440764": 1}, "val": {"": 1_234}})
-    found = [line for line in imagenet.problems(tmp_path) if "/val" in line]
+    found = [line for line in imagenet.survey(tmp_path).problems if "/val" in line]
     assert found == [
-        f"{tmp_path}/imagenet/val holds 1,234 images in no class folder: rename it, and let"
+        f"{tmp_path}/imagenet/val has 1,234 images outside of class folders: rename it, and let"
         " torchvision.datasets.ImageNet sort ILSVRC2012_img_val.tar into classes"
     ]
     assert found[0] in refused(tmp_path)
@@ -195,7 +194,7 @@ def test_classes_that_differ_are_refused(tmp_path: Path) -> None:
     lay_out(tmp_path, {"train": {"a": 2, "b": 1, "d": 2}, "val": {"b": 2, "c": 2, "d": 1}})
     places = f"{tmp_path}/imagenet/train and {tmp_path}/imagenet/val"
     line = f"{places} have different classes; only in train: a; only in val: c"
-    assert line in imagenet.problems(tmp_path)
+    assert line in imagenet.survey(tmp_path).problems
     assert line in refused(tmp_path)
     (tmp_path / "imagenet/val/c").rename(tmp_path / "imagenet/val/a")
     imagenet.require(tmp_path)
@@ -284,9 +283,9 @@ def test_damaged_files_are_named_with_what_is_wrong(tmp_path: Path) -> None:
             "d.JPEG": "is a JPEG without its end",
             "e.JPEG": "is a JPEG without its end",
             "f.JPEG": "is a PNG without its end",
-            "g.JPEG": "begins like no image: 3c 68 74 6d 6c 3e 34 30",
-            "h.JPEG": "begins like no image: 00 00 00 00 00 00 00 00",
-            "i.JPEG": "begins like no image: ff",
+            "g.JPEG": "does not begin like an image: 3c 68 74 6d 6c 3e 34 30",
+            "h.JPEG": "does not begin like an image: 00 00 00 00 00 00 00 00",
+            "i.JPEG": "does not begin like an image: ff",
         }
     )
 
@@ -305,7 +304,7 @@ def test_long_work_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     images = list_images(tmp_path / "imagenet/val")
     said: list[str] = []
     assert len(list(imagenet.unreadable(images, said.append, every=0))) == 1
-    assert said == [f"val: looked at {count} of 8 files" for count in (3, 6, 8)]
+    assert said == [f"val: checked {count} of 8 files" for count in (3, 6, 8)]
     said.clear()
     assert len(list(imagenet.unreadable(images, said.append, every=60))) == 1
     assert said == []

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from nero.data.download.checked_file import CheckedFile
+from nero.data.download.files import CheckedFile
 from nero.data.images.arrays import IDX_TYPES, ImageSet, load_cifar10, load_mnist, read_cifar_records, read_idx
 from nero.data.sources import DATASETS, Dataset, MissingData
 from support.real_data import root_with

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nero.data.download import inception
-from nero.data.download.checked_file import DamagedData
+from nero.data.download.files import DamagedData, FetchFailed
 from nero.data.download.inception import (
     CLASSES,
     FEATURES,
@@ -25,17 +25,14 @@ from nero.data.download.inception import (
     LAYERS,
     PARTS,
     InceptionFile,
-    as_file,
     digest,
     from_torchscript,
     load_weights,
+    read_tensors,
+    to_bytes,
 )
-from nero.data.download.origins import Origin, OriginFailed, PipInception, PlainFile
-from nero.data.download.package_tools import ToolFailed
-from nero.data.download.prepare import Unobtainable, prepare
-from nero.data.download.pypi import download
-from nero.data.download.torchscript import read_tensors
-from nero.data.sources import DATASETS, Dataset, MissingData, problems, require
+from nero.data.download.origins import Origin, PipInception, PlainFile, pip_download
+from nero.data.sources import DATASETS, Dataset, MissingData, Unobtainable, prepare, problems, require
 from support.real_data import root_with
 
 TOY_LAYERS = ("first", "block.second")
@@ -116,7 +113,7 @@ def test_weights_come_back_with_what_the_network_has_beside(tmp_path: Path) -> N
     counts = {f"{layer}.bn.num_batches_tracked": torch.tensor(0) for layer in TOY_LAYERS}
     classifier = {"fc.weight": torch.zeros(1008, 2048), "fc.bias": torch.zeros(1008)}
     assert equal(found, {**WEIGHTS, **counts, **classifier})
-    (tmp_path / FILE).write_bytes(as_file(found))
+    (tmp_path / FILE).write_bytes(to_bytes(found))
     assert equal(load_weights(str(tmp_path / FILE), TOY.digest), found)
 
 
@@ -211,7 +208,7 @@ def test_lengths_are_looked_at_always_and_tensors_when_asked(tmp_path: Path, off
         f"{tmp_path}/{FILE} is damaged: these are not Inception's weights"
     ]
     (tmp_path / FILE).write_bytes(b"cut off")
-    assert problems("inception", tmp_path) == [f"{tmp_path}/{FILE} is damaged: 7 bytes, where the weights take 100"]
+    assert problems("inception", tmp_path) == [f"{tmp_path}/{FILE} is damaged: 7 bytes, but the weights take 100"]
 
 
 # --------------------------------------------------------------------------------------------------------- TorchScript
@@ -260,7 +257,7 @@ def test_torchscript_becomes_the_same_weights(script: bytes) -> None:
     other = from_torchscript(script, ("one", "two"))
     assert digest(other) != TOY.digest
     for layers in (("first",), ("first", "block.second", "third"), ()):
-        with pytest.raises(DamagedData, match=r"^the TorchScript archive does not hold Inception's weights: .*$"):
+        with pytest.raises(DamagedData, match=r"^the TorchScript archive does not have Inception's weights: .*$"):
             from_torchscript(script, layers)
 
 
@@ -281,12 +278,12 @@ def without(content: bytes, end: str) -> bytes:
 def test_what_is_no_torchscript_is_refused(script: bytes) -> None:
     other = zip_of({"x/data.pkl": pickle.dumps({"a": 1})})
     for content in (b"", b"PK", script[:-30], zip_of({}), other, without(script, "/data/0"), without(script, ".pkl")):
-        with pytest.raises(DamagedData, match=r"^the TorchScript archive does not hold Inception's weights: .*$"):
+        with pytest.raises(DamagedData, match=r"^the TorchScript archive does not have Inception's weights: .*$"):
             from_torchscript(content, TOY_LAYERS)
 
 
 def test_code_in_torchscript_is_not_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"it holds a (posix|nt)\.mkdir$"):
+    with pytest.raises(ValueError, match=r"it has a (posix|nt)\.mkdir$"):
         read_tensors(zip_of({"x/data.pkl": pickle.dumps(Code(tmp_path / "ran"))}))
     assert not (tmp_path / "ran").exists()
 
@@ -346,10 +343,10 @@ def test_another_archive_in_the_package_is_never_read(
     with pytest.raises(Unobtainable, match=r"\(toy/net\.pt came with a wrong checksum\)$"):
         prepare("inception", tmp_path / "data")
     pip(zip_of({"toy/net.pt": script + b"more"}))
-    with pytest.raises(Unobtainable, match=r"toy/net\.pt holds more than"):
+    with pytest.raises(Unobtainable, match=r"toy/net\.pt has more than"):
         prepare("inception", tmp_path / "data")
     pip(zip_of({"toy/other.pt": script}))
-    with pytest.raises(Unobtainable, match=r"does not hold toy/net\.pt"):
+    with pytest.raises(Unobtainable, match=r"does not contain toy/net\.pt"):
         prepare("inception", tmp_path / "data")
 
 
@@ -359,7 +356,7 @@ def test_an_archive_of_other_weights_is_one_line(
     """A network with too few layers, and one whose layers are others."""
     pip(zip_of({"toy/net.pt": script}))
     offer(replace(package(script), layers=LAYERS))
-    with pytest.raises(Unobtainable, match=r"^inception: .*does not hold Inception's weights.*$"):
+    with pytest.raises(Unobtainable, match=r"^inception: .*does not have Inception's weights.*$"):
         prepare("inception", tmp_path / "data")
     offer(replace(package(script), layers=TOY_LAYERS[::-1]))
     with pytest.raises(Unobtainable, match=r"^inception: .*these are not Inception's weights\)$"):
@@ -368,8 +365,8 @@ def test_an_archive_of_other_weights_is_one_line(
 
 def test_what_pip_says_last_is_passed_on_in_one_line(pip: Callable[..., None], tmp_path: Path) -> None:
     pip("WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching distribution found for toy==1.0\n")
-    with pytest.raises(ToolFailed, match=r"^pip download failed: No matching distribution found for toy==1\.0$"):
-        download("toy==1.0", tmp_path)
+    with pytest.raises(FetchFailed, match=r"^pip download failed: No matching distribution found for toy==1\.0$"):
+        pip_download("toy==1.0", tmp_path)
 
 
 def test_pip_that_says_nothing_delivers_nothing_or_is_not_there(
@@ -379,17 +376,17 @@ def test_pip_that_says_nothing_delivers_nothing_or_is_not_there(
     empty.mkdir()
     crowded.mkdir()
     pip(" ")
-    with pytest.raises(ToolFailed, match=r"^pip download failed: status 1$"):
-        download("toy==1.0", empty)
+    with pytest.raises(FetchFailed, match=r"^pip download failed: status 1$"):
+        pip_download("toy==1.0", empty)
     pip(b"wheel", copies=0)
-    with pytest.raises(ToolFailed, match=r"^pip download left 0 files \*\.whl instead of one$"):
-        download("toy==1.0", empty)
+    with pytest.raises(FetchFailed, match=r"^pip download left 0 files \*\.whl instead of one$"):
+        pip_download("toy==1.0", empty)
     pip(b"wheel", copies=2)
-    with pytest.raises(ToolFailed, match="left 2 files"):
-        download("toy==1.0", crowded)
+    with pytest.raises(FetchFailed, match="left 2 files"):
+        pip_download("toy==1.0", crowded)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no such python"))
-    with pytest.raises(ToolFailed, match=r"^pip download cannot be run: .*$"):
-        download("toy==1.0", empty)
+    with pytest.raises(FetchFailed, match=r"^pip download cannot be run: .*$"):
+        pip_download("toy==1.0", empty)
 
 
 def test_the_official_file_is_taken_as_it_is_if_it_is_not_too_long(
@@ -397,11 +394,11 @@ def test_the_official_file_is_taken_as_it_is_if_it_is_not_too_long(
 ) -> None:
     official = saved({**WEIGHTS, "fc.bias": torch.ones(3)})
     monkeypatch.setattr(
-        "nero.data.download.origins.download", lambda url, target, patience: target.write_bytes(official)
+        "nero.data.download.origins.download", lambda url, target, retries: target.write_bytes(official)
     )
     origin = PlainFile("https://somewhere.invalid/v1/weights-0123.pth")
     assert list(origin.fetch([TOY], tmp_path)) == [(TOY, official)]
-    with pytest.raises(OriginFailed, match=r"^weights-0123\.pth holds more than 10 bytes$"):
+    with pytest.raises(FetchFailed, match=r"^weights-0123\.pth has more than 10 bytes$"):
         list(origin.fetch([InceptionFile(limit=10)], tmp_path))
 
 
@@ -420,8 +417,8 @@ def test_the_real_weights_are_recognised() -> None:
 @pytest.mark.data
 def test_the_real_weights_survive_their_own_file(tmp_path: Path) -> None:
     found = load_weights(root_with("inception") / FILE)
-    InceptionFile().put(tmp_path, as_file(found))
+    InceptionFile().put(tmp_path, to_bytes(found))
     assert InceptionFile().problem(tmp_path) is None
     found["Mixed_7c.branch_pool.bn.bias"][0] += 1e-6
     with pytest.raises(DamagedData, match="not Inception's weights"):
-        InceptionFile().put(tmp_path, as_file(found))
+        InceptionFile().put(tmp_path, to_bytes(found))

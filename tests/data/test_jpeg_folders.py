@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nero.data.images import jpeg_folders as module
 from nero.data.images.folders import list_images
-from nero.data.images.jpeg_folders import NAMES, jpeg_folders
-from nero.data.synthetic.seeds import shapes
+from nero.data.synthetic import jpeg_folders as module
+from nero.data.synthetic.jpeg_folders import NAMES, jpeg_folders
+from nero.data.synthetic.shapes import shapes
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -91,7 +91,7 @@ def test_what_is_there_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.Monk
 def test_processes_at_once_end_with_the_same_whole_folder(tmp_path: Path) -> None:
     """Both begin to make it, wait for each other in the middle, and then rename one after the other."""
     code = (
-        "import sys, time; from pathlib import Path; from nero.data import jpeg_folders as module\n"
+        "import sys, time; from pathlib import Path; from nero.data.synthetic import jpeg_folders as module\n"
         "folder, own, other = map(Path, sys.argv[1:])\n"
         "make = module._make\n"
         "def meet(*arguments):\n"
@@ -118,7 +118,7 @@ def test_processes_at_once_end_with_the_same_whole_folder(tmp_path: Path) -> Non
 def test_a_kill_leaves_nothing_half_made(tmp_path: Path) -> None:
     """Killed for real after the training images; the folder that this leaves does no harm."""
     code = (
-        "import os, signal, sys; from pathlib import Path; from nero.data import jpeg_folders as module\n"
+        "import os, signal, sys; from pathlib import Path; from nero.data.synthetic import jpeg_folders as module\n"
         "write = module._write\n"
         "def last(place, *rest):\n"
         "    write(place, *rest); os.kill(os.getpid(), signal.SIGKILL)\n"

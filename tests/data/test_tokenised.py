@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from nero.data.download.checked_file import CheckedFile
+from nero.data.download.files import CheckedFile
 from nero.data.sources import DATASETS, Dataset, MissingData
-from nero.data.text import tokenised
-from nero.data.text.tokenised import LANGUAGES, PAIRS, Parts, raw_lines, tokenised_multi30k
+from nero.data.text import parallel_text as tokenised
+from nero.data.text.parallel_text import LANGUAGES, PAIRS, Parts, raw_lines, tokenised_multi30k
 from support.real_data import root_with
 
 # Among them: a contraction, an abbreviation, two spaces, a no-break space, and signs that str.splitlines would cut at.
@@ -191,7 +191,7 @@ def test_half_a_file_is_replaced(kept: Path, tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_no_obstacle(kept: Path, tmp_path: Path) -> None:
     (kept / "occupied").mkdir(parents=True)
-    with pytest.warns(UserWarning, match="could not be kept for the next run"):
+    with pytest.warns(UserWarning, match="could not be cached for the next run"):
         words = tokenised_multi30k(tmp_path)
     assert words["val"]["de"] == [["kinder", "!"]]
     assert not list(kept.parent.glob("*.part"))
@@ -202,7 +202,7 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(kept: Path, tmp_path: Pa
     try:
         if os.access(kept.parent, os.W_OK):
             pytest.skip("this user may write everywhere")
-        with pytest.warns(UserWarning, match="could not be kept for the next run"):
+        with pytest.warns(UserWarning, match="could not be cached for the next run"):
             words = tokenised_multi30k(tmp_path)
     finally:
         kept.parent.chmod(0o755)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from nero.data.sources import default_root, is_complete
+from nero.data.sources import default_root, problems
 
 
 def root_with(name: str) -> Path:
     """The folder that has this data set; where there is none, the test is skipped."""
     root = default_root()
-    if not is_complete(name, root):
+    if problems(name, root):
         pytest.skip(f"no {name} in {root}")
     return root

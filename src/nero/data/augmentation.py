@@ -1,8 +1,8 @@
-"""Random crop, flip and rotation of a whole batch as one index map: from each pixel of a new image to its old place.
+"""Random crop, flip and rotation of a whole batch as one index map, from each new pixel to its source.
 
-For the same parameters the result is, byte for byte, that of torchvision's RandomCrop, RandomHorizontalFlip and
-RandomRotation one after the other on PIL images, which is what the paper's code used. Whole numbers do it (PIL turns
-images in fixed point), so a GPU gives what a CPU gives.
+For the same parameters the result equals, byte for byte, torchvision's RandomCrop, RandomHorizontalFlip and
+RandomRotation in sequence on PIL images, which the paper's code used. Only integers are involved (PIL rotates in fixed
+point), so GPU and CPU agree.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CHUNK = 10_000  # images whose map is worked out at once: bounds the memory, at about 30 bytes per pixel
+CHUNK = 10_000  # images at once: bounds the memory, at about 30 bytes per pixel
 ONE = 1 << 16  # of PIL's fixed point
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What chance has decided for each of N images, on the CPU.
+    """Random parameters of N images, on the CPU.
 
     top, left:  int64, the crop's corner in the padded image
     flipped:    bool
@@ -31,9 +31,9 @@ class Draws:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Crop out of `padding` black pixels on each side, flip left and right half of the time, turn by up to `degrees`.
+    """Crop after padding by black pixels on each side, flip half of the images, rotate by up to `degrees`.
 
-    Corners that turn into view are black; a turned pixel is its nearest neighbour.
+    Corners that rotate into view are black; pixels are interpolated by nearest neighbour.
     """
 
     padding: int = 0
@@ -42,14 +42,14 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
-            raise ValueError(f"padding must be a whole number from 0, not {self.padding!r}")
+            raise ValueError(f"padding must be a non-negative integer, not {self.padding!r}")
         if not isinstance(self.flip, bool):
             raise ValueError(f"flip must be true or false, not {self.flip!r}")
         if isinstance(self.degrees, bool) or not isinstance(self.degrees, int | float) or not 0 <= self.degrees <= 180:
             raise ValueError(f"degrees must be from 0 to 180, not {self.degrees!r}")
 
     def draw(self, count: int, generator: torch.Generator) -> Draws:
-        """Parameters for `count` images. The same numbers are drawn whatever is switched off."""
+        """Parameters for `count` images. The same numbers are drawn whichever parts are switched off."""
         corners = torch.randint(2 * self.padding + 1, (2, count), generator=generator)
         chances = torch.rand(count, generator=generator)
         turns = torch.rand(count, generator=generator).double()
@@ -61,10 +61,10 @@ class Augmentation:
         )
 
     def __call__(self, images: Tensor, which: Tensor, draws: Draws) -> Tensor:
-        """The images of numbers `which`, uint8 [N, channels, side, side], augmented by one entry of `draws` each.
+        """images[which], uint8 [N, channels, side, side], augmented by one entry of `draws` each.
 
-        The result has the memory format of `images` (fastest if that is channels_last, where a pixel is moved whole).
-        `which` and `draws` are on the CPU, or wherever the images are.
+        The result has the memory format of `images`; channels_last is fastest. `which` and `draws` are on the CPU or on
+        the device of the images.
         """
         channels, side, width = images.shape[1:]
         if side != width:
@@ -84,10 +84,10 @@ class Augmentation:
 
 
 def _numbers(draws: Draws, padding: int, side: int) -> tuple[Tensor, Tensor]:
-    """Draws as whole numbers: [3, N] of (down, right, flipped), [6, N] of PIL's fixed-point rotation matrix."""
+    """Draws as integers: [3, N] of (down, right, flipped), [6, N] of PIL's fixed-point rotation matrix."""
     moves = torch.stack([draws.top - padding, draws.left - padding, draws.flipped.long()])
-    # As PIL does it, in float64: the matrix from new to old places, about the middle, to 15 decimals; then what it is
-    # at the middle of the first pixel, in 65,536ths.
+    # As in PIL, in float64: the matrix from new to old coordinates about the centre, to 15 decimals; then its value at
+    # the centre of the first pixel, in 65,536ths.
     radians = -torch.deg2rad(draws.angles)
     cos, sin = radians.cos().round(decimals=15), radians.sin().round(decimals=15)
     middle = side / 2
@@ -98,7 +98,7 @@ def _numbers(draws: Draws, padding: int, side: int) -> tuple[Tensor, Tensor]:
 
 
 def _map(side: int, moves: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
-    """For each pixel of each new image, [N, side * side]: its place in the old one (int64), and whether it has one."""
+    """For each pixel of each new image, [N, side * side]: its source index (int64), and whether it has one."""
     along = torch.arange(side, dtype=torch.int32, device=moves.device)
     x, y = along.repeat(side), along.repeat_interleave(side)
     xx, xy, x0, yx, yy, y0 = turns[:, :, None]

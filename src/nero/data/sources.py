@@ -1,4 +1,4 @@
-"""Where each data set comes from and how its files are recognised.
+"""The data sets: their files with checksums, where to fetch them from, and how.
 
 Under the data root:
 
@@ -6,35 +6,41 @@ Under the data root:
     cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin       the official binary version
     wikitext-2/wiki.{train,valid,test}.tokens                   word level, 33,278 types
     multi30k/{train,val,test_2016_flickr}.{de,en}               WMT16 multimodal task 1, raw text
-    multi30k/tokens.json                                        its words, made from the raw text by tokenised.py
+    multi30k/tokens.json                                        its words, made from the raw text by parallel_text.py
     inception-fid.pth                                           weights of the network that FID is measured with
     imagenet/{train,val}/<class>/*.JPEG                         not fetched: see imagenet.py
 """
 
 import os
 import shlex
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nero.data.download.checked_file import CheckedFile, DataFile
+from nero.data.download.files import CheckedFile, DamagedData, DataFile, FetchFailed
 from nero.data.download.inception import InceptionFile
 from nero.data.download.origins import Archive, GzipFiles, NpmCifarSheets, NpmFiles, Origin, PipInception, PlainFile
 
 
 class MissingData(FileNotFoundError):
-    """A data set is not (wholly) there; the message is one line that names the file and the command that fetches it."""
+    """A data set is missing or incomplete; the message is one line with the file and the command that fetches it."""
+
+
+class Unobtainable(RuntimeError):
+    """No origin gave the data set; the message is one line that says what was tried."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The files of a data set, and the places to fetch them from in the order to try them."""
+    """The files of a data set, and where to fetch them, in the order to try."""
 
     files: tuple[DataFile, ...]
     origins: tuple[Origin, ...]
 
 
-# The English training text was corrected in 2020 in some twenty lines; this is the commit with the text of the WMT16
-# task, on which the paper and everything before it trained.
+# The English training text was corrected in 2020 in some twenty lines; this commit has the text of the WMT16 task, on
+# which the paper trained.
 MULTI30K_COMMIT = "c9be912dc05a3ebf9ae5bb5f7f58c1791cda43ab"
 
 DATASETS: dict[str, Dataset] = {
@@ -129,18 +135,43 @@ def problems(name: str, root: Path | str, checksums: bool = False) -> list[str]:
     return [problem for problem in found if problem is not None]
 
 
-def is_complete(name: str, root: Path | str, checksums: bool = False) -> bool:
-    """Whether every file is there with its length, and with `checksums` also with its content."""
-    return not problems(name, root, checksums)
-
-
 def require(name: str, root: Path | str) -> None:
-    """Raise MissingData unless every file is there with its length: a look at the directory, cheap before a run."""
+    """Raise MissingData unless every file exists with its length; cheap, since no file is read."""
     if found := problems(name, root):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise MissingData(f"{name}: {found[0]}{more}; get it with: {command(name, root)}")
+        raise MissingData(f"{name}: {found[0]}{more}; get it with: {fetch_command(name, root)}")
 
 
-def command(name: str, root: Path | str) -> str:
+def fetch_command(name: str, root: Path | str) -> str:
     """The command line that fetches a data set into root."""
     return f"python scripts/prepare_data.py {name} --root {shlex.quote(str(root))}"
+
+
+def prepare(name: str, root: Path | str, log: Callable[[str], None] = lambda line: None) -> bool:
+    """Fetch the missing and damaged files of a data set; False if it was complete, without touching the network.
+
+    Each file is written after its check, so an interrupted call can be repeated. `log` receives a line for each step.
+    Raises Unobtainable.
+    """
+    root = Path(root)
+    missing = [file for file in dataset(name).files if file.problem(root, checksums=True)]
+    if not missing:
+        return False
+    tried: list[str] = []
+    for origin in dataset(name).origins:
+        log(f"{name}: trying {origin.place}")
+        root.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root, ignore_cleanup_errors=True) as scratch:
+                for file, content in origin.fetch(tuple(missing), Path(scratch)):
+                    file.put(root, content)
+                    missing.remove(file)
+                    log(f"{name}: {file.path} is in place")
+        except (FetchFailed, DamagedData) as error:
+            tried.append(f"{origin.place} ({error})")
+            log(f"{name}: failed: {error}")
+        if not missing:
+            return True
+    more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+    attempts = "; ".join(tried) or "nothing: it has no origin"
+    raise Unobtainable(f"{name}: no source gave {missing[0].path}{more}; tried {attempts}")

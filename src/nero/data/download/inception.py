@@ -1,29 +1,29 @@
-"""The weights of the Inception network that FID is measured with, named as torch-fidelity names them.
+"""The weights of the Inception network that FID is measured with, under torch-fidelity's names.
 
-The same tensors come in several files: torch-fidelity's release, and a package that holds them as TorchScript. What is
-checked is therefore a digest of the tensors, not of a file. Nothing here unpickles more than tensors.
+Several files have the same tensors: torch-fidelity's release, and a package with a TorchScript archive. So a digest of
+the tensors is checked, not of a file. Nothing but tensors is unpickled.
 """
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nero.atomic import write_atomic
-from nero.data.download.checked_file import DamagedData
+from nero.data.download.files import DamagedData, file_name, write_new
 
-if TYPE_CHECKING:  # torch takes seconds to load, and looking for files does not need it
+if TYPE_CHECKING:  # torch takes seconds to import, and looking for files does not need it
     from torch import Tensor
 
 FILE = "inception-fid.pth"
-"""Where the weights lie under the data root."""
-
 DIGEST = "d4e3e118bd273aef6848ce850542e317970b81f34dea99dd90463be77cbac59e"
-"""Of the tensors that make features; see `digest`."""
+"""Of the tensors that features depend on; see `digest`."""
 
-# What makes the features of a layer. The classifier behind them and the count of training batches play no part.
+# The classifier behind the features and the counts of training batches have no influence on them.
 PARTS = ("conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var")
 CLASSES, FEATURES = 1008, 2048
 
@@ -41,9 +41,9 @@ LAYERS = (*_STEM, *(f"Mixed_{block}.branch{end}" for block, ends in _BLOCKS.item
 
 
 def digest(weights: Mapping[str, "Tensor"]) -> str:
-    """sha256 over names, shapes and values of all that makes features, in the order of the names."""
+    """SHA-256 over names, shapes and values of all tensors that features depend on, sorted by name."""
     found = hashlib.sha256()
-    for name in sorted(_checked(weights)):
+    for name in sorted(_feature_names(weights)):
         tensor = weights[name]
         found.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -51,15 +51,14 @@ def digest(weights: Mapping[str, "Tensor"]) -> str:
 
 
 def load_weights(path: Path | str, expected: str = DIGEST) -> dict[str, "Tensor"]:
-    """The state dict of torch-fidelity's Inception in a file, on the CPU.
+    """The state dict of torch-fidelity's Inception in a file, on the CPU, with a classifier of zeros.
 
-    Only what was checked is taken from the file: the classifier is zero. DamagedData, one line, if it is not these
-    weights; OSError if it cannot be read.
+    Raises DamagedData if these are other weights, OSError if the file cannot be read.
     """
-    return _read(Path(path).read_bytes(), str(path), expected)
+    return _load(Path(path).read_bytes(), str(path), expected)
 
 
-def as_file(weights: Mapping[str, "Tensor"]) -> bytes:
+def to_bytes(weights: Mapping[str, "Tensor"]) -> bytes:
     """The content of a file that `load_weights` reads."""
     import torch
 
@@ -69,36 +68,30 @@ def as_file(weights: Mapping[str, "Tensor"]) -> bytes:
 
 
 def from_torchscript(content: bytes, layers: Sequence[str] = LAYERS) -> dict[str, "Tensor"]:
-    """The weights in a TorchScript archive that has the same layers in the same order under names of its own.
+    """The weights in a TorchScript archive that has the same layers in the same order under other names.
 
-    Each has weight, beta, mean and var; normalised values are shifted but not scaled. DamagedData if it does not fit.
+    Each layer has weight, beta, mean and var: normalised values are shifted but not scaled. DamagedData if it has not.
     """
     import torch
-
-    from nero.data.download.torchscript import read_tensors
 
     try:
         tensors = read_tensors(content)
         theirs = [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")]
         weights = {}
         for layer, their in zip(layers, theirs, strict=True):
-            mean = tensors[f"{their}.mean"]
-            values = (tensors[f"{their}.weight"], torch.ones_like(mean), tensors[f"{their}.beta"], mean,
-                      tensors[f"{their}.var"])  # fmt: skip
+            weight, beta, mean, var = (tensors[f"{their}.{part}"] for part in ("weight", "beta", "mean", "var"))
+            values = (weight, torch.ones_like(mean), beta, mean, var)
             weights.update({f"{layer}.{part}": value for part, value in zip(PARTS, values, strict=True)})
     except (ValueError, KeyError) as error:
-        raise DamagedData(f"the TorchScript archive does not hold Inception's weights: {error}") from error
+        raise DamagedData(f"the TorchScript archive does not have Inception's weights: {error}") from error
     return _completed(weights)
 
 
 @dataclass(frozen=True)
 class InceptionFile:
-    """A file of Inception's weights, recognised by its tensors.
+    """A file of Inception's weights, recognised by the digest of its tensors.
 
-    path:   relative to the data root
-    digest: of the tensors
-    least:  bytes that the tensors alone take, and so the file at least
-    limit:  bytes that no file of them has
+    least, limit:  bounds of its size in bytes; the tensors alone take `least`
     """
 
     path: str = FILE
@@ -106,63 +99,117 @@ class InceptionFile:
     least: int = 87_280_000
     limit: int = 128 << 20
 
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return self.path.rpartition("/")[2]
-
     def problem(self, root: Path, checksums: bool = False) -> str | None:
-        """What is wrong with the copy under root, or None; without checksums only its existence and length count."""
         place = root / self.path
         if not place.is_file():
             return f"{place} is missing"
         length = place.stat().st_size
         if not self.least <= length <= self.limit:
-            return f"{place} is damaged: {length:,} bytes, where the weights take {self.least:,}"
-        if checksums:
-            try:
+            return f"{place} is damaged: {length:,} bytes, but the weights take {self.least:,}"
+        try:
+            if checksums:
                 load_weights(place, self.digest)
-            except DamagedData as error:
-                return str(error)
+        except DamagedData as error:
+            return str(error)
         return None
 
     def put(self, root: Path, content: bytes) -> None:
-        """Write the content in place, whole or not at all, once its tensors have passed their check."""
-        _read(content, self.name, self.digest)
-        place = root / self.path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(place, content)
+        _load(content, file_name(self), self.digest)
+        write_new(root / self.path, content)
 
 
-def _read(content: bytes, name: str, expected: str) -> dict[str, "Tensor"]:
+def _load(content: bytes, name: str, expected: str) -> dict[str, "Tensor"]:
     import torch
 
     try:
         loaded: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    # torch documents none of what it raises on a file that is damaged, or that holds more than tensors.
+    # torch does not document what it raises for a damaged file, or one that has more than tensors.
     except Exception as error:
         raise DamagedData(f"{name} is damaged: no state dict can be read from it") from error
     if not isinstance(loaded, Mapping):
-        raise DamagedData(f"{name} is damaged: it holds no state dict")
-    weights = {key: loaded[key] for key in _checked(loaded)}
-    usual = all(
+        raise DamagedData(f"{name} is damaged: it has no state dict")
+    weights = {key: loaded[key] for key in _feature_names(loaded)}
+    plain = all(
         isinstance(value, torch.Tensor) and value.layout == torch.strided and value.dtype == torch.float32
         for value in weights.values()
     )
-    if not usual or digest(weights) != expected:
+    if not plain or digest(weights) != expected:
         raise DamagedData(f"{name} is damaged: these are not Inception's weights")
     return _completed(weights)
 
 
-def _checked(names: Mapping[str, Any]) -> list[str]:
+def _feature_names(names: Mapping[str, Any]) -> list[str]:
     return [name for name in names if isinstance(name, str) and name.endswith(tuple(f".{part}" for part in PARTS))]
 
 
 def _completed(weights: Mapping[str, "Tensor"]) -> dict[str, "Tensor"]:
-    """With what torch-fidelity's network has beside, and features do not depend on."""
+    """With the entries of torch-fidelity's network that features do not depend on."""
     import torch
 
     norms = [name.removesuffix(".weight") for name in weights if name.endswith(".bn.weight")]
     counts = {f"{norm}.num_batches_tracked": torch.tensor(0) for norm in norms}
     classifier = {"fc.weight": torch.zeros(CLASSES, FEATURES), "fc.bias": torch.zeros(CLASSES)}
     return {**weights, **counts, **classifier}
+
+
+# ------------------------------------------------------------------------------------------------------- TorchScript
+
+
+def read_tensors(content: bytes) -> dict[str, "Tensor"]:
+    """Parameters and buffers of a TorchScript archive by name, in the module's order; none of its code is run.
+
+    Raises ValueError if this is no such archive.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            module = _Unpickler(archive, top=archive.namelist()[0].partition("/")[0]).load()
+        return dict(_tensors(module))
+    # What an unpickler raises for damaged input is not documented, and of every kind.
+    except Exception as error:
+        raise ValueError(f"no TorchScript archive of plain tensors: {str(error) or type(error).__name__}") from error
+
+
+class _Module:
+    """Stands for every class that the archive names: only attributes matter."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds tensors, lists and attributes; any other class or function that a pickle names is refused."""
+
+    def __init__(self, archive: zipfile.ZipFile, top: str) -> None:
+        super().__init__(io.BytesIO(archive.read(f"{top}/data.pkl")))
+        self._archive, self._top = archive, top
+
+    def find_class(self, module: str, name: str) -> Any:
+        import torch
+
+        if module.startswith("__torch__."):
+            return _Module
+        known = {
+            "torch._utils._rebuild_tensor_v2": _tensor,
+            "torch.FloatStorage": torch.float32,
+            "torch.jit._pickle.build_intlist": list,
+            "collections.OrderedDict": OrderedDict,
+        }
+        if f"{module}.{name}" not in known:
+            raise pickle.UnpicklingError(f"it has a {module}.{name}")
+        return known[f"{module}.{name}"]
+
+    def persistent_load(self, saved: Any) -> "Tensor":
+        """The flat tensor of a storage, which is saved as ("storage", type, key, device, length)."""
+        import torch
+
+        _, dtype, key, _, length = saved
+        return torch.frombuffer(bytearray(self._archive.read(f"{self._top}/data/{key}")), dtype=dtype, count=length)
+
+
+def _tensor(storage: "Tensor", offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> "Tensor":
+    return storage.as_strided(size, stride, offset).contiguous()
+
+
+def _tensors(module: _Module, prefix: str = "") -> Iterator[tuple[str, "Tensor"]]:
+    for name, value in vars(module).items():
+        if isinstance(value, _Module):
+            yield from _tensors(value, f"{prefix}{name}.")
+        elif hasattr(value, "as_strided"):
+            yield prefix + name, value

@@ -1,7 +1,7 @@
-"""A window of each image in a ragged batch, resized by a triangle filter: one Triton kernel, one program per tile.
+"""Crops and resizes images of different sizes by torch's antialiased bilinear filter: one Triton kernel.
 
-The filter is torch's antialiased bilinear one. Its taps are read straight out of the decoded image, rows and columns in
-one pass: what neighbouring pixels have in common comes from the cache.
+Each program computes a tile. It reads the filter's taps directly from the decoded image, rows and columns in one pass;
+neighbouring pixels share them through the cache.
 """
 
 import torch
@@ -9,17 +9,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS = 16, 32  # output pixels of one tile: a warp reads along a row
+ROWS, COLUMNS = 16, 32  # output pixels of a tile: a warp reads along a row
 FIELDS = tl.constexpr(6)  # of an image in the table
 
 
 @triton.jit
 def _triangles(place, length, SIZE: tl.constexpr):
-    """Along one side, of output pixels: where in the input a triangle's middle is, the first input pixel under it, how
-    many there are at most, and by how much it falls from one to the next."""
+    """Along one axis, for output pixels: the triangle's centre in the input, its first input pixel, the number of input
+    pixels that it covers at most, and its slope."""
     scale = length.to(tl.float32) / SIZE
     reach = tl.maximum(scale, 1.0)
-    # A tile may go over the edge; what it computes there is not stored, but must be some pixel's.
+    # A tile may extend over the edge: results there are not stored, but the reads must be valid.
     middle = (tl.minimum(place, SIZE - 1).to(tl.float32) + 0.5) * scale
     first = tl.maximum((middle - reach + 0.5).to(tl.int32), 0)
     return middle, first, 2 * ((length + SIZE - 1) // SIZE) + 1, 1.0 / reach
@@ -46,7 +46,7 @@ def _crop(table, result, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.con
     height = tl.load(record + 4).to(tl.int32)
     width = tl.load(record + 5).to(tl.int32)
 
-    # One dimension, in which Triton gives neighbours in a row to neighbouring threads. Of two it would not know which.
+    # One dimension, so that Triton assigns neighbours in a row to neighbouring threads.
     lane = tl.arange(0, PIXELS)
     row = tile // ACROSS * ROWS + lane // COLUMNS
     column = tile % ACROSS * COLUMNS + lane % COLUMNS
@@ -57,7 +57,7 @@ def _crop(table, result, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.con
     blue = tl.zeros([PIXELS], tl.float32)
     weights = tl.zeros([PIXELS], tl.float32)
     i = row_taps * 0
-    while i < row_taps:  # not over a range, which Triton's interpreter wants to know beforehand
+    while i < row_taps:  # not a range, whose bounds Triton's interpreter needs in advance
         y = first_row + i
         row_weight = tl.maximum(1.0 - tl.abs(y.to(tl.float32) + 0.5 - row_middle) * row_slope, 0.0)
         start = pixels + y.to(tl.int64) * row_stride
@@ -88,8 +88,8 @@ COMPILED = isinstance(_crop, triton.JITFunction)  # else it is interpreted (TRIT
 def crop_and_resize(table: Tensor, size: int) -> Tensor:
     """uint8 [n, 3, size, size] in channels_last format, on the table's device.
 
-    table: int64 [n, 6]: address of a window's first pixel; bytes from a channel, a row and a column to the next; the
-           window's height and width. All of the window must be there: nothing is checked any more.
+    table: int64 [n, 6]: pointer to a window's first pixel; strides of channels, rows and columns in bytes; the window's
+           height and width. Nothing is checked here.
     """
     result = torch.empty(len(table), size, size, 3, dtype=torch.uint8, device=table.device)
     tiles = triton.cdiv(size, ROWS) * triton.cdiv(size, COLUMNS)

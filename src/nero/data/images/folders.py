@@ -1,8 +1,8 @@
-"""Folders of images in the layout of torchvision's ImageFolder, `<root>/<class>/**/<file>`, listed without opening any.
+"""Lists folders of images in the layout of torchvision's ImageFolder, `<root>/<class>/**/<file>`, without opening any.
 
 Classes, labels and order are ImageFolder's. A list of a million Python strings would not stay shared with forked
-workers: each look at a string writes its reference count, and so copies the page it lies on. Here all names are one
-buffer of bytes, and numpy holds where each begins.
+workers, since reading a string changes its reference count and so copies its memory page. Here all names are one bytes
+object, with their offsets in a numpy array.
 """
 
 import os
@@ -12,24 +12,23 @@ from pathlib import Path
 
 import numpy as np
 
-# torchvision.datasets.folder.IMG_EXTENSIONS, for those who do without torchvision, which takes seconds to import.
+# torchvision.datasets.folder.IMG_EXTENSIONS; importing torchvision takes seconds.
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 JPEG = b"\xff\xd8\xff"
-"""How a JPEG file begins, whatever it is called."""
+"""The first bytes of a JPEG file."""
 
 
 @dataclass(frozen=True, eq=False)
 class ListedImages:
     """The images of one split.
 
-    root:     the split's folder, that of the class folders
-    classes:  names of the class folders, sorted; a class's label is its place here
+    root:     the folder of the class folders
+    classes:  names of the class folders, sorted; a label is an index into them
     labels:   int64 [N]
-    others:   files that are not listed, by their names relative to root, sorted: no images by their suffix, or beside
-              the class folders instead of in one
-    text:     names of the images relative to root, one after the other, in the file system's encoding
-    offsets:  int64 [N + 1]: image i's name is text[offsets[i] : offsets[i + 1]]
+    others:   skipped files relative to root, sorted: not images by their suffix, or outside of the class folders
+    text:     names of the images relative to root, concatenated, in the file system's encoding
+    offsets:  int64 [N + 1]: the name of image i is text[offsets[i] : offsets[i + 1]]
     """
 
     root: Path
@@ -49,21 +48,25 @@ class ListedImages:
         return os.fsdecode(self.text[int(self.offsets[index]) : int(self.offsets[index + 1])])
 
     def path(self, index: int) -> Path:
-        """Where the image lies."""
         return self.root / self.name(index)
 
     def counts(self) -> np.ndarray:
-        """How many images each class has, int64 [classes]."""
+        """Images of each class, int64 [classes]."""
         return np.bincount(self.labels, minlength=len(self.classes))
 
 
 def list_images(root: Path | str) -> ListedImages:
-    """All images under the class folders of root; ValueError in one line if there is no class, or one has no image.
+    """All images under the class folders of root; ValueError if there is no class, or one has no image.
 
-    Links are followed. Nothing is asked of the file system about single files, so that ImageNet takes seconds.
+    Links are followed. No single file is queried, so that ImageNet takes seconds.
     """
     root = Path(root)
-    classes, others = _top(root)
+    if problem := absence(root):
+        raise ValueError(problem)
+    with os.scandir(root) as entries:
+        is_folder = {entry.name: entry.is_dir() for entry in entries}
+    classes = sorted(name for name in is_folder if is_folder[name])
+    others = sorted(name for name in is_folder if not is_folder[name])
     if not classes:
         raise ValueError(f"{root} has no class folders" + (f", only files: {some(others)}" if others else ""))
     start = len(os.path.join(root, ""))
@@ -72,9 +75,8 @@ def list_images(root: Path | str) -> ListedImages:
     counts = []
     for class_name in classes:
         listed: list[bytes] = []
-        # Whole folders are sorted by their paths, as ImageFolder does: sorting by names would mix a folder's files with
-        # those of the folders in it.
-        walk = os.walk(os.path.join(root, class_name), onerror=_refuse, followlinks=True)
+        # Folders are sorted by their paths, as in ImageFolder: sorting files by name would mix folders.
+        walk = os.walk(os.path.join(root, class_name), onerror=_reraise, followlinks=True)
         for folder, _, files in sorted(walk, key=lambda found: found[0]):
             inside = folder[start:].replace(os.sep, "/")
             for file in sorted(files):
@@ -98,36 +100,24 @@ def list_images(root: Path | str) -> ListedImages:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's suffix, in whichever case, is one that ImageFolder takes."""
+    """Whether ImageFolder accepts a file's suffix."""
     return name.lower().endswith(SUFFIXES)
 
 
 def absence(folder: Path) -> str | None:
-    """Why there is no such folder, in one line, or None if there is."""
+    """Why the folder does not exist, or None."""
     if folder.is_dir():
         return None
     if folder.exists():
         return f"{folder} is not a folder"
-    return f"{folder} is a link that leads nowhere" if folder.is_symlink() else f"{folder} is missing"
+    return f"{folder} is a broken link" if folder.is_symlink() else f"{folder} is missing"
 
 
 def some(names: Sequence[str], most: int = 3) -> str:
-    """The first few of many names, for a message of one line."""
+    """The first few of many names, for a message."""
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
-def _top(root: Path) -> tuple[list[str], list[str]]:
-    """The names of the folders in root, and of the files, each sorted."""
-    if problem := absence(root):
-        raise ValueError(problem)
-    folders: list[str] = []
-    files: list[str] = []
-    with os.scandir(root) as entries:
-        for entry in entries:
-            (folders if entry.is_dir() else files).append(entry.name)
-    return sorted(folders), sorted(files)
-
-
-def _refuse(error: OSError) -> None:
-    """A folder that cannot be read would otherwise pass for an empty one."""
+def _reraise(error: OSError) -> None:
+    """A folder that cannot be read would otherwise be skipped."""
     raise error

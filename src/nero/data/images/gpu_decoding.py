@@ -1,29 +1,29 @@
-"""JPEG files to a batch of equally large images on a device: decoded, cropped and resized there.
+"""Decodes JPEG files on a device, and crops and resizes them there to a batch.
 
-A photograph crosses to the GPU as the file that it is, and nvJPEG decodes a batch of them in one call.
+A photograph is copied to the GPU as its file, and nvJPEG decodes a batch in one call. Launching a resize for each image
+would take longer than the resizing itself, so one kernel processes all images through a table of pointers.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from nero.data.images.ragged_crops import crop_and_resize, misfit
+from nero.data.images.decoding import resized_crop
 
 
 def decode_and_crop(
     encoded: Sequence[Tensor], windows: Tensor, size: int, device: torch.device
 ) -> tuple[Tensor, dict[int, str]]:
-    """uint8 [n, 3, size, size] in channels_last format on the device, and why some failed: {place: reason in one line}.
+    """uint8 [n, 3, size, size] in channels_last format on the device, and {place: reason} of the images that failed.
 
-    encoded:  uint8 on the CPU each: a JPEG file [bytes], or an image [3, H, W] that is decoded already
-    windows:  int64 [n, 4] on the CPU, in pixels: top, left, height, width; see `ragged_crops.crop_and_resize`
+    encoded:  uint8 on the CPU: JPEG files [bytes], or decoded images [3, H, W]
+    windows:  int64 [n, 4] on the CPU: top, left, height, width; see `crop_and_resize`
 
-    An image fails if no decoder takes it, or if it is not as large as its window wants. Its pixels are zeros.
-
-    On a GPU the host waits for what the current stream was given before, and for the decoding, but not for the crops.
-    As there, the result belongs to the current stream.
+    An image fails if it cannot be decoded or is smaller than its window expects; its pixels are zeros. On a GPU the
+    host waits for earlier work of the current stream and for the decoding, but not for the crops.
     """
     images: list[Tensor] = []
     failures: dict[int, str] = {}
@@ -32,7 +32,7 @@ def decode_and_crop(
         problem = image if isinstance(image, str) else misfit(image, window)
         if isinstance(image, str) or problem:
             failures[place] = str(problem)
-            # A black pixel stands in, so that all are cropped alike.
+            # A black pixel takes its place, so that all are cropped alike.
             images.append(torch.zeros(3, 1, 1, dtype=torch.uint8, device=device))
             windows[place] = torch.tensor([0, 0, 1, 1])
         else:
@@ -41,20 +41,16 @@ def decode_and_crop(
 
 
 def _decoded(encoded: Sequence[Tensor], device: torch.device) -> list[Tensor | str]:
-    """Each image, on the device or the CPU, or why there is none."""
-    outcomes: list[Tensor | str] = list(encoded)
-    places = [place for place, entry in enumerate(encoded) if entry.dim() == 1]
-    files = [encoded[place] for place in places]
+    """Each image, on the device or the CPU, or why it could not be decoded."""
+    files = [entry for entry in encoded if entry.dim() == 1]
     if device.type == "cuda":
-        # nvJPEG writes on a stream of its own, into memory that torch takes to be free once this stream's kernels are
-        # queued. They have to be done.
+        # nvJPEG writes on its own stream into memory that torch considers free once this stream's kernels are queued,
+        # so these have to be finished.
         torch.cuda.current_stream(device).synchronize()
-        decoded = _decoded_on_gpu(files, device)
+        decoded = iter(_decoded_on_gpu(files, device))
     else:
-        decoded = [_decoded_on_cpu(file) for file in files]
-    for place, outcome in zip(places, decoded, strict=True):
-        outcomes[place] = outcome
-    return outcomes
+        decoded = map(_decoded_on_cpu, files)
+    return [next(decoded) if entry.dim() == 1 else entry for entry in encoded]
 
 
 def _decoded_on_gpu(files: list[Tensor], device: torch.device) -> list[Tensor | str]:
@@ -63,7 +59,7 @@ def _decoded_on_gpu(files: list[Tensor], device: torch.device) -> list[Tensor | 
     try:
         return list(decode_jpeg(files, mode=ImageReadMode.RGB, device=device))
     except RuntimeError:
-        # One spoils all, without saying which. What was under way may still be writing to memory that is free again.
+        # One bad file fails the whole call, which does not name it. What was started may still write to freed memory.
         torch.cuda.synchronize(device)
     if len(files) == 1:
         return [_decoded_on_cpu(files[0])]
@@ -76,3 +72,74 @@ def _decoded_on_cpu(file: Tensor) -> Tensor | str:
         return decode_jpeg(file, mode=ImageReadMode.RGB)
     except RuntimeError as error:
         return (str(error).strip().splitlines() or ["unknown reason"])[0]
+
+
+def crop_and_resize(images: Sequence[Tensor], windows: Tensor, size: int) -> Tensor:
+    """uint8 [n, 3, size, size] in channels_last format: the window of each image, resized bilinearly with antialiasing.
+
+    images:   uint8 [3, H, W], of any sizes and strides, all on one device
+    windows:  int64 [n, 4] on the CPU: top, left, height, width; ValueError for one that exceeds its image
+
+    Up to one level of rounding it is torchvision's resized_crop on a CPU. On a GPU everything is queued on the current
+    stream, to which the result belongs: to use it, or images allocated, on another stream, synchronise as usual
+    (`wait_stream`, `record_stream`).
+    """
+    _check(images, windows, size)
+    device = images[0].device if images else torch.device("cpu")
+    if _has_kernels(device):
+        from nero.data.images import crop_kernels
+
+        table = _pointer_table(images, windows)
+        if device.type == "cuda":  # the allocator keeps the pinned copy until the stream has read it
+            table = table.pin_memory().to(device, non_blocking=True)
+        return crop_kernels.crop_and_resize(table, size)
+    result = torch.empty(len(images), size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
+    for pixels, image, window in zip(result, images, windows.tolist(), strict=True):
+        pixels.copy_(resized_crop(image, window, size))
+    return result
+
+
+def misfit(image: Tensor, window: Sequence[int]) -> str | None:
+    """Why the window (top, left, height, width) cannot be cropped from the image, or None."""
+    if image.dtype != torch.uint8 or image.dim() != 3 or len(image) != 3:
+        return f"{image.dtype} {list(image.shape)} is not uint8 [3, height, width]"
+    top, left, height, width = window
+    rows, columns = image.shape[1:]
+    if min(top, left) < 0 or min(height, width) < 1 or top + height > rows or left + width > columns:
+        return f"{rows} x {columns} pixels do not contain a window of {height} x {width} at {top}, {left}"
+    return None
+
+
+def _check(images: Sequence[Tensor], windows: Tensor, size: int) -> None:
+    if size < 1:
+        raise ValueError(f"the size must be at least 1 pixel, not {size}")
+    if windows.shape != (len(images), 4) or windows.dtype != torch.int64 or windows.is_cuda:
+        raise ValueError(
+            f"{len(images)} images need windows int64 [{len(images)}, 4] on the CPU,"
+            f" not {windows.dtype} {list(windows.shape)} on {windows.device}"
+        )
+    for place, (image, window) in enumerate(zip(images, windows.tolist(), strict=True)):
+        if problem := misfit(image, window):
+            raise ValueError(f"image {place}: {problem}")
+        if image.device != images[0].device:
+            raise ValueError(f"image {place} is on {image.device}, the first one on {images[0].device}")
+
+
+def _pointer_table(images: Sequence[Tensor], windows: Tensor) -> Tensor:
+    """The argument of `crop_kernels.crop_and_resize`, on the CPU."""
+    memory = torch.tensor([(image.data_ptr(), *image.stride()) for image in images], dtype=torch.int64)
+    pointer, channel, row, column = memory.reshape(-1, 4).unbind(1)
+    top, left, height, width = windows.unbind(1)
+    return torch.stack([pointer + top * row + left * column, channel, row, column, height, width], 1)
+
+
+@cache
+def _has_kernels(device: torch.device) -> bool:
+    try:
+        from nero.data.images import crop_kernels
+    except ImportError:
+        return False
+    # Triton's interpreter (TRITON_INTERPRET=1) runs them anywhere, slowly: for tests.
+    if not crop_kernels.COMPILED:
+        return True
+    return device.type == "cuda" and bool(torch.version.cuda) and torch.cuda.get_device_capability(device) >= (7, 0)

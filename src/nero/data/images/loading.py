@@ -1,4 +1,4 @@
-"""Images from folders to the device, ahead of the steps that need them."""
+"""Loads images from folders to the device while earlier batches are trained on."""
 
 import atexit
 import queue
@@ -15,49 +15,45 @@ from torch.utils.data import DataLoader
 
 from nero.data.images.decoding import FILL
 from nero.data.images.folders import ListedImages
-from nero.data.images.reading import IGNORED, Centred, ReadImages, Varied, Wanted, files_of, heed_no_terminal
+from nero.data.images.reading import IGNORED, CentreCrops, RandomCrops, ReadImages, Request, defer_signals, files_of
 
 DeviceBatch = tuple[Tensor, Tensor]
 """Images, uint8 [N, 3, size, size], and labels, int64 [N], on the device."""
 
 Decode = Callable[[list[Tensor], Tensor], tuple[Tensor, dict[int, str]]]
-"""From files (or pixels) and windows to images on the device, and what could not be read, by place in the batch."""
+"""From files (or pixels) and windows to images on the device, and the errors by place in the batch."""
 
 Order = Callable[[int], tuple[Tensor, Tensor]]
-"""From an epoch to the numbers of the images in their order and, for each image, what its variation is drawn from."""
+"""From an epoch to the order of the images, and the seed of each image's random crop."""
 
-AHEAD = 2
+DEVICE_PREFETCH = 2
 """Batches that wait on a device for their step."""
 
 FEW = 10
-"""Images of which it may be chance that none can be read; of more, something is wrong with where they come from."""
+"""If more images than this in a row cannot be read, something is wrong with the storage."""
 
 
 class Faults:
-    """Files that could not be read: each is named once, and counted by whoever looks at labels."""
+    """Files that could not be read; each is logged once."""
 
-    def __init__(self, images: ListedImages, say: Callable[[str], None] | None = None) -> None:
+    def __init__(self, images: ListedImages, log: Callable[[str], None] | None = None) -> None:
         self.images = images
-        self.say = say or _to_standard_error
+        self.log = log or (lambda line: print(line, file=sys.stderr, flush=True))
         self.reasons: dict[str, str] = {}
 
-    def note(self, number: int, reason: str) -> None:
+    def add(self, number: int, reason: str) -> None:
         name = self.name(number)
         if name not in self.reasons:
             self.reasons[name] = reason
-            self.say(f"skipped: {name}: {reason}")
+            self.log(f"skipped: {name}: {reason}")
 
     def name(self, number: int) -> str:
-        """Of an image, from its split's folder on."""
+        """The image's path, beginning with its split."""
         return f"{self.images.root.name}/{self.images.name(number)}"
 
 
-def _to_standard_error(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 class Waiting:
-    """For how long the device had nothing to do because the next batch was not there."""
+    """Measures how long the device was idle because the next batch was not ready."""
 
     def __init__(self, device: torch.device) -> None:
         self.on_gpu = device.type == "cuda"
@@ -66,11 +62,9 @@ class Waiting:
         self._begun: Any = None
 
     def begin(self) -> None:
-        """All work has been asked for, and the next batch not yet taken."""
         self._begun = self._now()
 
     def end(self) -> None:
-        """The next batch is there."""
         if self.on_gpu:
             self._gaps.append((self._begun, self._now()))
             while self._gaps and self._gaps[0][1].query():
@@ -79,7 +73,7 @@ class Waiting:
             self.seconds += self._now() - self._begun
 
     def read(self) -> float:
-        """Seconds in all; waits for the device."""
+        """Total seconds; waits for the device."""
         while self._gaps:
             self._gaps[0][1].synchronize()
             self._count()
@@ -92,27 +86,27 @@ class Waiting:
     def _now(self) -> Any:
         if not self.on_gpu:
             return time.monotonic()
-        # The device's own clock: between two marks in its queue nothing but waiting lies.
+        # The device's own clock: there is nothing but waiting between two events in its queue.
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
 
-_going_on: "weakref.WeakSet[ImageStream]" = weakref.WeakSet()
+_active: "weakref.WeakSet[ImageStream]" = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """Before Python waits for its child processes at exit: workers end when they are told to, not by a signal."""
-    for stream in list(_going_on):
+    """Workers ignore signals, so end them before Python waits for its child processes at exit."""
+    for stream in list(_active):
         stream.close()
 
 
 class ImageStream:
-    """Batches of training images, from any place in the training to its end.
+    """Batches of training images, from any step of the training to its end.
 
-    part:    which of a batch's places this process has
-    decode:  how the device decodes; None where workers do
+    part:    which places of a batch this process has
+    decode:  how the device decodes; None if workers do
     """
 
     def __init__(
@@ -128,24 +122,24 @@ class ImageStream:
         workers: int,
         decode: Decode | None = None,
     ) -> None:
-        self.reader = Varied(images, size, on_device=decode is not None)
+        self.reader = RandomCrops(images, size, on_device=decode is not None)
         self.order, self.batch, self.part = order, batch, part
         self.steps, self.epochs, self.workers = steps, epochs, workers
         self.stage = Stage(device, Faults(images), decode)
         self.waiting = Waiting(device)
-        self._going: Generator[DeviceBatch, None, None] | None = None
+        self._batches: Generator[DeviceBatch, None, None] | None = None
         self._next = (-1, -1)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[DeviceBatch]:
-        """The epoch's batches from number `start` on. Workers go on to the next epoch by themselves."""
-        if self._going is None or self._next != (epoch, start):
+        """The epoch's batches from step `start` on. Workers continue with the next epoch by themselves."""
+        if self._batches is None or self._next != (epoch, start):
             self.close()
-            wanted = _wanted(self.order, self.batch, self.part, self.steps, range(epoch, self.epochs), start)
-            self._going = staged(_loader(self.reader, wanted, self.workers, self.stage.device), self.stage)
-            _going_on.add(self)
+            requests = _requests(self.order, self.batch, self.part, self.steps, range(epoch, self.epochs), start)
+            self._batches = staged(_loader(self.reader, requests, self.workers, self.stage.device), self.stage)
+            _active.add(self)
         for step in range(start, self.steps):
             self.waiting.begin()
-            batch = next(self._going)
+            batch = next(self._batches)
             self.waiting.end()
             self._next = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
             yield batch
@@ -154,23 +148,23 @@ class ImageStream:
 
     def close(self) -> None:
         """End the workers, if there are any."""
-        if self._going is not None:
-            self._going.close()
-            self._going = None
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = None
 
 
-def _wanted(order: Order, batch: int, part: range, steps: int, epochs: range, start: int) -> Iterator[list[Wanted]]:
-    """What each batch is made of, from number `start` of the first of the epochs on.
+def _requests(order: Order, batch: int, part: range, steps: int, epochs: range, start: int) -> Iterator[list[Request]]:
+    """The requests of each batch, from step `start` of the first epoch on.
 
-    No method: a stream that is part of a circle would be left to the garbage collector, which breaks what workers are
-    told by before it ends them.
+    Not a method: a stream in a reference cycle would be left to the garbage collector, which breaks the workers' queues
+    before it ends the workers.
     """
     for epoch in epochs:
-        numbers, variations = order(epoch)
+        numbers, seeds = order(epoch)
         for step in range(start if epoch == epochs.start else 0, steps):
             begin = step * batch
             mine = numbers[begin + part.start : begin + part.stop]
-            yield list(zip(mine.tolist(), variations[mine].tolist(), strict=True))
+            yield list(zip(mine.tolist(), seeds[mine].tolist(), strict=True))
 
 
 def centred_batches(
@@ -183,37 +177,36 @@ def centred_batches(
     workers: int,
     faults: Faults,
 ) -> Iterator[DeviceBatch]:
-    """These images once, in their order; -1 stands for an image that only fills a batch."""
-    wanted = ([(number, 0) for number in chunk.tolist()] for chunk in numbers.split(batch))
-    return staged(_loader(Centred(images, size, resize), wanted, workers, device), Stage(device, faults))
+    """Centre crops of these images once, in order; -1 stands for padding."""
+    requests = ([(number, 0) for number in chunk.tolist()] for chunk in numbers.split(batch))
+    return staged(_loader(CentreCrops(images, size, resize), requests, workers, device), Stage(device, faults))
 
 
 def _loader(
-    reader: Varied | Centred, wanted: Iterable[list[Wanted]], workers: int, device: torch.device
+    reader: RandomCrops | CentreCrops, requests: Iterable[list[Request]], workers: int, device: torch.device
 ) -> "Iterator[ReadImages]":
-    # torch asks for the numbers of a batch as a list; a generator is one that is asked once.
     loader: DataLoader[Any] = DataLoader(
         reader,  # type: ignore[arg-type]
-        batch_sampler=wanted,  # type: ignore[arg-type]
+        batch_sampler=requests,  # type: ignore[arg-type]
         num_workers=workers,
-        collate_fn=_as_it_is,
+        collate_fn=_unchanged,
         pin_memory=device.type == "cuda",
-        worker_init_fn=heed_no_terminal,
-        generator=torch.Generator(),  # torch draws a number for each start, and should not do so from the run's own
+        worker_init_fn=defer_signals,
+        generator=torch.Generator(),  # torch draws a seed at each start, not from the run's generator
     )
     return iter(loader)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
 class Stage:
-    """The last step of loading: to the device, decoded there if not before, and flipped."""
+    """The last step of loading: copy to the device, decode there if the workers have not, and flip."""
 
     def __init__(self, device: torch.device, faults: Faults, decode: Decode | None = None) -> None:
         self.device, self.faults, self.decode = device, faults, decode
-        self.unread = 0  # images since the last batch of which something could be read
+        self.unread = 0  # images since the last batch with a readable one
 
     def __call__(self, read: ReadImages) -> DeviceBatch:
         if self.decode is None:
@@ -226,16 +219,16 @@ class Stage:
             places = torch.tensor(list(failed))
             labels = labels.index_fill(0, places, IGNORED)
             pixels[places.to(self.device)] = torch.tensor(FILL, dtype=torch.uint8, device=self.device)[:, None, None]
-        self._note({**dict(read.faults), **failed}, read.numbers, bool((labels >= 0).any()))
+        self._add_faults({**dict(read.faults), **failed}, read.numbers, bool((labels >= 0).any()))
         flips = read.flips.to(self.device, non_blocking=True)
         if read.flips.any():
             pixels = torch.where(flips[:, None, None, None], pixels.flip(3), pixels)
         return pixels, labels.to(self.device, non_blocking=True)
 
-    def _note(self, reasons: dict[int, str], numbers: Tensor, has_others: bool) -> None:
-        """Name what could not be read of a batch, by place; RuntimeError in one line if that was all for too long."""
+    def _add_faults(self, reasons: dict[int, str], numbers: Tensor, has_others: bool) -> None:
+        """Log what could not be read, by place in the batch; RuntimeError if nothing could be for too long."""
         for place, reason in reasons.items():
-            self.faults.note(int(numbers[place]), reason)
+            self.faults.add(int(numbers[place]), reason)
         self.unread = 0 if has_others else self.unread + len(reasons)
         if reasons and self.unread > FEW:
             place, reason = next(iter(reasons.items()))
@@ -244,20 +237,20 @@ class Stage:
 
 
 def staged(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:
-    """Batches on the device. On a GPU they are brought there by a thread of their own, while steps are computed."""
-    return _by_thread(loader, stage) if stage.device.type == "cuda" else _in_turn(loader, stage)
+    """Batches on the device. On a GPU a thread copies them while steps are computed."""
+    return _in_thread(loader, stage) if stage.device.type == "cuda" else _in_sequence(loader, stage)
 
 
-def _in_turn(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:
+def _in_sequence(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:
     try:
         for read in loader:
             yield stage(read)
     finally:
-        del loader  # and with it its workers, also where an exception keeps hold of this frame
+        del loader  # ends its workers, even if an exception keeps this frame alive
 
 
-def _by_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:
-    ready: queue.Queue[Any] = queue.Queue(AHEAD)
+def _in_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBatch, None, None]:
+    ready: queue.Queue[Any] = queue.Queue(DEVICE_PREFETCH)
     stop = threading.Event()
     device = torch.cuda.current_device() if stage.device.index is None else stage.device.index
 
@@ -269,9 +262,9 @@ def _by_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBa
             except queue.Full:
                 continue
 
-    def bring() -> None:
+    def copy() -> None:
         try:
-            torch.cuda.set_device(device)  # of this thread, which begins with the first
+            torch.cuda.set_device(device)  # of this thread: each starts with the first device
             stream = torch.cuda.Stream(device)
             with torch.cuda.stream(stream):
                 for read in loader:
@@ -285,7 +278,7 @@ def _by_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBa
         except BaseException as error:
             put(error)
 
-    thread = threading.Thread(target=bring, name="batches to the device", daemon=True)
+    thread = threading.Thread(target=copy, name="batches to the device", daemon=True)
     thread.start()
     try:
         while (item := ready.get()) is not None:
@@ -295,7 +288,7 @@ def _by_thread(loader: Iterator[ReadImages], stage: Stage) -> Generator[DeviceBa
             current = torch.cuda.current_stream(device)
             current.wait_event(done)
             for tensor in batch:
-                tensor.record_stream(current)  # its memory belongs to the other stream
+                tensor.record_stream(current)  # its memory was allocated on the other stream
             yield batch
     finally:
         stop.set()

@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import math
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,38 +13,38 @@ from torch import Tensor
 
 from nero.data.images.decoding import (
     FILL,
+    Box,
     Unreadable,
     Window,
+    centre_crop,
     decode,
     header,
     random_window,
     read,
-    show_centre,
-    show_window,
+    resized_crop,
 )
 from nero.data.images.folders import ListedImages
 
 IGNORED = -100
-"""The label of an image that could not be read, or that only fills a batch; what torch's losses pass over."""
+"""The label of an image that could not be read or that pads a batch; torch's losses skip it."""
 
-PATIENCE = 30
-"""Seconds that a worker goes on after SIGTERM, in which its run can checkpoint."""
+TERM_GRACE = 30
+"""Seconds that a worker continues after SIGTERM, in which its run can checkpoint."""
 
-Wanted = tuple[int, int]
-"""Number of an image, -1 for none, and the number that its variation is drawn from."""
+Request = tuple[int, int]
+"""Index of an image, -1 for padding, and the seed of its random crop and flip."""
 
 
 class ReadImages(NamedTuple):
-    """A batch as it leaves a worker: few large tensors, since each costs a file descriptor.
+    """A batch from a worker: few large tensors, since each costs a file descriptor.
 
-    pixels:   uint8 [N, 3, size, size], where the worker has decoded; else empty
-    files:    bytes of all images' files, one after the other, where the device is to decode; else empty
+    pixels:   uint8 [N, 3, size, size] if the worker has decoded; else empty
+    files:    all files' bytes one after another if the device decodes; else empty
     ends:     int64 [N]: where each file ends
-    sides:    int64 [N, 2]: height and width where `files` has an image's pixels and not its file; else 0
-    windows:  int64 [N, 4]: top, left, height and width of the part to show, of images that the device decodes
-    flips:    bool [N]: left and right are to be exchanged
-    labels:   int64 [N]
-    numbers:  int64 [N]: of the images in their listing
+    sides:    int64 [N, 2]: height and width if `files` has an image's pixels instead of its file; else 0
+    windows:  int64 [N, 4]: top, left, height and width of the crop, for images that the device decodes
+    flips:    bool [N]: flip left and right
+    labels, numbers:  int64 [N]: labels, and indices of the images
     faults:   places in the batch that could not be read, and why
     """
 
@@ -61,148 +60,126 @@ class ReadImages(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Varied:
-    """Training images: a random resized crop and a random flip, the same for the same number.
+class RandomCrops:
+    """Training images: a random resized crop and a random flip, which depend on the seed in the request alone.
 
-    on_device:  whether the device decodes: the worker then only reads, and draws the window from the file's header
+    on_device:  the device decodes: the worker reads the file and draws the crop from the size in its header
     """
 
     images: ListedImages
     size: int
     on_device: bool = False
 
-    def __getitems__(self, wanted: Sequence[Wanted]) -> ReadImages:
-        batch = _Batch(self.size, len(wanted), self.on_device)
+    def __getitems__(self, requests: Sequence[Request]) -> ReadImages:
+        batch = _Batch(self.size, len(requests), self.on_device)
         window = random_window(self.size)
-        # torchvision draws from torch's own generator, which may be that of a run: it gets its state back.
+        # torchvision draws from torch's global generator, which the run may use too.
         with torch.random.fork_rng(devices=[]):
-            for number, variation in wanted:
-                torch.default_generator.manual_seed(variation)
+            for number, seed in requests:
+                torch.default_generator.manual_seed(seed)
                 flip = bool(torch.rand(()) < 0.5)
                 try:
-                    self._add(batch, read(self.images.path(number)), window)
-                except Unreadable as fault:
-                    batch.add_fault(str(fault))
-                batch.place(number, int(self.images.labels[number]), flip)
-        return batch.made()
+                    image, drawn = self._crop(read(self.images.path(number)), window)
+                    batch.add(number, int(self.images.labels[number]), image, drawn, flip)
+                except Unreadable as error:
+                    batch.add_blank(number, str(error), flip)
+        return batch.finish()
 
-    def _add(self, batch: "_Batch", data: Tensor, window: Window) -> None:
+    def _crop(self, data: Tensor, window: Window) -> tuple[Tensor, Box]:
+        """What goes into the batch, and the crop."""
         if self.on_device:
-            height, width, as_file = header(data)
-            batch.add_file(data if as_file else decode(data), window(height, width))
-        else:
-            pixels = decode(data)
-            batch.add_pixels(show_window(pixels, window(*pixels.shape[1:]), self.size))
+            height, width, device_decodes = header(data)
+            return data if device_decodes else decode(data), window(height, width)
+        pixels = decode(data)
+        drawn = window(*pixels.shape[1:])
+        return resized_crop(pixels, drawn, self.size), drawn
 
 
 @dataclass(frozen=True)
-class Centred:
-    """Validation images: resized such that the shorter side has `resize` pixels, and the middle of that.
+class CentreCrops:
+    """Validation images: the shorter side is resized to `resize` pixels, then the centre is cropped.
 
-    Always decoded here, as torchvision does it: what is measured should not depend on the device.
+    Always decoded by the workers, so that metrics do not depend on the device.
     """
 
     images: ListedImages
     size: int
     resize: int
 
-    def __getitems__(self, wanted: Sequence[Wanted]) -> ReadImages:
-        batch = _Batch(self.size, len(wanted), on_device=False)
-        for number, _ in wanted:
-            if number < 0:
-                batch.add_nothing()
-                continue
+    def __getitems__(self, requests: Sequence[Request]) -> ReadImages:
+        batch = _Batch(self.size, len(requests), on_device=False)
+        for number, _ in requests:
             try:
-                batch.add_pixels(show_centre(decode(read(self.images.path(number))), self.resize, self.size))
-            except Unreadable as fault:
-                batch.add_fault(str(fault))
-            batch.place(number, int(self.images.labels[number]), flip=False)
-        return batch.made()
+                if number < 0:
+                    batch.add_blank(number)
+                    continue
+                pixels = centre_crop(decode(read(self.images.path(number))), self.resize, self.size)
+                batch.add(number, int(self.images.labels[number]), pixels)
+            except Unreadable as error:
+                batch.add_blank(number, str(error))
+        return batch.finish()
 
 
 class _Batch:
-    """A batch of so many images in the making, of their pixels or, where the device decodes, of their files."""
+    """Collects images: their pixels or, if the device decodes, their files."""
 
     def __init__(self, size: int, images: int, on_device: bool) -> None:
-        self.on_device = on_device
-        self.blank = torch.tensor(FILL, dtype=torch.uint8).reshape(3, 1, 1).expand(3, size, size)
-        # The three bytes of a pixel side by side, as the decoder has them and convolutions want them.
+        self.size, self.on_device = size, on_device
+        # The three bytes of a pixel are adjacent, as the decoder has them and convolutions want them.
         shape = (0 if on_device else images, size, size, 3)
-        self.pixels = _shared_bytes(math.prod(shape)).reshape(shape).permute(0, 3, 1, 2)
+        self.pixels = torch.empty(shape, dtype=torch.uint8).permute(0, 3, 1, 2)
         self.files: list[Tensor] = []
-        self.sides: list[tuple[int, int]] = []
-        self.windows: list[tuple[int, int, int, int]] = []
-        self.flips: list[bool] = []
-        self.labels: list[int] = []
-        self.numbers: list[int] = []
+        self.windows: list[Box] = []
+        self.rows: list[tuple[int, int, bool]] = []  # number, label, flip
         self.faults: list[tuple[int, str]] = []
 
-    def add_pixels(self, pixels: Tensor) -> None:
-        self.pixels[len(self.labels)] = pixels
-
-    def add_file(self, data: Tensor, window: tuple[int, int, int, int]) -> None:
-        """A file's bytes, or its pixels where it is none that the device takes."""
-        self.sides.append((data.shape[1], data.shape[2]) if data.ndim == 3 else (0, 0))
-        self.files.append(data.contiguous().flatten())
-        self.windows.append(window)
-
-    def add_fault(self, reason: str) -> None:
-        self.faults.append((len(self.labels), reason))
-        size = self.blank.shape[1]
+    def add(self, number: int, label: int, image: Tensor, window: Box = (0, 0, 0, 0), flip: bool = False) -> None:
+        """image: a file's bytes [n] for the device to decode, or pixels [3, height, width]."""
         if self.on_device:
-            self.add_file(self.blank, (0, 0, size, size))
+            self.files.append(image)
+            self.windows.append(window)
         else:
-            self.add_pixels(self.blank)
+            self.pixels[len(self.rows)] = image
+        self.rows.append((number, label, flip))
 
-    def add_nothing(self) -> None:
-        """An image that only fills the batch."""
-        self.add_pixels(self.blank)
-        self.place(-1, IGNORED, flip=False)
+    def add_blank(self, number: int, fault: str | None = None, flip: bool = False) -> None:
+        """An image that could not be read, or padding."""
+        if fault is not None:
+            self.faults.append((len(self.rows), fault))
+        blank = torch.tensor(FILL, dtype=torch.uint8).reshape(3, 1, 1).expand(3, self.size, self.size)
+        self.add(number, IGNORED, blank, (0, 0, self.size, self.size), flip)
 
-    def place(self, number: int, label: int, flip: bool) -> None:
-        """What goes with the image just added."""
-        is_fault = bool(self.faults) and self.faults[-1][0] == len(self.labels)
-        self.labels.append(IGNORED if is_fault else label)
-        self.numbers.append(number)
-        self.flips.append(flip)
-
-    def made(self) -> ReadImages:
+    def finish(self) -> ReadImages:
+        numbers, labels, flips = zip(*self.rows, strict=True) if self.rows else ((), (), ())
+        sides = [tuple(file.shape[1:]) if file.ndim == 3 else (0, 0) for file in self.files]
+        flat = [file.contiguous().flatten() for file in self.files]
         return ReadImages(
             self.pixels,
-            torch.cat(self.files) if self.files else torch.empty(0, dtype=torch.uint8),
-            torch.tensor([len(file) for file in self.files], dtype=torch.int64).cumsum(0),
-            torch.tensor(self.sides, dtype=torch.int64).reshape(-1, 2),
+            torch.cat(flat) if flat else torch.empty(0, dtype=torch.uint8),
+            torch.tensor([len(file) for file in flat], dtype=torch.int64).cumsum(0),
+            torch.tensor(sides, dtype=torch.int64).reshape(-1, 2),
             torch.tensor(self.windows, dtype=torch.int64).reshape(-1, 4),
-            torch.tensor(self.flips),
-            torch.tensor(self.labels),
-            torch.tensor(self.numbers),
+            torch.tensor(flips, dtype=torch.bool),
+            torch.tensor(labels, dtype=torch.int64),
+            torch.tensor(numbers, dtype=torch.int64),
             self.faults,
         )
 
 
-def _shared_bytes(count: int) -> Tensor:
-    """Memory that a worker hands over as it is, where torch would copy any other; elsewhere the usual kind."""
-    if not count or torch.utils.data.get_worker_info() is None:
-        return torch.empty(count, dtype=torch.uint8)
-    return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(count))
-
-
 def files_of(batch: ReadImages) -> list[Tensor]:
-    """For each image that the device is to decode, its file, or its pixels [3, height, width]."""
-    begins = [0, *batch.ends.tolist()]
-    parts = [batch.files[begin:end] for begin, end in itertools.pairwise(begins)]
+    """For each image that the device decodes, its file [n] or its pixels [3, height, width]."""
+    parts = [batch.files[begin:end] for begin, end in itertools.pairwise([0, *batch.ends.tolist()])]
     return [
         part.reshape(3, height, width) if height else part
         for part, (height, width) in zip(parts, batch.sides.tolist(), strict=True)
     ]
 
 
-def heed_no_terminal(worker: int) -> None:
-    """A worker ends when its run does: signals are for the run, which goes on until it has checkpointed.
+def defer_signals(worker: int) -> None:
+    """Have a worker outlive Ctrl-C and SIGTERM, which reach all processes, until its run has checkpointed.
 
-    A terminal sends Ctrl-C, and a scheduler SIGTERM, to all processes at once. So SIGTERM ends a worker only after a
-    while, or when it comes a second time. What the run has left as garbage is not collected here: a CUDA event among
-    it, ended in a process that has no CUDA, would abort the worker.
+    SIGTERM ends it after a while, or when it comes a second time. Garbage of the run is not collected here: a CUDA
+    event among it would abort a worker, which has no CUDA.
     """
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -212,4 +189,4 @@ def heed_no_terminal(worker: int) -> None:
 def _end_later(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(PATIENCE)
+    signal.alarm(TERM_GRACE)

@@ -1,8 +1,8 @@
-"""Digits drawn from strokes: made up from a seed, with the size and the grey values of MNIST.
+"""Synthetic digits drawn from strokes, with the size and the grey values of MNIST.
 
-Each image is one of a few ways to write its digit, sheared, turned, stretched, moved and bent a little, drawn with a
-pen of its own width and strength, with a stray mark and noise on top. With 10,000 of them a linear classifier gets
-about five test images in six right, a small network all but a few in a hundred.
+Each image is one of a few ways to write its digit, sheared, rotated, stretched, shifted and bent a little, drawn with a
+random pen width and strength, with a stray mark and noise on top. With 10,000 of them a linear classifier gets about
+five test images in six right, a small network all but a few in a hundred.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from nero.data.images.arrays import ImageSet
-from nero.data.text.streams import balanced_labels, stream, uniform
+from nero.data.synthetic.streams import balanced_labels, stream, uniform
 
 SIDE = 28
 CHUNK = 1000  # images drawn at once: bounds the memory
@@ -113,7 +113,7 @@ def _draw_chunk(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
     fields, first, ways = _fields()
     glyph = first[labels] + (rng.random(count) * ways[labels]).astype(int)
 
-    # Where on the glyph each pixel of each image looks: the pen moves by the inverse of what is done here.
+    # Where on the glyph each pixel of each image is sampled: the inverse of the digit's transformation.
     axis = (np.arange(SIDE, dtype=np.float32) + 0.5) * (2 * VIEW / SIDE) - VIEW
     x = axis[None, None, :] - uniform(rng, -0.26, 0.26, count)
     y = axis[None, :, None] - uniform(rng, -0.22, 0.22, count)

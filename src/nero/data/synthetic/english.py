@@ -1,8 +1,8 @@
-"""English-like sentences from a small probabilistic grammar, for language models that need no download.
+"""Synthetic English-like sentences from a small probabilistic grammar.
 
-What there is to learn, from near to far: which word kinds follow each other; that verbs, determiners and reflexives
-agree with their noun, also across a clause that stands between them; and that each sentence keeps to one scene, whose
-nouns, verbs and places go together. Within a kind, words are as unequal as in Zipf's law.
+A language model can learn which kinds of words follow each other; that verbs, determiners and reflexives agree with
+their noun, also across a clause between them; and that each sentence keeps to one scene, whose nouns, verbs and places
+go together. Within a kind, frequencies follow Zipf's law.
 """
 
 import random
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
-from nero.data.text.streams import word_stream
+from nero.data.synthetic.streams import word_stream
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ ADVERBS = ("quietly", "often", "never", "slowly", "again")
 
 
 def grammar_text(seed: int, sentences: int) -> list[str]:
-    """Sentences of words and punctuation marks separated by spaces; the first of a longer list are the shorter list."""
+    """Sentences of words and punctuation marks separated by spaces; a shorter list is the beginning of a longer one."""
     if sentences < 0:
         raise ValueError(f"a number of sentences is not negative: {sentences}")
     rng = word_stream(seed, "grammar")
@@ -128,7 +128,7 @@ class _Writer:
             words = [self.pick(CONJUNCTIONS), *self.clause(), ",", *self.clause(), "."]
         elif kind < 0.87:
             speaker = self.noun(self.scene.actors, depth=1)
-            words = [*speaker.words, self.agree(self.pick(REPORTS), speaker.plural), "that", *self.clause(), "."]
+            words = [*speaker.words, self.pick(REPORTS)[speaker.plural], "that", *self.clause(), "."]
         else:
             subject, base = self.noun(self.scene.actors), self.pick(self.scene.transitive)[1]
             words = ["do" if subject.plural else "does", *subject.words, base, *self.object(subject), "?"]
@@ -141,9 +141,9 @@ class _Writer:
     def predicate(self, subject: _Noun, depth: int) -> list[str]:
         words = [self.pick(ADVERBS)] if self.chance(0.15) else []
         if self.chance(0.65):
-            words += [self.agree(self.pick(self.scene.transitive), subject.plural), *self.object(subject, depth)]
+            words += [self.pick(self.scene.transitive)[subject.plural], *self.object(subject, depth)]
         else:
-            words.append(self.agree(self.pick(self.scene.intransitive), subject.plural))
+            words.append(self.pick(self.scene.intransitive)[subject.plural])
         if self.chance(0.25):
             words += self.place()
         return words
@@ -176,8 +176,4 @@ class _Writer:
         if self.chance(0.6):
             return self.predicate(noun, depth + 1)
         doer = self.noun(self.scene.actors, depth + 1)
-        return [*doer.words, self.agree(self.pick(self.scene.transitive), doer.plural)]
-
-    @staticmethod
-    def agree(verb: tuple[str, str], plural: bool) -> str:
-        return verb[plural]
+        return [*doer.words, self.pick(self.scene.transitive)[doer.plural]]

@@ -1,8 +1,8 @@
-"""Pairs of a German-like and an English-like sentence from one grammar, for translation models that need no download.
+"""Synthetic pairs of a German-like and an English-like sentence from one grammar.
 
-What there is to learn: words; that German articles, adjectives and relative pronouns show gender, case and number,
-which English drops; and order: the German verb comes second in a main clause and last in a subordinate one, participles
-and infinitives go to the end, and the time stands before the object. The English is a function of the German.
+A model can learn words; gender, case and number, which German articles, adjectives and relative pronouns show and
+English drops; and order: the German verb comes second in a main clause and last in a subordinate one, participles and
+infinitives go to the end, and the time stands before the object. The English is a function of the German.
 """
 
 import random
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from nero.data.text.streams import word_stream
+from nero.data.synthetic.streams import word_stream
 
 T = TypeVar("T")
 
@@ -39,87 +39,51 @@ class Verb:
     past: str
 
 
-def _noun(line: str) -> Noun:
-    german, german_plural, gender, english, english_plural, *person = line.split()
-    return Noun(german, german_plural, gender, english, english_plural, bool(person))
+def _nouns(text: str) -> tuple[Noun, ...]:
+    """From "German, its plural, gender, English, its plural" and, for persons, "who"."""
+    return tuple(Noun(a, b, c, d, e, bool(who)) for a, b, c, d, e, *who in map(str.split, text.split(",")))
 
 
-NOUNS = tuple(
-    _noun(line)
-    for line in (
-        "Mann Männer m man men who",
-        "Frau Frauen f woman women who",
-        "Kind Kinder n child children who",
-        "Hund Hunde m dog dogs",
-        "Katze Katzen f cat cats",
-        "Sohn Söhne m son sons who",
-        "Lehrerin Lehrerinnen f teacher teachers who",
-        "Koch Köche m cook cooks who",
-        "Pferd Pferde n horse horses",
-        "Arzt Ärzte m doctor doctors who",
-        "Nachbarin Nachbarinnen f neighbour neighbours who",
-        "Vogel Vögel m bird birds",
-        "Schaf Schafe n sheep sheep",
-        "Ziege Ziegen f goat goats",
-        "König Könige m king kings who",
-        "Esel Esel m donkey donkeys",
-    )
-)
-THINGS = tuple(
-    _noun(line)
-    for line in (
-        "Ball Bälle m ball balls",
-        "Buch Bücher n book books",
-        "Blume Blumen f flower flowers",
-        "Hut Hüte m hat hats",
-        "Bild Bilder n picture pictures",
-        "Tasche Taschen f bag bags",
-        "Apfel Äpfel m apple apples",
-        "Boot Boote n boat boats",
-        "Uhr Uhren f clock clocks",
-        "Stuhl Stühle m chair chairs",
-        "Ei Eier n egg eggs",
-    )
-)
-TRANSITIVE = (
-    Verb("sieht", "sehen", "gesehen", "sees", "see", "saw"),
-    Verb("sucht", "suchen", "gesucht", "seeks", "seek", "sought"),
-    Verb("findet", "finden", "gefunden", "finds", "find", "found"),
-    Verb("kauft", "kaufen", "gekauft", "buys", "buy", "bought"),
-    Verb("trägt", "tragen", "getragen", "carries", "carry", "carried"),
-    Verb("malt", "malen", "gemalt", "paints", "paint", "painted"),
-    Verb("zieht", "ziehen", "gezogen", "pulls", "pull", "pulled"),
-    Verb("hört", "hören", "gehört", "hears", "hear", "heard"),
-)
-INTRANSITIVE = (
-    Verb("schläft", "schlafen", "geschlafen", "sleeps", "sleep", "slept"),
-    Verb("lacht", "lachen", "gelacht", "laughs", "laugh", "laughed"),
-    Verb("arbeitet", "arbeiten", "gearbeitet", "works", "work", "worked"),
-    Verb("wartet", "warten", "gewartet", "waits", "wait", "waited"),
-    Verb("singt", "singen", "gesungen", "sings", "sing", "sang"),
-)
-REPORTS = (
-    Verb("glaubt", "glauben", "geglaubt", "believes", "believe", "believed"),
-    Verb("weiß", "wissen", "gewusst", "knows", "know", "knew"),
-    Verb("sagt", "sagen", "gesagt", "says", "say", "said"),
-)
+def _verbs(text: str) -> tuple[Verb, ...]:
+    return tuple(Verb(*words) for words in map(str.split, text.split(",")))
+
+
+NOUNS = _nouns("""
+    Mann Männer m man men who, Frau Frauen f woman women who, Kind Kinder n child children who,
+    Hund Hunde m dog dogs, Katze Katzen f cat cats, Sohn Söhne m son sons who,
+    Lehrerin Lehrerinnen f teacher teachers who, Koch Köche m cook cooks who, Pferd Pferde n horse horses,
+    Arzt Ärzte m doctor doctors who, Nachbarin Nachbarinnen f neighbour neighbours who, Vogel Vögel m bird birds,
+    Schaf Schafe n sheep sheep, Ziege Ziegen f goat goats, König Könige m king kings who,
+    Esel Esel m donkey donkeys
+""")
+THINGS = _nouns("""
+    Ball Bälle m ball balls, Buch Bücher n book books, Blume Blumen f flower flowers, Hut Hüte m hat hats,
+    Bild Bilder n picture pictures, Tasche Taschen f bag bags, Apfel Äpfel m apple apples,
+    Boot Boote n boat boats, Uhr Uhren f clock clocks, Stuhl Stühle m chair chairs, Ei Eier n egg eggs
+""")
+TRANSITIVE = _verbs("""
+    sieht sehen gesehen sees see saw, sucht suchen gesucht seeks seek sought,
+    findet finden gefunden finds find found, kauft kaufen gekauft buys buy bought,
+    trägt tragen getragen carries carry carried, malt malen gemalt paints paint painted,
+    zieht ziehen gezogen pulls pull pulled, hört hören gehört hears hear heard
+""")
+INTRANSITIVE = _verbs("""
+    schläft schlafen geschlafen sleeps sleep slept, lacht lachen gelacht laughs laugh laughed,
+    arbeitet arbeiten gearbeitet works work worked, wartet warten gewartet waits wait waited,
+    singt singen gesungen sings sing sang
+""")
+REPORTS = _verbs("""
+    glaubt glauben geglaubt believes believe believed, weiß wissen gewusst knows know knew,
+    sagt sagen gesagt says say said
+""")
 # German with er and with sie (they); English with he and with they. The infinitive follows.
 MODALS = (
     ("kann", "können", "can", "can"),
     ("will", "wollen", "wants to", "want to"),
     ("muss", "müssen", "must", "must"),
 )
-ADJECTIVES = (
-    ("klein", "small"),
-    ("alt", "old"),
-    ("rot", "red"),
-    ("schön", "beautiful"),
-    ("müde", "tired"),
-    ("groß", "big"),
-    ("ruhig", "quiet"),
-    ("arm", "poor"),
-    ("seltsam", "odd"),
-)
+ADJECTIVES = (("klein", "small"), ("alt", "old"), ("rot", "red"), ("schön", "beautiful"), ("müde", "tired"),
+              ("groß", "big"), ("ruhig", "quiet"), ("arm", "poor"), ("seltsam", "odd"))  # fmt: skip
 TIMES = (("heute", "today"), ("gestern", "yesterday"), ("jeden Tag", "every day"), ("am Abend", "in the evening"))
 PLACES = (
     ("in dem Garten", "in the garden"),
@@ -144,9 +108,9 @@ Words = list[str]
 
 
 def translation_pairs(seed: int, pairs: int) -> list[tuple[str, str]]:
-    """(German-like, English-like) sentences, no German one twice, so that any split of the list is clean.
+    """(German-like, English-like) sentences of words and punctuation marks separated by spaces, no German one twice.
 
-    Words and punctuation marks are separated by spaces; the first pairs of a longer list are the shorter list.
+    A shorter list is the beginning of a longer one.
     """
     if pairs < 0:
         raise ValueError(f"a number of pairs is not negative: {pairs}")
@@ -183,10 +147,8 @@ class _Writer:
         if self.chance(0.25):
             speaker, report = self.subject(depth=1), self.pick(REPORTS)
             german, english = self.clause(self.subject(depth=1), verb_last=True, depth=1)
-            return (
-                [*speaker.german, _finite(report, speaker.plural), ",", "dass", *german, "."],
-                [*speaker.english, _english_finite(report, speaker.plural), "that", *english, "."],
-            )
+            sagt, says = _finite(report, speaker.plural)
+            return [*speaker.german, sagt, ",", "dass", *german, "."], [*speaker.english, says, "that", *english, "."]
         german, english = self.clause(self.subject())
         return [*german, "."], [*english, "."]
 
@@ -219,13 +181,13 @@ class _Writer:
         """The German finite verb, what of it goes to the end, and the English verb."""
         kind = self.rng.random()
         if kind < 0.45:
-            return _finite(verb, plural), [], [_english_finite(verb, plural)]
+            german, english = _finite(verb, plural)
+            return german, [], [english]
         if kind < 0.75:
             return ("haben" if plural else "hat"), [verb.participle], [verb.past]
-        german, german_plural, english, english_plural = self.pick(MODALS)
+        modal = self.pick(MODALS)
         # A regular German infinitive is the same word as the plural.
-        words = [*(english_plural if plural else english).split(), verb.english_plural]
-        return (german_plural if plural else german), [verb.german_plural], words
+        return modal[plural], [verb.german_plural], [*modal[2 + plural].split(), verb.english_plural]
 
     def phrase(self, case: str, nouns: Sequence[Noun], depth: int = 0) -> _Phrase:
         noun = self.pick(nouns)
@@ -265,12 +227,9 @@ class _Writer:
         return [DEFINITE["nom"]["pl" if plural else noun.gender][0], *german], [*pronoun, *english]
 
 
-def _finite(verb: Verb, plural: bool) -> str:
-    return verb.german_plural if plural else verb.german
-
-
-def _english_finite(verb: Verb, plural: bool) -> str:
-    return verb.english_plural if plural else verb.english
+def _finite(verb: Verb, plural: bool) -> tuple[str, str]:
+    """The German and the English finite verb."""
+    return (verb.german_plural, verb.english_plural) if plural else (verb.german, verb.english)
 
 
 def _split(phrase: tuple[str, str]) -> tuple[Words, Words]:

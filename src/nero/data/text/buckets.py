@@ -1,8 +1,8 @@
-"""Batches of sentences of like length, padded to few shapes: less padding to compute on, and few steps to capture.
+"""Batches of sentences of similar length, padded to few shapes: less padding to compute on, and few steps to capture.
 
-The order is made as in torchtext's BucketIterator with `sort_within_batch`: shuffled, then sorted by length within
-pools of a hundred batches, then the batches of each pool shuffled. Without it, as the authors' curves show theirs was,
-that iterator draws batches at random: a pool is then one batch.
+The order is that of torchtext's BucketIterator with `sort_within_batch`: shuffled, sorted by length within pools of a
+hundred batches, then the batches of each pool shuffled. Without it, which the authors' curves show, that iterator draws
+batches at random: a pool is then one batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,22 +16,19 @@ from nero.data.text.parallel_text import PAD
 
 
 def length_key(source: int, target: int) -> int:
-    """The bits of two lengths interleaved, the source's first: pairs alike in both lengths have keys that are near."""
+    """The bits of two lengths interleaved, the source's first: pairs similar in both lengths have nearby keys."""
     if source < 0 or target < 0:
         raise ValueError(f"a length is not negative: {min(source, target)}")
-    return sum(
-        (source >> bit & 1) << 2 * bit + 1 | (target >> bit & 1) << 2 * bit
-        for bit in range(max(source, target).bit_length())
-    )
+    bits = range(max(source, target).bit_length())
+    return sum((source >> bit & 1) << 2 * bit + 1 | (target >> bit & 1) << 2 * bit for bit in bits)
 
 
 def bucketed(
     order: Sequence[int], key: Sequence[int] | Callable[[int], int], batch_size: int, pool: int = 100
 ) -> list[list[int]]:
-    """Examples cut into batches: each pool of `pool` batches is sorted by key, equal ones staying in `order`.
+    """Cut examples into batches after a stable sort by key within each pool of `pool` batches.
 
     key:  of an example, by its number; a function or a list
-    Every batch but the last has batch_size examples.
     """
     if batch_size < 1 or pool < 1:
         raise ValueError(f"a batch size and a number of batches are at least 1, not {batch_size} and {pool}")
@@ -40,7 +37,7 @@ def bucketed(
         keys = np.fromiter(map(key, examples.tolist()), np.int64, len(examples))
     else:
         keys = np.asarray(key, np.int64)[examples]
-    # Sorted by pool first, so one stable sort of the whole is a sort of each pool.
+    # Sorted by pool first, so that one stable sort of everything sorts each pool.
     pools = np.arange(len(examples)) // (pool * batch_size)
     found = examples[np.lexsort((keys, pools))].tolist()
     return [found[start : start + batch_size] for start in range(0, len(found), batch_size)]
@@ -49,7 +46,7 @@ def bucketed(
 def shuffled_buckets(
     generator: torch.Generator, keys: Sequence[int], batch_size: int, pool: int = 100
 ) -> list[list[int]]:
-    """One epoch's batches of the examples 0 to len(keys) - 1, in an order drawn from a generator on the CPU."""
+    """One epoch's batches of the examples 0 to len(keys) - 1, in an order drawn from a CPU generator."""
     order = torch.randperm(len(keys), generator=generator)
     batches = bucketed(order.tolist(), keys, batch_size, pool)
     shuffled: list[list[int]] = []
@@ -60,12 +57,12 @@ def shuffled_buckets(
 
 
 def padded_length(length: int, lengths: Sequence[int]) -> int:
-    """The least of `lengths` that is enough; for more than the greatest, the least multiple of 16 that is enough."""
+    """The smallest of `lengths` that suffices; beyond the largest, the smallest multiple of 16 that suffices."""
     return min((enough for enough in lengths if enough >= length), default=-(-length // 16) * 16)
 
 
 def padded(sentences: Sequence[Sequence[int]], rows: int, length: int, pad: int = PAD) -> Tensor:
-    """int64 [rows, length]: the sentences from the left and the top, and `pad` in the rest."""
+    """int64 [rows, length]: the sentences from the top left, and `pad` elsewhere."""
     sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
     if len(sizes) > rows:
         raise ValueError(f"{len(sizes)} sentences do not fit in {rows} rows")

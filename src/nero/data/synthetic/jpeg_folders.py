@@ -1,9 +1,6 @@
-"""The embedded default in ImageNet's layout: small JPEG files in class folders, made up from a seed.
+"""The embedded default in ImageNet's layout: <folder>/<name>/{train,val}/<figure>/<number>.jpg.
 
-    <folder>/<name>/{train,val}/<figure>/<number>.jpg
-
-The images are the shapes of drawn_shapes.py, each stretched to a size of its own, so that whatever crops and resizes
-photographs has something to do.
+The images are those of shapes.py, each stretched to a random size, so that there is something to crop and resize.
 """
 
 import tempfile
@@ -13,21 +10,20 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from nero.data.synthetic.seeds import shapes
-from nero.data.synthetic.shapes import FIGURES
-from nero.data.text.streams import stream
+from nero.data.synthetic.shapes import FIGURES, shapes
+from nero.data.synthetic.streams import stream
 
-FORMAT = 1  # raised when the same arguments give other files, so that old ones are not taken for new
+FORMAT = 1  # increased when the same arguments give other files, so that old ones are not reused
 SHORTEST, LONGEST = 40, 64  # pixels of a side
 QUALITY = 90
-NAMES = tuple(figure.__name__.removeprefix("_") for figure in FIGURES)
+NAMES = tuple(FIGURES)
 
 
 def jpeg_folders(folder: Path, train: int, val: int, seed: int = 0) -> tuple[Path, Path]:
-    """The folders of `train` training and `val` validation images in ten classes, under `folder`; made unless there.
+    """The folders of `train` training and `val` validation images in ten classes, created under `folder` if missing.
 
-    They appear as a whole or not at all: of several processes at once one comes first and the others use what it made,
-    and one that was killed leaves at most a hidden folder that nobody reads.
+    They are created atomically: several processes can call this at once, and one that is killed leaves at most a hidden
+    folder.
     """
     for count in (train, val):
         if count < len(NAMES):
@@ -37,13 +33,13 @@ def jpeg_folders(folder: Path, train: int, val: int, seed: int = 0) -> tuple[Pat
     if not place.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder, ignore_cleanup_errors=True) as scratch:
-            # Not the scratch folder itself is renamed: only its owner may enter it.
+            # The scratch folder itself cannot be renamed into place: only its owner may enter it.
             made = Path(scratch) / name
             _make(made, train, val, seed)
             try:
                 made.rename(place)
             except OSError:
-                if not place.is_dir():  # else another process was first
+                if not place.is_dir():  # otherwise another process was first
                     raise
     return place / "train", place / "val"
 
@@ -55,7 +51,7 @@ def _make(place: Path, train: int, val: int, seed: int) -> None:
 
 
 def _write(place: Path, images: Tensor, labels: Tensor, rng: np.random.Generator) -> None:
-    """images: uint8 [N, 3, side, side]; labels: places in NAMES."""
+    """images: uint8 [N, 3, side, side]; labels: indices into NAMES."""
     for name in NAMES:
         (place / name).mkdir(parents=True)
     pixels = images.permute(0, 2, 3, 1).numpy()
