@@ -146,8 +146,8 @@ bench-packing: $(READY)  ## when it pays to have several runs share a GPU (ARGS=
 faults: $(READY)  ## kills, full disks, damaged files and the like, many times over, as a table (docs/promises.md)
 	$(PY) -m benchmarks.faults $(ARGS)
 
-bundle: $(READY)  ## code, wheels and data in parcels, for machines without a network (PLATFORM=manylinux_2_28_x86_64 PYTHON_VERSION=3.12 PARCEL=64M DATA_IN_BUNDLE="mnist cifar10")
-	$(PY) scripts/bundle.py --out $(BUNDLE) $(if $(PARCEL),--parcel-size $(PARCEL)) $(if $(PYTHON_VERSION),--python $(PYTHON_VERSION)) \
+bundle: $(READY)  ## code, wheels and data in archives, for machines without a network (PLATFORM=manylinux_2_28_x86_64 PYTHON_VERSION=3.12 ARCHIVE_SIZE=64M DATA_IN_BUNDLE="mnist cifar10")
+	$(PY) scripts/bundle.py --out $(BUNDLE) $(if $(ARCHIVE_SIZE),--archive-size $(ARCHIVE_SIZE)) $(if $(PYTHON_VERSION),--python $(PYTHON_VERSION)) \
 	  $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(DATA_IN_BUNDLE),--data $(DATA_IN_BUNDLE)) $(if $(WITHOUT),--without $(WITHOUT)) $(ARGS)
 
 clean:  ## remove caches and the virtual environment; runs, results and data are never touched

@@ -10,19 +10,17 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from packaging import tags
 
 from conftest import ROOT, exit_status
-from nero.bundle.code import tracked_files, untracked_files
-from nero.bundle.empty_wheel import write_empty_wheel
-from nero.bundle.making import SCRATCH, Order, make_bundle
-from nero.bundle.parcels import SUMS, sum_of, sums_text
-from nero.bundle.prepared_data import data_files
-from nero.bundle.refusal import Refusal
-from nero.bundle.target import Target, this_platform, this_python
-from nero.data.download.checked_file import CheckedFile
+from nero.bundle.making import SCRATCH, SUMS, Spec, data_files, git_files, make_bundle, tracked_files, write_sums
+from nero.bundle.wheels import BundleError
+from nero.data.download.files import CheckedFile
 from nero.data.sources import DATASETS, Dataset
-from support.bundles import FILES, little_project, tree, unpack
+from support.bundles import FILES, little_project, only_index, tree, unpack, write_wheel
 
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+PLATFORM = next(tag for tag in tags.platform_tags() if not tag.startswith("linux_"))
 CODE = {name for name in FILES if not name.startswith("results/runs/")}
 DATA = bytes(range(256)) * 800
 
@@ -43,7 +41,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def bundle(project: Path, out: Path, force: bool = False, **order: object) -> Path:
-    make_bundle(Order(None, parcel_size=64 << 10, root=project, **order), out, force)  # type: ignore[arg-type]
+    make_bundle(Spec(archive_size=64 << 10, root=project, **order), out, force)  # type: ignore[arg-type]
     return out
 
 
@@ -55,57 +53,55 @@ def test_the_code_is_what_git_tracks_as_it_lies_there() -> None:
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     names = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
-    assert {entry.path for entry in tracked_files(runs=True)} == names
-    assert {entry.path for entry in tracked_files()} == {name for name in names if not name.startswith("results/runs/")}
+    assert set(tracked_files(runs=True)) == names
+    assert set(tracked_files()) == {name for name in names if not name.startswith("results/runs/")}
 
 
 def test_changes_go_in_and_untracked_and_deleted_files_do_not(project: Path) -> None:
     (project / "README.md").write_text("changed")
     (project / "new.py").write_text("")
     (project / "scripts/run.sh").unlink()
-    entries = {entry.path: entry for entry in tracked_files(project)}
+    entries = tracked_files(project)
     assert set(entries) == CODE - {"scripts/run.sh"}
-    assert entries["README.md"].open().read() == b"changed"
-    assert untracked_files(project) == ["new.py"]
+    assert entries["README.md"].read_bytes() == b"changed"
+    assert git_files(project, "--others") == ["new.py"]
 
 
 def test_what_git_does_not_track_is_told(project: Path, tmp_path: Path) -> None:
     (project / "new.py").write_text("")
     said: list[str] = []
-    make_bundle(Order(None, root=project), tmp_path / "out", say=said.append)
+    make_bundle(Spec(root=project), tmp_path / "out", log=said.append)
     assert said == ["left out, since git does not track it: new.py"]
 
 
 def test_a_folder_without_git_and_a_link_are_refused(tmp_path: Path, project: Path) -> None:
     (tmp_path / "plain").mkdir()
-    with pytest.raises(Refusal, match="no git work tree"):
+    with pytest.raises(BundleError, match="not a git work tree"):
         tracked_files(tmp_path / "plain")
     (project / "README.md").unlink()
     (project / "README.md").symlink_to("/etc/hostname")
-    with pytest.raises(Refusal, match=r"README\.md is a symbolic link"):
+    with pytest.raises(BundleError, match=r"README\.md is a symbolic link"):
         tracked_files(project)
 
 
 def test_data_are_checked_before_they_are_packed(data: Path) -> None:
-    assert [(entry.path, entry.size) for entry in data_files(["toy", "toy"], data)] == [
-        ("data/toy/values.bin", len(DATA))
-    ]
+    assert data_files(["toy", "toy"], data) == {"data/toy/values.bin": data / "toy/values.bin"}
     place = data / "toy/values.bin"
     place.write_bytes(bytes(len(DATA)))
-    with pytest.raises(Refusal, match=r"values.bin is damaged.*; get it with: python scripts/prepare_data.py toy"):
+    with pytest.raises(BundleError, match=r"values.bin is damaged.*; get it with: python scripts/prepare_data.py toy"):
         data_files(["toy"], data)
     place.unlink()
-    with pytest.raises(Refusal, match=r"values.bin is missing; get it with: "):
+    with pytest.raises(BundleError, match=r"values.bin is missing; get it with: "):
         data_files(["toy"], data)
-    with pytest.raises(Refusal, match="unknown data set 'toys': choose from mnist"):
+    with pytest.raises(BundleError, match="unknown data set 'toys': choose from mnist"):
         data_files(["toys"], data)
 
 
 def test_what_runs_keep_beside_a_data_set_goes_with_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (data / "fid-statistics-train-50.pt").write_bytes(b"1")
     monkeypatch.setitem(DATASETS, "inception", DATASETS["toy"])
-    assert {entry.path for entry in data_files(["toy"], data)} == {"data/toy/values.bin"}
-    with_kept = {entry.path for entry in data_files(["inception"], data)}
+    assert set(data_files(["toy"], data)) == {"data/toy/values.bin"}
+    with_kept = set(data_files(["inception"], data))
     assert with_kept == {"data/toy/values.bin", "data/fid-statistics-train-50.pt"}
 
 
@@ -121,13 +117,12 @@ def test_the_same_files_give_the_same_bytes(project: Path, data: Path, tmp_path:
 def test_it_says_what_is_in_it(project: Path, data: Path, tmp_path: Path) -> None:
     out = bundle(project, tmp_path / "out", data=("toy",), data_root=data)
     contents = json.loads((out / "contents.json").read_text())
-    parcels = sorted(out.glob("nero-bundle.*"))
-    assert (contents["parcels"], contents["parcel_size"]) == (len(parcels), 64 << 10)
+    archives = sorted(out.glob("nero-bundle.*"))
+    assert (contents["archives"], contents["archive_size"]) == (len(archives), 64 << 10)
     assert {file["path"] for file in contents["files"]} == {*CODE, "COMMIT", "data/toy/values.bin"}
-    assert contents["bytes"]["data"] == len(DATA)
     assert (contents["data"], contents["python"], contents["runs"]) == (["toy"], None, False)
     assert (contents["name"], contents["version"], contents["commit"]) == ("nero", "0.1.0", "abc")
-    assert all(parcel.stat().st_size <= 64 << 10 for parcel in parcels)
+    assert all(archive.stat().st_size <= 64 << 10 for archive in archives)
     assert str(tmp_path) not in (out / "contents.json").read_text()
 
 
@@ -137,17 +132,17 @@ def test_it_says_what_is_in_it(project: Path, data: Path, tmp_path: Path) -> Non
 def test_only_an_empty_folder_or_an_old_bundle_is_written_to(project: Path, tmp_path: Path) -> None:
     out = bundle(project, tmp_path / "out")
     before = tree(out)
-    with pytest.raises(Refusal, match="holds a bundle already; --force replaces it"):
+    with pytest.raises(BundleError, match="already has a bundle; --force replaces it"):
         bundle(project, out)
     (project / "README.md").write_text("changed")
     assert tree(out) == before
     assert tree(bundle(project, out, force=True)).keys() == before.keys()
     (out / "letter.txt").write_text("mine")
     for force in (False, True):
-        with pytest.raises(Refusal, match=r"not empty and no bundle: it holds letter\.txt"):
+        with pytest.raises(BundleError, match=r"not empty and not a bundle, it has letter\.txt"):
             bundle(project, out, force)
     assert (out / "letter.txt").exists()
-    with pytest.raises(Refusal, match="is no folder"):
+    with pytest.raises(BundleError, match="not a bundle"):
         bundle(project, out / "letter.txt")
 
 
@@ -171,7 +166,7 @@ def test_one_that_was_cut_off_does_not_look_whole_and_is_replaced(
 def test_an_old_bundle_stays_until_the_new_one_is_collected(project: Path, tmp_path: Path) -> None:
     out = bundle(project, tmp_path / "out")
     before = tree(out)
-    with pytest.raises(Refusal, match="unknown data set"):
+    with pytest.raises(BundleError, match="unknown data set"):
         bundle(project, out, force=True, data=("no such",))
     assert tree(out) == before
 
@@ -201,7 +196,7 @@ def test_it_unpacks_with_the_oldest_python_that_is_promised(project: Path, tmp_p
     assert tree(tmp_path / "there").keys() >= CODE
 
 
-def test_every_missing_and_damaged_parcel_is_named_and_nothing_is_unpacked(
+def test_every_missing_and_damaged_archive_is_named_and_nothing_is_unpacked(
     project: Path, data: Path, tmp_path: Path
 ) -> None:
     out = bundle(project, tmp_path / "out", data=("toy",), data_root=data)
@@ -211,9 +206,9 @@ def test_every_missing_and_damaged_parcel_is_named_and_nothing_is_unpacked(
     done = unpack(out, "--to", tmp_path / "there")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
+        "error: contents.json is missing",
         "error: nero-bundle.000 is missing",
         "error: nero-bundle.001 is damaged: its checksum is wrong",
-        "error: contents.json is missing",
     ]
     assert not (tmp_path / "there").exists()
 
@@ -223,7 +218,7 @@ def test_a_bundle_without_its_list_is_not_whole(project: Path, tmp_path: Path) -
     (out / SUMS).unlink()
     done = unpack(out, "--check")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "SHA256SUMS is not there: the bundle is not whole" in done.stderr
+    assert "SHA256SUMS is missing: the bundle is incomplete" in done.stderr
 
 
 def test_unpacking_again_mends_what_is_wrong_and_touches_nothing_else(project: Path, tmp_path: Path) -> None:
@@ -239,7 +234,7 @@ def test_unpacking_again_mends_what_is_wrong_and_touches_nothing_else(project: P
     assert {name: (there / name).read_text() for name in CODE} == {name: FILES[name] for name in CODE}
     assert {name: (there / name).stat().st_mtime_ns for name in times} == times
     assert (there / "data/own.bin").read_bytes() == b"mine"
-    assert f"all {len(CODE) + 1} files are in {there} already" in unpack(out, "--to", there).stdout
+    assert f"all {len(CODE) + 1} files are already in {there}" in unpack(out, "--to", there).stdout
 
 
 def test_a_run_that_went_on_there_is_not_touched(project: Path, tmp_path: Path) -> None:
@@ -250,7 +245,7 @@ def test_a_run_that_went_on_there_is_not_touched(project: Path, tmp_path: Path) 
     (run / "summary.json").unlink()
     done = unpack(out, "--to", there)
     assert done.returncode == 0
-    assert "1 runs that are in" in done.stdout
+    assert f"1 runs in {there} differ" in done.stdout
     assert tree(run) == {"metrics.jsonl": b"longer than it was\n"}
 
 
@@ -261,7 +256,7 @@ def test_a_folder_of_somebody_elses_is_refused_and_one_with_data_alone_is_not(pr
     done = unpack(out, "--to", there)
     assert (done.returncode, done.stderr) == (
         1,
-        f"error: {there} holds README.md and no unpacked bundle: say another --to\n",
+        f"error: {there} is not empty and not an unpacked bundle: choose another folder with --to\n",
     )
     assert (there / "README.md").read_text() == "mine"
     (there / "README.md").unlink()
@@ -275,7 +270,7 @@ def test_a_full_disk_is_told_before_anything_is_written(project: Path, tmp_path:
     rewrite(out, contents)
     done = unpack(out, "--to", tmp_path / "there")
     assert done.returncode == 1
-    assert "GB free, and 1100000000.0 GB are needed" in done.stderr
+    assert "GB free, but 1100000000.0 GB are needed" in done.stderr
     assert not (tmp_path / "there").exists()
 
 
@@ -302,14 +297,14 @@ def test_links_and_files_that_are_not_listed_are_refused(project: Path, tmp_path
         rewrite(out, json.loads((out / "contents.json").read_text()))
         done = unpack(out, "--to", tmp_path / "there")
         assert done.returncode == 1
-        assert f"the parcels hold '{name}', which the bundle does not list" in done.stderr
+        assert f"the archives contain '{name}', which the bundle does not list" in done.stderr
         assert tree(tmp_path / "there").keys() == {".bundle.json"}
 
 
 def rewrite(out: Path, contents: dict) -> None:
     """With a list of checksums that fits."""
     (out / "contents.json").write_text(json.dumps(contents))
-    (out / SUMS).write_text(sums_text(sum_of(path) for path in sorted(out.iterdir()) if path.name != SUMS))
+    write_sums(out)
 
 
 # -------------------------------------------------------------------------------------------------------- installing
@@ -320,17 +315,17 @@ def test_a_bundle_without_wheels_or_for_another_machine_does_not_install(project
     assert "made without wheels" in unpack(out, "--to", there, "--install").stderr
     contents = json.loads((out / "contents.json").read_text())
     for python, platform, why in (
-        ("3.99", this_platform(), "this is CPython"),
-        (this_python(), "win_arm64" if sys.platform != "win32" else "macosx_11_0_arm64", "this is "),
-        (this_python(), "manylinux_2_28_riscv64", "this machine is "),
-        (this_python(), this_platform().replace("manylinux_2_", "manylinux_2_9"), "this machine has glibc"),
+        ("3.99", PLATFORM, "this is CPython"),
+        (PYTHON, "win_arm64" if sys.platform != "win32" else "macosx_11_0_arm64", "this machine is "),
+        (PYTHON, "manylinux_2_28_riscv64", "this machine is "),
+        (PYTHON, PLATFORM.replace("manylinux_2_", "manylinux_2_9"), "this machine has glibc"),
     ):
         if sys.platform != "linux" and "linux" in platform:
             continue
         rewrite(out, {**contents, "python": python, "platform": platform})
         done = unpack(out, "--to", there, "--install")
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-        assert f"the bundle is for Python {python} on {platform}, and this " in done.stderr
+        assert f"the bundle is for Python {python} on {platform}, but this " in done.stderr
         assert why in done.stderr
     assert not there.exists()
 
@@ -347,27 +342,24 @@ def test_it_installs_from_its_wheels_alone_and_make_finds_it_ready(
     index.mkdir()
     for tool in tools:
         shutil.copy(tool, index)
-    write_empty_wheel(index, "setuptools", "99")
-    write_empty_wheel(index, "light", "1.0", modules={"light.py": "weight = 1\n"})
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    write_wheel(index, "setuptools", "99")
+    write_wheel(index, "light", "1.0", modules={"light.py": "weight = 1\n"})
+    only_index(monkeypatch, index)
     out, there = tmp_path / "out", tmp_path / "there"
-    target = Target(this_python(), this_platform())
-    made = make_bundle(Order(target, root=project, without=("hea*",)), out)
-    assert made.left_out == ("heavy>=2",)
+    made = make_bundle(Spec(PYTHON, PLATFORM, root=project, without=("heavy",)), out)
+    assert made["left_out"] == ["heavy>=2"]
     shutil.rmtree(index)
 
     refused = unpack(out, "--to", tmp_path / "other", "--install")
     assert refused.returncode == 1
-    assert "heavy>=2 was left out of the bundle, and this Python has none" in refused.stderr
+    assert "heavy>=2 was left out of the bundle, but this Python has none" in refused.stderr
     assert not (tmp_path / "other/.venv/.ready").exists()
 
     # A machine that has it is played by a virtual environment whose Python unpacks.
     machine = tmp_path / "machine"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(machine)], check=True)
     (site,) = machine.glob("lib/python*/site-packages")
-    wheel = write_empty_wheel(tmp_path, "heavy", "2.5a0+own", modules={"heavy.py": ""})
+    wheel = write_wheel(tmp_path, "heavy", "2.5a0+own", modules={"heavy.py": ""})
     shutil.unpack_archive(wheel, site, "zip")
     shutil.unpack_archive(tmp_path / "other/wheels/light-1.0-py3-none-any.whl", site, "zip")
     done = unpack(out, "--to", there, "--install", python=str(machine / "bin/python"))
@@ -383,7 +375,7 @@ def test_it_installs_from_its_wheels_alone_and_make_finds_it_ready(
     ready = (there / ".venv/.ready").stat().st_mtime_ns
     assert ready > max((there / name).stat().st_mtime_ns for name in ("pyproject.toml", "constraints.txt"))
     again = unpack(out, "--to", there, "--install", python=str(machine / "bin/python"))
-    assert "has all of it already" in again.stdout
+    assert "is already complete" in again.stdout
     assert (there / ".venv/.ready").stat().st_mtime_ns == ready
 
 
@@ -393,9 +385,9 @@ def test_it_installs_from_its_wheels_alone_and_make_finds_it_ready(
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["--parcel-size", "big"], 2, "'big' is no size"),
+        (["--archive-size", "big"], 2, "'big' is not a size"),
         (["--platform", "abacus"], 2, "unknown platform 'abacus'"),
-        (["--python", "2.7"], 2, "'2.7' is no version of Python"),
+        (["--python", "2.7"], 2, "'2.7' is not a Python version"),
         (["--python", "3.10"], 1, "the project needs Python >=3.11"),
         (["--data", "minst"], 1, "unknown data set 'minst'"),
         (["--extras", "cloud"], 1, "unknown extra 'cloud'"),
@@ -416,8 +408,8 @@ def test_the_project_itself_goes_through(
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     out = tmp_path / "out"
-    assert exit_status("bundle", ["--no-wheels", "--out", str(out), "--parcel-size", "4M"]) == 0
-    assert "parcels:" in capsys.readouterr().out
+    assert exit_status("bundle", ["--no-wheels", "--out", str(out), "--archive-size", "4M"]) == 0
+    assert "archives:" in capsys.readouterr().out
     assert unpack(out, "--to", tmp_path / "there").returncode == 0
     assert (tmp_path / "there/src/nero/bundle/unpack.py").read_bytes() == (out / "unpack.py").read_bytes()
     asked = "from nero.runs.provenance import code_version; print(*code_version())"

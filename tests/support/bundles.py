@@ -1,9 +1,12 @@
-"""A little project with made-up wheels for tests of bundles; the unpacking is a process of its own."""
+"""A small project and wheels for tests of bundles; unpacking runs in its own process."""
 
+import base64
+import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,7 +42,8 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
     return "nero-0.1.0-py3-none-any.whl"
 """,
     "src/nero/__init__.py": "import light\n\n\nclass Nero: ...\n",
-    "src/nero/train.py": "",
+    "src/nero/train/__init__.py": "",
+    "src/nero/train/run.py": "",
     "scripts/run.sh": "#!/bin/sh\n",
     "results/runs/task/task-1/summary.json": '{"status": "done"}\n',
     "results/runs/task/task-1/metrics.jsonl": '{"epoch": 1}\n',
@@ -72,3 +76,46 @@ def unpack(
 def tree(folder: Path) -> dict[str, bytes]:
     """What lies below a folder, by relative path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def write_wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    requires: Sequence[str] = (),
+    tag: str = "py3-none-any",
+    modules: Mapping[str, str] | None = None,
+) -> Path:
+    """A wheel with these modules (path -> text), by default none."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    requirements = "".join(f"Requires-Dist: {line}\n" for line in requires)
+    files = {
+        **(modules or {}),
+        f"{stem}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirements}",
+        f"{stem}.dist-info/WHEEL": f"Wheel-Version: 1.0\nGenerator: nero\nRoot-Is-Purelib: true\nTag: {tag}\n",
+    }
+    record = [f"{path},sha256={_digest(text.encode())},{len(text.encode())}\n" for path, text in files.items()]
+    files[f"{stem}.dist-info/RECORD"] = "".join([*record, f"{stem}.dist-info/RECORD,,\n"])
+    path = folder / f"{stem}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for inside, text in files.items():
+            archive.writestr(zipfile.ZipInfo(inside), text)
+    return path
+
+
+def _digest(data: bytes) -> str:
+    """In the format of a wheel's RECORD."""
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def only_index(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have uv and pip look for wheels in this folder alone; skip without uv."""
+    if not (shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))):
+        pytest.skip("uv is not installed")
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_DEFAULT_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    config = folder.parent / "uv.toml"
+    config.write_text(f'no-index = true\nfind-links = ["{folder}"]\n')
+    settings = {"UV_CONFIG_FILE": str(config), "UV_NO_CACHE": "1", "PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}
+    for name, value in {**settings, "PIP_FIND_LINKS": str(folder), "PIP_NO_CACHE_DIR": "1"}.items():
+        monkeypatch.setenv(name, value)

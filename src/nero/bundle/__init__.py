@@ -1,1 +1,1 @@
-"""What a machine without a network needs, in parcels: code, wheels, prepared data, and how to unpack them."""
+"""Bundles for machines without a network: code, wheels and checked data in archives, and a script to unpack them."""

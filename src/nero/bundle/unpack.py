@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Check the parcels of a bundle, unpack them and install what is in them. Needs no network and nothing but Python.
+"""Check the archives of a bundle, unpack them and install the project. Needs no network and nothing but Python.
 
-    python3 unpack.py --check                  are all parcels here, and whole?
+    python3 unpack.py --check                  check that all archives are present and undamaged
     python3 unpack.py --to DIR                 check, then unpack code, wheels and data
-    python3 unpack.py --to DIR --install       and make DIR/.venv with the Python that runs this, from the wheels
+    python3 unpack.py --to DIR --install       also create DIR/.venv from the wheels, with the Python that runs this
 
-It can be run again: what is there and right is left as it is, so that one that was cut off goes on. Nothing in DIR is
-ever deleted, and a run that DIR has already is not touched. The exit status is 1 if something is missing, damaged or
-does not fit.
+It can be run again: files that are already correct are left alone, so an interrupted run continues. Nothing in DIR is
+deleted except an outdated .venv, and a run that DIR already has is not changed. The exit status is 1 if something is
+missing, damaged or does not fit this machine.
 """
 
-# This file travels alone: the standard library of Python 3.9 has to do.
+# This file is copied into bundles: only the standard library of Python 3.9 can be used.
 from __future__ import annotations
 
 import argparse
@@ -30,41 +30,32 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 SUMS, CONTENTS = "SHA256SUMS", "contents.json"
-RECORD = ".bundle.json"
-"""In the unpacked tree: what was unpacked there."""
-RUNS = ("results", "runs")
+RECORD = ".bundle.json"  # in the target folder: the contents of the bundle that was unpacked there
 CHUNK = 1 << 20
-# Beside the sizes of files: blocks, folders, compiled Python.
-SPARE = 1.1
+OVERHEAD = 1.1  # disk space beyond the sizes of files: blocks, folders, compiled Python
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", type=Path, metavar="DIR", help="where the project is to be")
-    parser.add_argument("--install", action="store_true", help="also make DIR/.venv, without network")
-    parser.add_argument("--check", action="store_true", help="only check the parcels")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="target folder")
+    parser.add_argument("--install", action="store_true", help="also create DIR/.venv, without network")
+    parser.add_argument("--check", action="store_true", help="only check the archives")
     options = parser.parse_args()
     if options.to is None and not options.check:
-        parser.error("say where to unpack: --to DIR (or --check to check the parcels only)")
+        parser.error("give a target folder: --to DIR (or --check to check the archives only)")
     here = Path(__file__).resolve().parent
-    parcels = checked(here)
+    archives = checked_archives(here)
     if options.check:
-        print(f"{len(parcels)} parcels are here and whole")
+        print(f"all {len(archives)} archives are present and undamaged")
         return 0
     contents = json.loads((here / CONTENTS).read_text(encoding="utf-8"))
+    if options.install and (problem := mismatch(contents)):
+        fail(problem)
     folder = options.to.resolve()
+    unpack(contents, archives, folder)
     if options.install:
-        refuse_other_machines(contents)
-    unpack(contents, parcels, folder)
-    if options.install:
-        install(contents, folder)
-        python = Path(".venv") / scripts_folder() / "python"
+        python = install(contents, folder)
         print(f"ready. Next:\n  cd {shlex.quote(str(folder))} && {python} scripts/train.py data=embedded")
-    elif contents["python"]:
-        words = (Path(sys.executable).name, str(here / "unpack.py"), "--to", str(folder), "--install")
-        print(f"unpacked. Next:\n  {' '.join(map(shlex.quote, words))}")
-    else:
-        print("unpacked: code and data, no wheels")
     return 0
 
 
@@ -72,30 +63,27 @@ def fail(*lines: str) -> NoReturn:
     sys.exit("\n".join(f"error: {line}" for line in lines))
 
 
-# ------------------------------------------------------------------------------------------------------- parcels
-
-
-def checked(here: Path) -> list[Path]:
-    """The parcels in their order, each with the right checksum; else the end, with all that are missing or damaged."""
+def checked_archives(here: Path) -> list[Path]:
+    """The archives in order, after checking every SHA-256; otherwise exit and name all missing and damaged files."""
     try:
         lines = (here / SUMS).read_text(encoding="utf-8").splitlines()
     except OSError:
-        fail(f"{here / SUMS} is not there: the bundle is not whole")
-    wrong, parcels = [], []
+        fail(f"{here / SUMS} is missing: the bundle is incomplete")
+    problems, archives = [], []
     for line in lines:
         match = re.fullmatch(r"([0-9a-f]{64}) [ *]([^/\\]+)", line)
         if not match:
             fail(f"{here / SUMS} is damaged: {line!r}")
         path = here / match[2]
         if not path.is_file():
-            wrong.append(f"{path.name} is missing")
+            problems.append(f"{path.name} is missing")
         elif sha256(path) != match[1]:
-            wrong.append(f"{path.name} is damaged: its checksum is wrong")
+            problems.append(f"{path.name} is damaged: its checksum is wrong")
         if re.fullmatch(r".*\.\d{3,}", path.name):
-            parcels.append(path)
-    if wrong:
-        fail(*wrong)
-    return parcels
+            archives.append(path)
+    if problems:
+        fail(*problems)
+    return archives
 
 
 def sha256(path: Path) -> str:
@@ -106,261 +94,167 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-class Joined(io.RawIOBase):
-    """Files read one after the other as if they were one."""
+class Joined:
+    """Reads files one after another as if they were one."""
 
     def __init__(self, paths: list[Path]) -> None:
-        self.waiting = list(paths)
-        self.file: Any = None
+        self.paths, self.file = list(paths), io.BytesIO()
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while True:
-            if self.file is None:
-                if not self.waiting:
-                    return 0
-                self.file = self.waiting.pop(0).open("rb")
-            count = self.file.readinto(buffer)
-            if count:
-                return int(count)
+    def read(self, size: int) -> bytes:
+        while not (data := self.file.read(size)) and self.paths:
             self.file.close()
-            self.file = None
+            self.file = self.paths.pop(0).open("rb")  # type: ignore[assignment]
+        return data
 
 
-# ------------------------------------------------------------------------------------------------------ unpacking
-
-
-def unpack(contents: dict[str, Any], parcels: list[Path], folder: Path) -> None:
-    """Put every file of the bundle into the folder, but for those that are there and right."""
-    refuse_other_folders(folder)
+def unpack(contents: dict[str, Any], archives: list[Path], folder: Path) -> None:
+    """Write every file of the bundle that is not already correct."""
     files = {file["path"]: file for file in contents["files"]}
     for name in files:
-        refuse_ways_out(name)
-    own = own_runs(folder, files)
-    if own:
-        print(f"{len(own)} runs that are in {folder} already differ from the bundle's and are left as they are")
-    to_do = {name for name, file in files.items() if run_of(name) not in own and not is_right(folder / name, file)}
-    if not to_do:
-        print(f"all {len(files):,} files are in {folder} already")
+        if leaves_folder(name):
+            fail(f"the bundle lists {name!r}, which leads out of the folder: it was tampered with")
+    existing = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    # Folders for data and results may exist beforehand, for example as links to another disk.
+    foreign = [name for name in existing if name not in ("data", "results")]
+    if RECORD not in existing and (foreign or (folder.exists() and not folder.is_dir())):
+        fail(f"{folder} is not empty and not an unpacked bundle: choose another folder with --to")
+    wrong = {name for name, file in files.items() if not is_correct(folder / name, file)}
+    # A run that continued in the folder, or was made there, differs from the bundle's: leave it alone.
+    kept_runs = {run_of(name) for name in wrong if (folder / name).exists()} - {None}
+    if kept_runs:
+        print(f"{len(kept_runs)} runs in {folder} differ from those in the bundle and are left unchanged")
+    pending = {name for name in wrong if run_of(name) not in kept_runs}
+    if not pending:
+        print(f"all {len(files):,} files are already in {folder}")
         return
-    installed = folder / ".venv" / ".ready"
-    needed = sum(files[name]["size"] for name in to_do) + (0 if installed.exists() else contents["install_bytes"])
-    refuse_small_disks(folder, int(needed * SPARE))
-    folder.mkdir(parents=True, exist_ok=True)
-    put(folder / RECORD, io.BytesIO(json.dumps(contents).encode()), 0o644)
-    with tarfile.open(fileobj=io.BufferedReader(Joined(parcels), CHUNK), mode="r|") as archive:
-        for member in archive:
-            refuse_ways_out(member.name)
-            # No links, devices or folders: what a tar could lead astray with is not in a bundle.
-            if not member.isfile() or member.name not in files:
-                fail(f"the parcels hold {member.name!r}, which the bundle does not list")
-            if member.name in to_do:
-                content = archive.extractfile(member)
-                assert content is not None
-                mode = 0o755 if files[member.name]["executable"] else 0o644
-                put(folder / member.name, content, mode)
-    wrong = sorted(name for name in to_do if not is_right(folder / name, files[name]))
-    if wrong:
-        fail(*(f"{folder / name} is not what the bundle holds: is the disk sound?" for name in wrong))
-    print(f"{len(to_do):,} of {len(files):,} files were unpacked to {folder} and checked")
-
-
-def put(path: Path, content: Any, mode: int) -> None:
-    """Whole or not at all; the time of the file is now, so that Python compiles again what it had compiled of it."""
+    installed = (folder / ".venv" / ".ready").exists()
+    needed = OVERHEAD * (sum(files[name]["size"] for name in pending) + (0 if installed else contents["install_bytes"]))
+    disk = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(disk).free
+    if free < needed:
+        fail(f"{disk} has {free / 1e9:.1f} GB free, but {needed / 1e9:.1f} GB are needed")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            with part.open("wb") as file:
-                shutil.copyfileobj(content, file, CHUNK)
-            part.chmod(mode)
-            part.replace(path)
-        finally:
-            if part.exists():
-                part.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RECORD).write_text(json.dumps(contents), encoding="utf-8")
+        with tarfile.open(fileobj=Joined(archives), mode="r|") as archive:  # type: ignore[call-overload]
+            for member in archive:
+                # Links, devices and folders are never in a bundle: a tar could use them to write elsewhere.
+                if not member.isfile() or member.name not in files:
+                    fail(f"the archives contain {member.name!r}, which the bundle does not list")
+                if member.name in pending:
+                    write(folder / member.name, archive.extractfile(member), files[member.name]["executable"])
     except OSError as error:
-        fail(f"{path} cannot be written: {error.strerror or error}")
+        fail(f"{error.filename or folder} cannot be written: {error.strerror or error}")
+    if wrong := {name for name in pending if not is_correct(folder / name, files[name])}:
+        fail(*(f"{folder / name} differs from the bundle after writing" for name in sorted(wrong)))
+    print(f"{len(pending):,} of {len(files):,} files were unpacked to {folder} and checked")
 
 
-def is_right(path: Path, file: dict[str, Any]) -> bool:
+def write(path: Path, content: Any, executable: bool) -> None:
+    """Write atomically. The modification time is now, so that Python recompiles the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            shutil.copyfileobj(content, file, CHUNK)
+        part.chmod(0o755 if executable else 0o644)
+        part.replace(path)
+    finally:
+        if part.exists():
+            part.unlink()
+
+
+def is_correct(path: Path, file: dict[str, Any]) -> bool:
     return path.is_file() and path.stat().st_size == file["size"] and sha256(path) == file["sha256"]
 
 
 def run_of(name: str) -> tuple[str, ...] | None:
-    """The directory of the logged run that a file belongs to: results/runs/<task>/<id>; None for other files."""
+    """The directory results/runs/<task>/<id> that a file belongs to; None for other files."""
     parts = PurePosixPath(name).parts
-    return parts[:4] if parts[:2] == RUNS and len(parts) > 4 else None
+    return parts[:4] if parts[:2] == ("results", "runs") and len(parts) > 4 else None
 
 
-def own_runs(folder: Path, files: dict[str, Any]) -> set[Any]:
-    """Runs that went on in the folder, or were made there: a file of theirs is there and is not the bundle's."""
-    return {
-        run_of(name)
-        for name, file in files.items()
-        if run_of(name) and (folder / name).exists() and not is_right(folder / name, file)
-    }
-
-
-def refuse_ways_out(name: str) -> None:
+def leaves_folder(name: str) -> bool:
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in path.parts[0] or path.as_posix() != name:
-        fail(f"the bundle holds {name!r}, which leads out of the folder: it was tampered with")
+    return path.is_absolute() or ".." in path.parts or path.as_posix() != name or bool(re.search(r"\\|^\w:|^\.$", name))
 
 
-def refuse_other_folders(folder: Path) -> None:
-    """Its files would replace those of the same name: only where a bundle was unpacked before is that meant."""
-    if folder.exists() and not folder.is_dir():
-        fail(f"{folder} is no folder")
-    there = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    # Folders for data and results may have been laid out beforehand, on another disk say.
-    others = [name for name in there if name not in ("data", "results")]
-    if others and RECORD not in there:
-        fail(f"{folder} holds {others[0]} and no unpacked bundle: say another --to")
-
-
-def refuse_small_disks(folder: Path, needed: int) -> None:
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        fail(f"{there} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are needed")
-
-
-# ----------------------------------------------------------------------------------------------------- installing
-
-
-def refuse_other_machines(contents: dict[str, Any]) -> None:
-    """In one line, if the wheels cannot run here."""
+def mismatch(contents: dict[str, Any]) -> str | None:
+    """Why the wheels cannot be installed by this Python on this machine, or None. pip checks the finer points."""
     if not contents["python"]:
-        fail("the bundle was made without wheels: there is nothing to install")
-    wanted = f"the bundle is for Python {contents['python']} on {contents['platform']}"
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if version != contents["python"] or platform.python_implementation() != "CPython":
-        fail(f"{wanted}, and this is {platform.python_implementation()} {version}: run python{contents['python']}")
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        fail(f"{wanted}, and this Python is a free-threaded one, for which wheels are others")
-    problem = misfit(contents["platform"])
-    if problem:
-        fail(f"{wanted}, and {problem}")
-
-
-def misfit(wanted: str) -> str | None:
-    """Why wheels for this platform do not run here, or None."""
-    system, machine = platform.system(), platform.machine()
-    kind = re.match(r"[a-z]+", wanted)
-    wanted_system = {"macosx": "Darwin", "win": "Windows"}.get(kind[0] if kind else "", "Linux")
-    if system != wanted_system:
-        return f"this is {system}"
-    if not wanted.lower().endswith(machine.lower()) and wanted != "win32":
-        return f"this machine is {machine}"
+        return "the bundle was made without wheels: there is nothing to install"
+    wanted, tag = f"the bundle is for Python {contents['python']} on {contents['platform']}", contents["platform"]
+    version = f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"
+    if version != f"CPython {contents['python']}" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        free_threaded = " (free-threaded)" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+        return f"{wanted}, but this is {version}{free_threaded}: run it with python{contents['python']}"
+    system = "Darwin" if tag.startswith("macosx") else "Windows" if tag.startswith("win") else "Linux"
+    if platform.system() != system or not tag.lower().endswith(platform.machine().lower()):
+        return f"{wanted}, but this machine is {platform.system()} {platform.machine()}"
     library, release = platform.libc_ver()
-    has_glibc = library == "glibc"
-    if wanted.startswith("musllinux"):
-        return "this machine has glibc, not musl" if has_glibc else None
-    if wanted.startswith("manylinux"):
-        if not has_glibc:
-            return "this machine has no glibc"
-        old = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}.get(wanted.partition("_")[0])
-        minor = old if old is not None else int(wanted.split("_")[2])
-        if tuple(map(int, release.split(".")[:2])) < (2, minor):
-            return f"this machine has glibc {release}"
-    if wanted.startswith("macosx"):
-        here = tuple(map(int, (platform.mac_ver()[0] or "0").split(".")[:2]))
-        if here < tuple(map(int, wanted.split("_")[1:3])):
-            return f"this is macOS {platform.mac_ver()[0]}"
+    glibc = re.match(r"manylinux_(\d+)_(\d+)", tag)
+    if glibc and (library != "glibc" or [*map(int, release.split(".")[:2])] < [*map(int, glibc.groups())]):
+        return f"{wanted}, but this machine has {library or 'no glibc'} {release}"
     return None
 
 
-def scripts_folder() -> str:
-    return "Scripts" if os.name == "nt" else "bin"
-
-
-def install(contents: dict[str, Any], folder: Path) -> None:
-    """DIR/.venv from the wheels; .ready, which make looks for, is put there last."""
+def install(contents: dict[str, Any], folder: Path) -> Path:
+    """Create DIR/.venv from the wheels; .ready, which make looks for, is written last. Returns its Python."""
     venv = folder / ".venv"
-    ready, mark = venv / ".ready", venv / ".bundle"
+    ready, mark, python = venv / ".ready", venv / ".bundle", venv / ("Scripts" if os.name == "nt" else "bin") / "python"
     identity = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
-    python = venv / scripts_folder() / "python"
     if ready.exists() and mark.exists() and mark.read_text() == identity and python.exists():
-        print(f"{venv} has all of it already")
-        return
-    if ready.exists():
-        ready.unlink()
+        print(f"{venv} is already complete")
+        return python
     wheels = [folder / file["path"] for file in contents["files"] if file["path"].startswith("wheels/")]
     pip = next((wheel for wheel in wheels if wheel.name.startswith("pip-")), None)
     if pip is None:
-        fail("the bundle holds no pip")
-    print(f"{venv} is made with {len(wheels)} wheels", flush=True)
-    # Shared packages come after the installation: pip would not install what it saw among them, and they may change.
-    make_venv(venv, share=False)
-    # From its wheel, as Debian's Python has none to put into a virtual environment.
-    command = [str(python), str(pip / "pip"), "install", "--quiet", "--no-index", "--no-deps"]
-    run([*command, *map(str, wheels)], "the wheels cannot be installed", alone=True)
-    # Editable: configs and experiments lie beside src, and are found from there.
-    editable = ["--no-build-isolation", "--editable", str(folder)]
-    run([*command, *editable], "the project cannot be installed", alone=True)
-    if contents["left_out"]:
-        make_venv(venv, share=True)
-    refuse_missing(python, contents["left_out"])
-    run([str(python), "-c", "import nero.train.run; from nero import Nero"], "the project does not start")
+        fail("the bundle has no wheel of pip")
+    print(f"installing {len(wheels)} wheels into {venv}", flush=True)
+    # What was left out of the bundle comes from the Python that runs this.
+    shared = bool(contents["left_out"])
+    options = ["--without-pip", "--clear", *(["--system-site-packages"] if shared else []), str(venv)]
+    run([sys.executable, "-m", "venv", *options], "the virtual environment cannot be created")
+    # pip runs from its wheel, since some Pythons (Debian's) cannot put pip into a virtual environment. Packages of the
+    # shared Python are ignored, since they may change.
+    command = [str(python), str(pip / "pip"), "install", "--quiet", "--no-index", "--no-deps", "--ignore-installed"]
+    run([*command, *map(str, wheels)], "the wheels cannot be installed")
+    # Editable: configs and experiments are found relative to src.
+    run([*command, "--no-build-isolation", "--editable", str(folder)], "the project cannot be installed")
+    if shared and sys.prefix != sys.base_prefix:
+        # venv shares only the packages of the base Python: name those of the virtual environment that runs this.
+        own = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+        site = Path(sysconfig.get_path("purelib", "venv", {"base": str(venv)}))
+        (site / "shared-packages.pth").write_text("".join(f"{path}\n" for path in own))
+    if shared:
+        run([str(python), "-c", CHECK_LEFT_OUT, *contents["left_out"]], "packages that were left out are missing")
+    run([str(python), "-c", "import nero.train.run; from nero import Nero"], "the project cannot be imported")
     mark.write_text(identity)
     ready.touch()
+    return python
 
 
-def make_venv(venv: Path, share: bool) -> None:
-    """Or change whether it shares the packages of the Python that runs this; nothing in it is deleted but that."""
-    words = [sys.executable, "-m", "venv", "--without-pip", *(["--system-site-packages"] if share else []), str(venv)]
-    run(words, "the virtual environment cannot be made")
-    asked = [str(venv / scripts_folder() / "python"), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    site = Path(subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
-    named = site / "packages-of-the-machine.pth"
-    # A virtual environment that makes another lends it the packages of its base only: its own folders are named.
-    own = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
-    if share and sys.prefix != sys.base_prefix:
-        named.write_text("".join(f"{path}\n" for path in own))
-    elif named.exists():
-        named.unlink()
-
-
-CHECK = """
+CHECK_LEFT_OUT = """
 import sys
-from importlib.metadata import PackageNotFoundError, version
-try:
-    from packaging.requirements import Requirement
-except ImportError:  # pip, which is there in any case, has a copy
-    from pip._vendor.packaging.requirements import Requirement
-for line in sys.argv[1:]:
-    wanted = Requirement(line)
-    try:
-        found = version(wanted.name)
-    except PackageNotFoundError:
-        print(f"{line} was left out of the bundle, and this Python has none")
-    else:
-        if not wanted.specifier.contains(found, prereleases=True):
-            print(f"{line} was left out of the bundle, and this Python has {found}")
+from importlib.metadata import distributions
+from pip._vendor.packaging.requirements import Requirement
+from pip._vendor.packaging.utils import canonicalize_name
+found = {canonicalize_name(d.metadata["Name"]): d.version for d in [*distributions()][::-1]}
+problems = []
+for wanted in map(Requirement, sys.argv[1:]):
+    version = found.get(canonicalize_name(wanted.name), "none")
+    if version == "none" or not wanted.specifier.contains(version, prereleases=True):
+        problems.append(f"error: {wanted} was left out of the bundle, but this Python has {version}")
+sys.exit("\\n".join(problems) or 0)
 """
 
 
-def refuse_missing(python: Path, left_out: list[str]) -> None:
-    """What was left out of the bundle has to be here already."""
-    if left_out:
-        done = subprocess.run([str(python), "-c", CHECK, *left_out], stdout=subprocess.PIPE, text=True, check=False)
-        if done.stdout or done.returncode:
-            fail(*(done.stdout.splitlines() or ["whether what was left out is here cannot be found out"]))
-
-
-def run(words: list[str], problem: str, alone: bool = False) -> None:
-    """Or the end, with what was said; `alone`: whatever else this user's Python sees is not seen."""
-    # No setting of pip's on this machine is meant for this: indexes, targets, constraints.
-    hidden = ("PIP_", "PYTHONPATH") if alone else ("PIP_",)
-    own = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    environment = {**own, "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1"}
-    if alone:
-        environment["PYTHONNOUSERSITE"] = "1"
-    done = subprocess.run(
-        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+def run(command: list[str], problem: str) -> None:
+    """Run a command isolated from the user's settings: pip's indexes and constraints, and other packages."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHONPATH"))}
+    own = {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_CACHE_DIR": "1"}
+    environment = {**kept, **own, "PYTHONNOUSERSITE": "1"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         print(done.stdout, file=sys.stderr)
         fail(problem)

@@ -1,166 +1,118 @@
-"""The wheels of a bundle, found and fetched with pip, which asks whatever index it is set up for."""
+"""The wheels of a bundle: uv resolves them for another Python and platform, pip downloads them."""
 
-import json
 import os
-import shlex
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from nero.bundle.empty_wheel import write_empty_wheel
-from nero.bundle.refusal import Refusal
-from nero.bundle.requirements import PINS, Project, needed_on, read_pins
-from nero.bundle.selection import Selection, matches, reported, select
-from nero.bundle.target import Target
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
-SOURCE_ONLY = ("antlr4-python3-runtime",)
-"""Packages whose pinned versions are published without a wheel; theirs is built here."""
-
-SECONDS = 3600
-ROUNDS = 10
-# The wheels built here are then the same at every build: the earliest time that their format can hold is in 1980.
-EPOCH = "946684800"
-QUIET = ("--quiet", "--disable-pip-version-check", "--no-input")
-
-Say = Callable[[str], None]
+SOURCE_ONLY = {"antlr4-python3-runtime"}  # published without a wheel: it is built here
+UV_SYSTEMS = {"macosx": "apple-darwin", "win": "pc-windows-msvc", "musllinux": "unknown-linux-musl"}
+Lock = dict[str, str]
+"""Package -> its lines in a requirements file: the exact version, and the hashes of its files."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """root: of the project; without: names or patterns of packages that the machine has already."""
-
-    root: Path
-    project: Project
-    target: Target
-    without: tuple[str, ...] = ()
+class BundleError(RuntimeError):
+    """The bundle cannot be made as requested; the message is one line."""
 
 
-def resolve(wanted: Wanted, scratch: Path, say: Say = lambda line: None) -> Selection:
-    """Which packages to bundle. What has to be built is left in the folder `scratch`, for `download`."""
-    environment = wanted.target.environment
-    pins = read_pins(wanted.root)
-    roots = needed_on(environment, wanted.project.packages)
-    tools = needed_on(environment, wanted.project.tools)
-    links = [_built(wanted, pins, scratch, say), _stand_ins(wanted, pins, scratch)]
-    asked = [*roots, *tools]
-    for _ in range(ROUNDS):
-        say(f"pip resolves {len(asked)} requirements for Python {wanted.target.python} on {wanted.target.platform}")
-        report = _report(asked, links, wanted, scratch)
-        found = select(reported(report), roots, wanted.without, environment, tools)
-        if not found.missing:
-            return found
-        # pip judged their markers by this machine and did not think that they were needed.
-        asked = [*asked, *found.missing]
-    raise Refusal(f"pip reports no {', '.join(found.missing)}, though something needs it")
+def check_target(python: str, platform: str) -> None:
+    """Raise BundleError unless this is a Python version and a wheel platform tag."""
+    if not re.fullmatch(r"3\.\d+", python):
+        raise BundleError(f"{python!r} is not a Python version such as 3.12")
+    if not re.fullmatch(r"manylinux_2_\d+_\w+|musllinux_1_\d+_\w+|macosx_\d+_\d+_\w+|win_(amd64|arm64)", platform):
+        example = "manylinux_2_28_x86_64, macosx_11_0_arm64 or win_amd64"
+        raise BundleError(f"unknown platform {platform!r}: use a wheel tag such as {example}")
 
 
-def download(found: Selection, wanted: Wanted, scratch: Path, say: Say = lambda line: None) -> list[Path]:
-    """The wheels of what was resolved, checked against what the index said of them."""
-    folder = scratch / "wheels"
-    folder.mkdir()
-    lines = [_find_links(scratch / "built")]
-    for package in found.packages:
-        sha256 = f" --hash=sha256:{package.sha256}" if package.sha256 else ""
-        lines.append(f"{package.name}=={package.version}{sha256}")
-    say(f"pip fetches {len(found.packages)} wheels")
-    listed = _write_lines(scratch / "wheels.txt", lines)
-    _pip("download", "--no-deps", *_options(wanted.target), "--dest", str(folder), "--requirement", str(listed))
-    wheels = sorted(folder.iterdir())
-    refuse_unfit((wheel.name for wheel in wheels), wanted.target)
-    if len(wheels) != len(found.packages):
-        raise Refusal(f"pip left {len(wheels)} files of {len(found.packages)} packages")
-    return wheels
+def resolve(
+    root: Path, python: str, platform: str, extras: Sequence[str], without: Sequence[str], scratch: Path
+) -> tuple[Lock, list[str]]:
+    """The packages to bundle, and the requirements that the target machine must already meet.
 
-
-def refuse_unfit(names: Iterable[str], target: Target) -> None:
-    """Refusal if a wheel, by its name, cannot be installed on the machine that the bundle is for."""
-    for name in names:
-        if not name.endswith(".whl") or not target.takes(name):
-            raise Refusal(f"{name} does not fit Python {target.python} on {target.platform}, and there is no other")
-
-
-def unpacked_bytes(wheels: Iterable[Path]) -> int:
-    """What they take once they are installed."""
-    total = 0
-    for wheel in wheels:
-        with zipfile.ZipFile(wheel) as archive:
-            total += sum(member.file_size for member in archive.infolist())
-    return total
-
-
-def _built(wanted: Wanted, pins: Mapping[str, str], scratch: Path, say: Say) -> Path:
-    """A folder with wheels of the packages that come as source only."""
-    folder = scratch / "built"
-    folder.mkdir()
-    for name in SOURCE_ONLY:
-        if name in pins and not matches(name, wanted.without):
-            say(f"pip builds {name} {pins[name]}, which comes as source only")
-            _pip("wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", str(folder), f"{name}=={pins[name]}")
-    for wheel in folder.iterdir():
-        if not wanted.target.takes(wheel.name):
-            raise Refusal(
-                f"{wheel.name} comes as source only and was built for this machine:"
-                f" it does not fit Python {wanted.target.python} on {wanted.target.platform}"
-            )
-    return folder
-
-
-def _stand_ins(wanted: Wanted, pins: Mapping[str, str], scratch: Path) -> Path:
-    """A folder with an empty wheel, without requirements, of every pinned package that is left out.
-
-    An index without separate metadata would otherwise have pip fetch all of torch to learn what it needs; and the
-    version that the machine has need not be in the index at all. The local version wins over what the index has.
+    without:  names or patterns of packages to leave out, together with what only they need (patterns: just themselves)
     """
-    folder = scratch / "stand-ins"
-    folder.mkdir()
-    for name, version in pins.items():
-        if matches(name, wanted.without):
-            write_empty_wheel(folder, name, f"{version.partition('+')[0]}+99999999.left.out")
-    return folder
+    about = tomllib.loads((root / "pyproject.toml").read_text())
+    project, optional = about["project"], about["project"].get("optional-dependencies", {})
+    if not SpecifierSet(project["requires-python"]).contains(f"{python}.0"):
+        raise BundleError(f"the project needs Python {project['requires-python']}, but the bundle is for {python}")
+    if unknown := [extra for extra in extras if extra not in optional]:
+        raise BundleError(f"unknown extra {unknown[0]!r}: choose from {', '.join(optional)}")
+    tools = ["pip", *about["build-system"]["requires"]]  # never left out: they install the rest
+    always = {canonicalize_name(Requirement(tool).name) for tool in tools}
+    patterns = [canonicalize_name(pattern) for pattern in without]
+    (scratch / "tools.txt").write_text("\n".join(tools))
+    (scratch / "excludes.txt").write_text("\n".join(p for p in patterns if "*" not in p and p not in always))
+    kind, machine = re.split(r"_[\d_]*", platform, maxsplit=1)
+    arch = {"arm64": "aarch64", "amd64": "x86_64"}.get(machine, machine)
+    lock = scratch / "lock.txt"
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if uv is None:
+        raise BundleError("uv, which resolves the wheels, is not installed: pip install uv")
+    run(
+        *(uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"),
+        *("--python-version", python, "--python-platform"),
+        f"{arch}-{UV_SYSTEMS.get(kind) or platform.removesuffix(f'_{machine}')}",
+        *("--constraint", root / "constraints.txt", "--excludes", scratch / "excludes.txt"),
+        *(f"--extra={extra}" for extra in extras),
+        *("--output-file", lock, root / "pyproject.toml", scratch / "tools.txt"),
+    )
+    entries = [entry for entry in re.split(r"\n(?=\S)", lock.read_text().strip()) if "==" in entry]
+    packages = {entry.partition("==")[0]: entry for entry in entries}
+    direct = map(Requirement, [*project["dependencies"], *(line for extra in extras for line in optional[extra])])
+    names: dict[str, str] = {canonicalize_name(needed.name): f"{needed.name}{needed.specifier}" for needed in direct}
+    left_out = {
+        name
+        for name in (*packages, *names)
+        if name not in always and any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    kept = {name: entry for name, entry in packages.items() if name not in left_out}
+    return kept, sorted(names.get(name, name) for name in left_out)
 
 
-def _report(asked: Sequence[str], links: Sequence[Path], wanted: Wanted, scratch: Path) -> dict:
-    place = scratch / "report.json"
-    listed = _write_lines(scratch / "asked.txt", [*map(_find_links, links), *asked])
-    words = ["--dry-run", "--ignore-installed", "--report", str(place), "--target", str(scratch / "nowhere")]
-    pins = str(wanted.root / PINS)
-    _pip("install", *words, *_options(wanted.target), "--constraint", pins, "--requirement", str(listed))
-    return json.loads(place.read_text())
+def download(lock: Lock, python: str, platform: str, scratch: Path) -> list[Path]:
+    """The wheels, each with one of the hashes in the lock; the one that has to be built, from such a source."""
+    folder = scratch / "wheels"
+    options = ("--disable-pip-version-check", "--no-input", "--quiet", "--no-deps", "--require-hashes")
+    for is_source in (True, False):
+        entries = [entry for name, entry in lock.items() if (name in SOURCE_ONLY) == is_source]
+        requirements = scratch / f"requirements-{is_source}.txt"
+        requirements.write_text("\n".join(entries))
+        if entries and is_source:
+            run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, "-r", requirements)
+            if compiled := [wheel.name for wheel in folder.iterdir() if not wheel.name.endswith("-none-any.whl")]:
+                raise BundleError(f"{compiled[0]} was built from source for this machine only")
+        elif entries:
+            tags = (f"--platform={tag}" for tag in platform_tags(platform))
+            target = ("--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *tags)
+            run(sys.executable, "-m", "pip", "download", *options, *target, "--dest", folder, "-r", requirements)
+    return sorted(folder.iterdir())
 
 
-def _options(target: Target) -> list[str]:
-    platforms = [word for platform in target.platforms for word in ("--platform", platform)]
-    return ["--only-binary=:all:", "--python-version", target.python, "--implementation", "cp", *platforms]
+def platform_tags(platform: str) -> list[str]:
+    """Platforms whose wheels run on this one: pip compares Linux tags literally, but an older libc is fine."""
+    match = re.fullmatch(r"(manylinux_2|musllinux_1)_(\d+)_(\w+)", platform)
+    if not match:
+        return [platform]
+    older = [f"{match[1]}_{minor}_{match[3]}" for minor in range(int(match[2]), -1, -1)]
+    return older + [f"manylinux{year}_{match[3]}" for year in ("2014", "2010", "1") if match[1] == "manylinux_2"]
 
 
-def _find_links(folder: Path) -> str:
-    return f"--find-links {shlex.quote(str(folder))}"
+def installed_size(wheels: Sequence[Path]) -> int:
+    return sum(member.file_size for wheel in wheels for member in zipfile.ZipFile(wheel).infolist())
 
 
-def _write_lines(place: Path, lines: Sequence[str]) -> Path:
-    """In a file, and the links too: beside those of the command line, pip forgets the ones that it is set up with."""
-    place.write_text("\n".join([*lines, ""]))
-    return place
-
-
-def _pip(command: str, *words: str) -> None:
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
-    line = [sys.executable, "-m", "pip", command, *QUIET, *words]
-    try:
-        done = subprocess.run(
-            line, env=environment, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Refusal(f"pip {command} took more than {SECONDS} seconds") from error
+def run(*command: str | Path) -> None:
+    env = {**os.environ, "SOURCE_DATE_EPOCH": "946684800"}  # so that a wheel that is built is always the same
+    done = subprocess.run([*map(str, command)], env=env, capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
-        raise Refusal(f"pip {command} failed: {_why(done.stderr)}")
-
-
-def _why(said: str) -> str:
-    """Its errors, and the packages that it names below them, in one line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("WARNING")]
-    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    return "; ".join(errors or lines[-1:]) or "it did not say why"
+        raise BundleError(f"{Path(command[0]).name} failed: {' '.join(done.stderr.split()) or done.returncode}")
