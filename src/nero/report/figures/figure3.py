@@ -55,7 +55,7 @@ def numbers(evidence: Evidence) -> str:
     """The distance of our curves from the authors', and the final values of the search."""
     cells.require_real(evidence.states)
     left, right = (_of_task(evidence, task) for task in (paper.REPARAM, paper.DEEP))
-    compared = table(COLUMNS, [*_compare_left(left, evidence.traces), *_compare_right(right, evidence.curves)])
+    compared = table(COLUMNS, [*_left_lines(left, evidence.traces), *_right_lines(right, evidence.curves)])
     searched = [state for state in right if len(state.search) > 1]
     return document("Figure 3", compared, NOTES, search_table(searched, "training accuracy", KEY, _authors_search))
 
@@ -95,7 +95,7 @@ def _draw_deep(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame) ->
     style.set_title(axes, "100 layers", notes.lines())
 
 
-def _compare_left(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:
+def _left_lines(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:
     authors = paper.reparam_curves()
     for state in states:
         sigma = dict(state.cell.variant)["task.sigma"]
@@ -104,7 +104,7 @@ def _compare_left(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[
         yield _compare(name, state, ours, theirs.lr.iloc[0], _block_means(theirs), "iteration")
 
 
-def _compare_right(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:
+def _right_lines(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:
     authors = paper.deep_curves()
     for state in states:
         ours, theirs = at_leading(state, frame, KEY), authors[authors.optim == state.cell.optim]

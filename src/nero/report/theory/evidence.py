@@ -159,13 +159,12 @@ def _groups(found: Sequence[Record]) -> tuple[Group, ...]:
     for task, of_task in by_task.items():
         for record, variant in _variants(of_task):
             by_key.setdefault((task, variant, record["optim"], float(record["lr"])), []).append(record)
-    groups = [Group(*key, tuple(sorted(of_key, key=_seed))) for key, of_key in by_key.items()]
+    groups = [
+        Group(*key, tuple(sorted(of_key, key=lambda record: (record["seed"], record["run_id"]))))
+        for key, of_key in by_key.items()
+    ]
     order = style.in_order(sorted({group.optim for group in groups}))
     return tuple(sorted(groups, key=lambda g: (g.task, _variant_order(g.variant), order.index(g.optim), g.lr)))
-
-
-def _seed(record: Record) -> tuple[int, str]:
-    return record["seed"], record["run_id"]
 
 
 def _variant_order(variant: cells.Variant) -> list[tuple[str, bool, float, str]]:

@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from nero.report.tables.sheets import Line, Printed, Sheet, Text, exact, row_label
 from nero.report.theory.evidence import Evidence, Group, rows
 
@@ -44,14 +46,7 @@ def median(values: Sequence[float]) -> float | None:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """Interpolated linearly, as numpy does."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return float(np.quantile(values, share)) if values else None
 
 
 def short(value: float | None) -> str:
