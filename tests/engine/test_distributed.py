@@ -311,18 +311,11 @@ def carry_out_sum(world: int) -> None:
     assert float(one) == world
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("machine.parallel=tp", "machine.parallel must be one of ddp, fsdp"),
-        ("machine.backend=mpi", "machine.backend must be auto or gloo"),
-        ("task.batch_size=1", "task: batch_size must be at least 2, the number of ranks"),
-    ],
-)
-def test_settings_that_ranks_cannot_have(
-    groups: Callable[[int], Ranks], tmp_path: Path, data: Path, word: str, message: str
+def test_a_batch_smaller_than_the_number_of_ranks_is_refused(
+    groups: Callable[[int], Ranks], tmp_path: Path, data: Path
 ) -> None:
-    groups(2)(refuses, message, tmp_path, data, word)
+    message = "task: batch_size must be at least 2, the number of ranks"
+    groups(2)(refuses, message, tmp_path, data, "task.batch_size=1")
     groups(2)(carry_out_sum, 2)
 
 

@@ -13,15 +13,15 @@ from omegaconf import DictConfig
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from nero.engine.distributed import ALONE, Ranks, distribute, join
+from nero.engine.distributed import ALONE, Ranks, distribute, join, rank_device
 from nero.engine.interrupt import NO_LIMITS
 from nero.engine.loop import Loop, Settings
 from nero.engine.seeding import SeedStreams, seed_global
-from nero.plans.config import RunConfig, current_names, digest
+from nero.plans.config import RunConfig, current_names, digest, limits_of
 from nero.plans.schema import ConfigError
 from nero.runs.stopping import Limits
 from nero.runs.store import RunDirectory
-from nero.runs.tracking import Tracker
+from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import BadSetting, Context, Machine, Task
 
 CLIP_NORM = "clip_norm"
@@ -68,6 +68,14 @@ def device_name(device: torch.device, ranks: Ranks = ALONE) -> str:
     return f"{ranks.size} x {own}" if ranks.size > 1 else own
 
 
+def run_settings(config: RunConfig) -> Settings:
+    """Choose the device, connect the ranks, and set the limits of a run."""
+    machine = config.cfg.machine
+    device = choose_device(machine.device)
+    ranks = join_ranks(machine, device)
+    return loop_settings(config, rank_device(device, ranks), ranks=ranks, limits=limits_of(machine))
+
+
 def loop_settings(
     config: RunConfig,
     device: torch.device,
@@ -76,10 +84,10 @@ def loop_settings(
     limits: Limits = NO_LIMITS,
 ) -> Settings:
     """How the loop executes a run on this device. `capture` overrides the config."""
-    cfg, machine = config.cfg, config.cfg.machine
+    machine = config.cfg.machine
     return Settings(
         device=device,
-        precision=cfg.precision,
+        precision=config.cfg.precision,
         capture=choose_capture(machine.capture if capture is None else capture, device, ranks),
         compile=machine.compile,
         kind=None if ranks.size > 1 else (digest(config.identity["task"]), choose_machine(machine, device)),
@@ -87,6 +95,14 @@ def loop_settings(
         limits=limits,
         ranks=ranks,
     )
+
+
+def build_trackers(config: RunConfig, settings: Settings, progress: Progress | None) -> list[Tracker]:
+    """The progress line, and the mirror if there is one; none on ranks other than 0."""
+    if not settings.ranks.is_main:
+        return []
+    mirror = config.cfg.tracking.mirror
+    return [progress or Progress(), *([build_part("tracking.mirror", mirror)] if mirror is not None else [])]
 
 
 def build_loop(

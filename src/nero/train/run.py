@@ -14,11 +14,11 @@ import torch
 
 from nero.data.sources import MissingData
 from nero.engine.compilation import keep_compiled_code
-from nero.engine.distributed import BrokenGroup, is_distributed_launch, is_lost_connection, rank_device
+from nero.engine.distributed import BrokenGroup, is_distributed_launch, is_lost_connection
 from nero.engine.interrupt import forward_signal, signals_as_requests, stop_reason
 from nero.engine.loop import Ending, Loop, Position, Settings, UnusableCheckpoint
 from nero.engine.process_state import check_gpu, gpu_broken_by, isolate_process_state
-from nero.plans.config import ROOT, RunConfig, digest, limits_of
+from nero.plans.config import ROOT, RunConfig, digest
 from nero.plans.schema import ConfigError
 from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
@@ -26,7 +26,7 @@ from nero.runs.slots import counted_among, default_folder, slot
 from nero.runs.store import SETTLED, VERSION, NullRunDirectory, Outcome, RunDirectory, Status, Store, is_settled
 from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import Task
-from nero.train.build import build_loop, build_part, build_task, choose_device, device_name, join_ranks, loop_settings
+from nero.train.build import build_loop, build_task, build_trackers, device_name, run_settings
 
 Result = dict[str, Any]
 """A run's summary with an `Outcome` as its `status`. It may have a `message`, and `skipped` if it was settled before.
@@ -48,12 +48,10 @@ def train(config: RunConfig, progress: Progress | None = None) -> Result:
     # With several ranks only rank 0 looks: the others may see an older state of a shared file system.
     if not is_distributed_launch() and (settled := _settled(config, run)) is not None:
         return settled
-    device = choose_device(config.cfg.machine.device)
-    if device.type == "cuda" and (culprit := gpu_broken_by()):
+    settings = run_settings(config)
+    ranks = settings.ranks
+    if settings.device.type == "cuda" and (culprit := gpu_broken_by()):
         return _not_started(run, Outcome.INTERRUPTED, f"{culprit} failed and left this process without its GPU")
-    ranks = join_ranks(config.cfg.machine, device)
-    limits = limits_of(config.cfg.machine)
-    settings = loop_settings(config, rank_device(device, ranks), ranks=ranks, limits=limits)
     if len(run_ids := set(ranks.all_gather(run.run_id))) > 1:
         raise ConfigError(f"the ranks were asked for different runs: {', '.join(sorted(run_ids))}")
     with isolate_process_state():
@@ -163,10 +161,7 @@ class _Attempt:
 
 
 def _train_and_record(config: RunConfig, run: RunDirectory, settings: Settings, progress: Progress | None) -> Result:
-    trackers: list[Tracker] = []
-    if settings.ranks.is_main:
-        mirror = config.cfg.tracking.mirror
-        trackers = [progress or Progress(), *([build_part("tracking.mirror", mirror)] if mirror is not None else [])]
+    trackers = build_trackers(config, settings, progress)
     attempt = _attempt(config, run, settings, trackers)
     status = attempt.summary["status"]
     unrecorded: Exception | None = None
