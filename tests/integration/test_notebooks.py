@@ -100,7 +100,7 @@ def test_the_tables_of_an_empty_store_from_any_folder(store: Store, monkeypatch:
     shown = markdown(executed("table1", ROOT / "src"))
     assert all(
         words in shown
-        for words in ("Table 1", "Table 2", "Figure 3", "Figure 9", "learning rates", "What runs took", "missing")
+        for words in ("Table 1", "Table 2", "Figure 3", "Figure 9", "every learning rate", "Cost of runs", "missing")
     )
 
 

@@ -71,6 +71,7 @@ CHECKS_FILES = {f"tables/checks.{ending}" for ending in ("md", "csv", "tex")} | 
 }
 
 
+@pytest.mark.slow
 def test_a_complete_experiment_exits_0_and_says_its_table(
     report: Run, store: Store, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +89,7 @@ def test_diverged_runs_are_results(report: Run, store: Store) -> None:
     assert report("mnist") == 0
 
 
+@pytest.mark.slow
 def test_missing_cells_exit_1_after_everything_is_written(
     report: Run, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,6 +115,7 @@ def test_failed_runs_are_named(report: Run, store: Store, capsys: pytest.Capture
     assert f"mnist_mlp100, nero: search incomplete: 0 of 4 rates; failed: {run.run_id}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_experiment_without_an_entry_gets_its_table_and_learning_curves(
     report: Run, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +127,7 @@ def test_an_experiment_without_an_entry_gets_its_table_and_learning_curves(
     }
 
 
+@pytest.mark.slow
 def test_the_chain_on_embedded_data_also_shows_samples(report: Run, out: Path) -> None:
     assert report("smoke") == 1, "no run is there"
     assert written(out) == {f"tables/smoke.{ending}" for ending in ("md", "csv", "tex")} | {
@@ -131,6 +135,7 @@ def test_the_chain_on_embedded_data_also_shows_samples(report: Run, out: Path) -
     }
 
 
+@pytest.mark.slow
 def test_with_a_page_comes_what_is_over_all_of_the_named(report: Run, store: Store, out: Path) -> None:
     fill(store, "smoke", plausible, data="embedded")
     assert report("smoke", "--page") == 0
@@ -139,6 +144,7 @@ def test_with_a_page_comes_what_is_over_all_of_the_named(report: Run, store: Sto
     assert "Embedded data" in (out / "tables" / "sensitivity.md").read_text()
 
 
+@pytest.mark.slow
 def test_tables_link_to_the_runs_from_where_they_lie(report: Run, store: Store, out: Path) -> None:
     fill(store, "mnist", plausible)
     assert report("mnist") == 0

@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from nero.plans.schema import ConfigError
 from nero.plans.plan import Experiment, check_keys, load_experiment
+from nero.plans.schema import ConfigError
 from nero.report.cells import CellKey, RowKey, row_text, sorted_variant
 from nero.runs.store import Store
 

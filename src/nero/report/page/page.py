@@ -91,7 +91,8 @@ def _json(data: Any) -> str:
 
 
 def _body(contents: Contents, drawn: Mapping[str, Any], samples: bool) -> str:
-    sections = [Section(table.name, _name("Table", table.title, table.name), to_html(table)) for table in contents.tables]
+    tables = contents.tables
+    sections = [Section(table.name, _name("Table", table.title, table.name), to_html(table)) for table in tables]
     for name in drawn:
         heading = " ".join(str(contents.figures[name].get_suptitle()).split())
         # A figure may have the same name as its experiment's table.
