@@ -180,14 +180,7 @@ def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIM
         known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
         raise ConfigError(f"there is no experiment {name!r}; there are: {known}")
     text = yaml.safe_load(path.read_text())
-    check_keys(
-        text,
-        path.name,
-        needed=("title", "rows"),
-        others=("overrides", "note"),
-        lists=("rows", "overrides"),
-        strings=("note",),
-    )
+    check_keys(text, path.name, ("title", "rows"), ("overrides", "note"), ("rows", "overrides"), ("note",))
     shared = tuple(text.get("overrides", ()))
     only, others = split_names(extra, ONLY)
     cells = [cell for row in text["rows"] for cell in _cells(row, shared, tuple(others), path)]
@@ -232,14 +225,9 @@ def _as_overrides(only: Mapping[str, Sequence[str]]) -> str:
 
 
 def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...], path: Path) -> Iterable[Cell]:
-    check_keys(
-        row,
-        f"a row of {path.name}",
-        needed=("task", "optim", "lr"),
-        others=("sweep", "search_seed", "repeat_seeds", "overrides", "label"),
-        lists=("repeat_seeds", "overrides"),
-        strings=("label",),
-    )
+    others = ("sweep", "search_seed", "repeat_seeds", "overrides", "label")
+    lists = ("repeat_seeds", "overrides")
+    check_keys(row, f"a row of {path.name}", ("task", "optim", "lr"), others, lists, ("label",))
     sweep = row.get("sweep", {})
     check_keys(sweep, f"`sweep` in a row of {path.name}", others=sweep, lists=sweep)
     for task, optim in itertools.product(_list(row["task"]), _list(row["optim"])):
@@ -270,15 +258,12 @@ def check_keys(
     known = [*needed, *others]
     if unknown := [key for key in text if key not in known]:
         raise ConfigError(f"{where} has an unknown key {unknown[0]!r}; there are: {', '.join(sorted(known))}")
-    for key in needed:
-        if text.get(key) in (None, "", []):
-            raise ConfigError(f"{where} needs {key!r}")
-    for key in lists:
-        if key in text and not isinstance(text[key], list):
-            raise ConfigError(f"{where}: {key!r} must be a list, not {text[key]!r}")
-    for key in strings:
-        if key in text and not isinstance(text[key], str):
-            raise ConfigError(f"{where}: {key!r} must be a string, not {text[key]!r}")
+    if missing := [key for key in needed if text.get(key) in (None, "", [])]:
+        raise ConfigError(f"{where} needs {missing[0]!r}")
+    for keys, kind, name in ((lists, list, "list"), (strings, str, "string")):
+        for key in keys:
+            if key in text and not isinstance(text[key], kind):
+                raise ConfigError(f"{where}: {key!r} must be a {name}, not {text[key]!r}")
 
 
 def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:

@@ -5,7 +5,7 @@ themselves, and what they mean, are in the YAML files.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from types import NoneType
@@ -30,48 +30,42 @@ PRECISIONS = tuple(choice.value for choice in Precision)
 LANES = tuple(choice.value for choice in BoundBy)
 """What a run spends most of its time waiting for. A GPU machine runs both kinds side by side."""
 
+AUTO_OR_BOOL = ("auto", True, False)
+
 
 class ConfigError(ValueError):
     """A setting that no run can have, in one line."""
 
 
-def positive() -> Any:
-    """A number above 0: finite where it is a float."""
-    return field(default=MISSING, metadata={"range": "positive"})
+def setting(**metadata: Any) -> Any:
+    """A field without a default of its own.
 
-
-def non_negative() -> Any:
-    """A number from 0: finite where it is a float."""
-    return field(default=MISSING, metadata={"range": "non-negative"})
-
-
-def auto_or_bool() -> Any:
-    return field(default=MISSING, metadata={"choices": ("auto", True, False)})
-
-
-def parsed_by(parse: Callable[[str], object], allowed: str) -> Any:
-    """Text that `parse` takes without a ValueError."""
-    return field(default=MISSING, metadata={"parse": parse, "allowed": allowed})
+    Args:
+        range: "positive" or "non-negative", for numbers; floats must also be finite
+        choices: the allowed values
+        parse, allowed: a function that raises ValueError for text that is not allowed, and what is, in words
+    """
+    return field(default=MISSING, metadata=metadata)
 
 
 @dataclass
 class MachineSchema:
     device: Device = MISSING
-    capture: bool | str = auto_or_bool()
+    capture: bool | str = setting(choices=AUTO_OR_BOOL)
     compile: bool = MISSING
     channels_last: bool = MISSING
     parallel: Parallel = MISSING
     backend: Backend = MISSING
-    workers: int | None = non_negative()
+    workers: int | None = setting(range="non-negative")
     decode: Decode = MISSING
-    threads: int | None = positive()
-    checkpoint_seconds: float = non_negative()
+    threads: int | None = setting(range="positive")
+    checkpoint_seconds: float = setting(range="non-negative")
     keep_checkpoint: bool = MISSING
-    budget_seconds: float | None = non_negative()
-    deadline: str | None = parsed_by(monotonic_at, "Unix seconds")
+    budget_seconds: float | None = setting(range="non-negative")
+    deadline: str | None = setting(parse=monotonic_at, allowed="Unix seconds")
     stop_file: str | None = MISSING
-    gpus: int | None = positive()
-    mps: bool | str = auto_or_bool()
+    gpus: int | None = setting(range="positive")
+    mps: bool | str = setting(choices=AUTO_OR_BOOL)
     lane: Lane = MISSING
 
 
@@ -89,7 +83,7 @@ class RunSchema:
     optim: Any = MISSING
     tracking: Any = MISSING
     machine: MachineSchema = field(default_factory=MachineSchema)
-    seed: int = non_negative()
+    seed: int = setting(range="non-negative")
     data: Data = MISSING
     precision: Precision = MISSING
     experiment: Any = MISSING  # a name, or a list of names
@@ -103,14 +97,14 @@ class RunSchema:
 class TaskKeys:
     """The settings that every task has; those with a default may be left out."""
 
-    epochs: int = positive()
+    epochs: int = setting(range="positive")
     bound_by: BoundBy = BoundBy.gpu
     cores: int = field(default=1, metadata={"range": "positive"})
 
 
 @dataclass
 class OptimKeys:
-    lr: float = positive()
+    lr: float = setting(range="positive")
 
 
 @dataclass
@@ -176,28 +170,24 @@ def _is_allowed(spec: "Field[Any]", given: object, value: Any) -> bool:
     if "choices" in spec.metadata:
         return value in spec.metadata["choices"]
     if "parse" in spec.metadata:
-        try:
+        with suppress(ValueError):
             spec.metadata["parse"](value)
-        except ValueError:
-            return False
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        # In an open group nothing converts a string that looks like a number.
-        above = value > 0 if spec.metadata.get("range") == "positive" else value >= 0
-        return not isinstance(given, str) and math.isfinite(value) and above
+            return True
+        return False
+    if "range" in spec.metadata:  # in an open group nothing converts a string that looks like a number
+        above = value > 0 if spec.metadata["range"] == "positive" else value >= 0
+        return above and math.isfinite(value) and not isinstance(given, str)
     return True
 
 
 def _allowed(spec: "Field[Any]") -> str:
-    types: Sequence[Any] = [kind for kind in get_args(spec.type) if kind is not NoneType] or [spec.type]
-    null = "null or " if NoneType in get_args(spec.type) else ""
+    kinds: tuple[Any, ...] = get_args(spec.type) or (spec.type,)
     if "choices" in spec.metadata:
-        return f"{null}auto, true or false"
-    if "allowed" in spec.metadata:
-        return f"{null}{spec.metadata['allowed']}"
-    [kind] = types
-    if kind is bool:
-        return f"{null}true or false"
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return f"{null}one of {', '.join(kind.__members__)}"
-    noun = {int: "integer", float: "number"}.get(kind)
-    return f"{null}a {spec.metadata.get('range', '')} {noun}" if noun else f"{null}text"
+        text = "auto, true or false"
+    elif "range" in spec.metadata:
+        text = f"a {spec.metadata['range']} {'integer' if int in kinds else 'number'}"
+    elif isinstance(kinds[0], type) and issubclass(kinds[0], Enum):
+        text = f"one of {', '.join(kinds[0].__members__)}"
+    else:
+        text = spec.metadata.get("allowed") or ("true or false" if kinds[0] is bool else "text")
+    return f"null or {text}" if NoneType in kinds else text
