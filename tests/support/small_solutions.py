@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nero.models.mlp import MLP, scaled_relu
 from nero.optim import project_
-from nero.theory.certified import Perceptron
+from nero.theory.robustness import Perceptron
 from nero.theory.solutions import Solution
 
 

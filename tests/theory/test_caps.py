@@ -152,8 +152,8 @@ def test_balls_bound_loses_a_bit_per_dimension_for_small_caps_and_half_a_bit_at_
         (-0.1, 3, "from 0 to pi radians, not -0.1"),
         (3.2, 3, "from 0 to pi radians, not 3.2"),
         (math.nan, 3, "from 0 to pi radians, not nan"),
-        (1.0, -1, "a whole number from 0, not -1"),
-        (1.0, 2.5, "a whole number from 0, not 2.5"),
+        (1.0, -1, "a non-negative integer, not -1"),
+        (1.0, 2.5, "a non-negative integer, not 2.5"),
     ],
 )
 def test_what_is_no_cap_is_refused_in_one_line(measure: Any, angle: float, dim: Any, complaint: str) -> None:

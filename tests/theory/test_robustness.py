@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nero.theory.adversarial import adversarial_angle, attack, first_order_angle
-from nero.theory.certified import Perceptron, certified_angle
-from nero.theory.random_rotations import draws_needed, error_curve, random_angle
+from nero.theory.robustness import (
+    Perceptron,
+    adversarial_angle,
+    attack,
+    certified_angle,
+    draws_needed,
+    error_curve,
+    first_order_angle,
+    random_angle,
+)
 from nero.theory.solutions import Draw, Solution, margin
 from support import small_solutions
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nero.optim import project_
 from nero.theory.caps import log_cap
-from nero.theory.rotations import clip_to_cap, draw_angles, sphere_dim, tangent, turn, turn_at_random
+from nero.theory.solutions import clip_to_cap, draw_angles, sphere_dim, tangent, turn, turn_at_random
 from nero.theory.steps import turning_angles
 
 

@@ -1,4 +1,4 @@
-"""Stable steps and deep relative trust: where they can be reckoned by hand, where they hold, and where they do not."""
+"""Stable steps and deep relative trust: where they can be computed by hand, where they hold, and where they do not."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nero import Nero
-from nero.theory.trust import (
-    LayerTrust,
-    StepTrust,
-    cosines,
-    gradient_changes,
-    look_at_step,
-    trust_bound,
-)
+from nero.theory.trust import LayerTrust, StepTrust, descent_cosine, measure_step, trust_bound
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -68,24 +61,20 @@ def test_a_layer_of_zeros_that_moves_has_no_bounded_trust() -> None:
     assert trust_bound([ones] * 40, [1e10 * ones] * 40) == math.inf
 
 
-def test_gradient_changes_are_relative_to_what_they_were() -> None:
-    before = [matrix([[3.0, 4.0]]), torch.zeros(1, 2), torch.zeros(1, 2)]
-    after = [matrix([[3.0, 3.0]]), torch.zeros(1, 2), torch.ones(1, 2)]
-    assert gradient_changes(before, after) == [0.2, 0, math.inf]
-
-
 def test_the_cosine_is_one_down_the_gradient_and_minus_one_up() -> None:
     gradient = drawn(4, 3)
     across = matrix([[0.0, 1.0]])
-    assert cosines([-0.1 * gradient, 5 * gradient], [gradient, gradient]) == pytest.approx([1, -1], rel=1e-15)
-    assert cosines([across], [matrix([[2.0, 0.0]])]) == [0]
-    assert cosines([matrix([[-1.0, -1.0]])], [matrix([[2.0, 0.0]])]) == pytest.approx([math.sqrt(0.5)])
-    assert all(abs(value) <= 1 for value in cosines([drawn(9, 9, seed=s) for s in range(20)], [drawn(9, 9)] * 20))
+    assert descent_cosine(-0.1 * gradient, gradient) == pytest.approx(1, rel=1e-15)
+    assert descent_cosine(5 * gradient, gradient) == pytest.approx(-1, rel=1e-15)
+    assert descent_cosine(across, matrix([[2.0, 0.0]])) == 0
+    assert descent_cosine(matrix([[-1.0, -1.0]]), matrix([[2.0, 0.0]])) == pytest.approx(math.sqrt(0.5))
+    assert all(abs(descent_cosine(drawn(9, 9, seed=s), drawn(9, 9))) <= 1 for s in range(20))
 
 
 def test_where_nothing_moves_or_no_gradient_is_there_is_no_angle() -> None:
     zeros, ones = torch.zeros(2, 2), torch.ones(2, 2)
-    for cosine in cosines([zeros, ones, zeros], [ones, zeros, zeros]):
+    for change, gradient in ((zeros, ones), (ones, zeros), (zeros, zeros)):
+        cosine = descent_cosine(change, gradient)
         assert cosine == 0
         assert math.copysign(1, cosine) == 1
 
@@ -99,7 +88,7 @@ def step(*layers: LayerTrust, trust: float = 0.2) -> StepTrust:
 
 
 @pytest.mark.parametrize(
-    ("looked_at", "stable"),
+    ("measured", "stable"),
     [
         (layer(gradient_change=0.4, cosine=0.5), True),
         (layer(gradient_change=0.5, cosine=0.5), False),
@@ -110,9 +99,9 @@ def step(*layers: LayerTrust, trust: float = 0.2) -> StepTrust:
         (layer(gradient_change=math.inf, cosine=0.0, relative_step=math.inf), False),
     ],
 )
-def test_a_layer_is_stable_where_its_gradient_changes_less_than_its_cosine(looked_at: LayerTrust, stable: bool) -> None:
-    assert looked_at.stable == stable
-    assert step(layer(), looked_at).stable == stable
+def test_a_layer_is_stable_where_its_gradient_changes_less_than_its_cosine(measured: LayerTrust, stable: bool) -> None:
+    assert measured.stable == stable
+    assert step(layer(), measured).stable == stable
 
 
 def test_a_step_that_moves_nothing_is_not_a_stable_descent_step() -> None:
@@ -121,14 +110,9 @@ def test_a_step_that_moves_nothing_is_not_a_stable_descent_step() -> None:
 
 
 def test_a_step_keeps_within_trust_where_every_layer_does() -> None:
-    looked_at = step(layer("a", gradient_change=0.2), layer("b", gradient_change=0.21))
-    assert looked_at.holds("a")
-    assert not looked_at.holds("b")
-    assert not looked_at.within_trust
+    assert not step(layer("a", gradient_change=0.2), layer("b", gradient_change=0.21)).within_trust
     assert step(layer("a", gradient_change=0.2)).within_trust
     assert not step(layer("a", gradient_change=math.nan)).within_trust
-    with pytest.raises(KeyError):
-        looked_at.holds("c")
 
 
 # --------------------------------------------------------------------------------------------- deep relative trust
@@ -143,7 +127,7 @@ def test_deep_relative_trust_is_exact_where_linear_layers_are_scaled(ratios: lis
     weights = [drawn(widths[k + 1], widths[k], seed=seed + k).requires_grad_() for k in range(len(ratios))]
     x, readout = drawn(widths[0], seed=seed + 10), drawn(widths[-1], seed=seed + 11)
     changes = [ratio * weight.detach() for ratio, weight in zip(ratios, weights, strict=True)]
-    seen = look_at_step(lambda: readout @ through(weights, x), named(weights), lambda: move(weights, changes))
+    seen = measure_step(lambda: readout @ through(weights, x), named(weights), lambda: move(weights, changes))
     for number, layer_seen in enumerate(seen.layers):
         # A layer's gradient is the product of all others.
         others = math.prod(1 + ratio for k, ratio in enumerate(ratios) if k != number) - 1
@@ -165,7 +149,7 @@ def test_a_network_of_width_one_obeys_deep_relative_trust_whatever_the_signs(
     weights = [matrix([[-size if negative else size]]) for size, negative, _ in scales]
     changes = [delta * weight.detach() for weight, (*_, delta) in zip(weights, scales, strict=True)]
     x = torch.ones(1, dtype=torch.float64)
-    seen = look_at_step(lambda: through(weights, x).sum(), named(weights), lambda: move(weights, changes))
+    seen = measure_step(lambda: through(weights, x).sum(), named(weights), lambda: move(weights, changes))
     for number, layer_seen in enumerate(seen.layers):
         exact = abs(math.prod(1 + delta for k, (*_, delta) in enumerate(scales) if k != number) - 1)
         assert layer_seen.gradient_change == pytest.approx(exact, rel=1e-9, abs=1e-12)
@@ -197,11 +181,10 @@ def flipped_unit() -> tuple[list[Tensor], list[Tensor], Callable[[], Tensor]]:
 @pytest.mark.parametrize("make", [curved_loss, ill_conditioned, flipped_unit])
 def test_deep_relative_trust_is_a_model_and_no_theorem(make: Callable) -> None:
     weights, changes, loss = make()
-    seen = look_at_step(loss, named(weights), lambda: move(weights, changes))
+    seen = measure_step(loss, named(weights), lambda: move(weights, changes))
     assert seen.trust < 0.02
     assert not seen.within_trust
     # The first layer's gradient changes by far more than the definition allows.
-    assert not seen.holds("layer 0")
     assert seen.layers[0].gradient_change > 0.9
 
 
@@ -234,7 +217,7 @@ def test_a_step_that_is_stable_all_the_way_lowers_the_loss_and_by_how_much(seed:
 
     def look(length: float) -> StepTrust:
         move(list(weights.values()), [old - new.detach() for old, new in zip(start, weights.values(), strict=True)])
-        return look_at_step(
+        return measure_step(
             loss, weights, lambda: move(list(weights.values()), [length * change for change in directions])
         )
 
@@ -265,7 +248,7 @@ def test_a_step_that_is_stable_at_its_end_alone_may_raise_the_loss() -> None:
     def loss() -> Tensor:
         return (weight - torch.sin(2 * math.pi * weight) / math.pi).sum()
 
-    seen = look_at_step(loss, {"w": weight}, lambda: move([weight], [matrix([[1.0]])]))
+    seen = measure_step(loss, {"w": weight}, lambda: move([weight], [matrix([[1.0]])]))
     (only,) = seen.layers
     assert only.cosine == 1
     assert only.gradient_change < 1e-12
@@ -277,7 +260,7 @@ def test_a_gradient_step_too_long_is_not_stable() -> None:
     # L = w²/2: the gradient changes by the rate.
     for rate, stable in [(0.5, True), (0.999, True), (1.001, False), (3.0, False)]:
         weight = matrix([[2.0, -1.0]])
-        seen = look_at_step(
+        seen = measure_step(
             lambda weight=weight: weight.square().sum() / 2,
             {"w": weight},
             lambda weight=weight, rate=rate: move([weight], [-rate * weight.detach()]),
@@ -292,7 +275,7 @@ def test_a_gradient_step_too_long_is_not_stable() -> None:
 # ---------------------------------------------------------------------------------------------------- looking at a step
 
 
-def test_an_optimisers_step_is_looked_at_without_touching_its_training() -> None:
+def test_an_optimisers_step_is_measured_without_touching_its_training() -> None:
     def trained(looking: bool) -> tuple[nn.Module, list[StepTrust]]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(36, 5)).double()
@@ -308,7 +291,7 @@ def test_an_optimisers_step_is_looked_at_without_touching_its_training() -> None
             if looking:
                 kept = [param.grad.clone() for param in model.parameters()]
                 with torch.no_grad():  # whatever the caller has set
-                    seen.append(look_at_step(loss, dict(model.named_parameters()), optimizer.step))
+                    seen.append(measure_step(loss, dict(model.named_parameters()), optimizer.step))
                 for param, grad in zip(model.parameters(), kept, strict=True):
                     assert torch.equal(param.grad, grad)
             else:
@@ -334,7 +317,7 @@ def test_layers_that_are_frozen_unused_or_still() -> None:
     def take() -> None:
         move([used, frozen], [matrix([[-0.25]]), matrix([[1.0]])])
 
-    seen = look_at_step(lambda: (used * still * frozen).sum(), weights, take)
+    seen = measure_step(lambda: (used * still * frozen).sum(), weights, take)
     by_name = {layer.name: layer for layer in seen.layers}
     # Frozen, its gradient is nobody's business; but it was moved, and that counts.
     assert by_name.keys() == {"used", "still", "unused"}
@@ -347,7 +330,7 @@ def test_layers_that_are_frozen_unused_or_still() -> None:
 
 def test_a_diverged_step_is_neither_stable_nor_within_trust() -> None:
     weight = matrix([[1.0]])
-    seen = look_at_step(lambda: weight.square().sum(), {"w": weight}, lambda: move([weight], [matrix([[math.nan]])]))
+    seen = measure_step(lambda: weight.square().sum(), {"w": weight}, lambda: move([weight], [matrix([[math.nan]])]))
     assert not seen.stable
     assert not seen.within_trust
     assert math.isnan(seen.loss_after)

@@ -5,8 +5,8 @@ For y = Σ wᵢ xᵢ and uncorrelated inputs of mean μ and variance v:
     E[y] = μ Σ wᵢ         zero for a balanced neuron, whatever μ is
     Var[y] = v Σ wᵢ²      v for a balanced neuron
 
-Inputs of a trained network are neither uncorrelated nor alike, so what a layer's outputs are is measured next to what
-this says they would be.
+Inputs in a trained network are neither uncorrelated nor identically distributed, so a layer's outputs are measured and
+compared with this prediction.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,21 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nero.theory.quantiles import quantiles
+from nero.theory.balance import quantiles
 
-# Entries of a tensor that are taken in float64 at a time: 128 MiB, and as much again for their deviations.
+# Entries of a tensor that are converted to float64 at a time: 128 MiB, and as much again for their deviations.
 _MOST_ENTRIES = 2**24
 
 
 @dataclass(frozen=True)
 class LayerActivations:
-    """Outputs of one linear or convolutional layer, without its bias; quantiles are over neurons (see `quantiles`).
+    """Outputs of one linear or convolutional layer, without its bias; `quantiles` are over neurons.
 
     input_mean, input_variance:          of each input feature (each channel, for a convolution) over examples and
-                                         positions, then the mean over features
+                                         positions, averaged over features
     mean, variance:                      of each neuron's output over examples and positions (pixels, tokens)
-    predicted_mean, predicted_variance:  what those would be, were the inputs uncorrelated and all of that mean and
-                                         variance. The zeros around a convolution's image are no inputs here
+    predicted_mean, predicted_variance:  the same for uncorrelated inputs that all have the input mean and variance,
+                                         without the zero padding of a convolution
     """
 
     name: str
@@ -43,7 +43,6 @@ class LayerActivations:
     predicted_variance: dict[str, float]
 
     def record(self) -> dict[str, Any]:
-        """As it is kept in a record."""
         return asdict(self)
 
 
@@ -55,11 +54,10 @@ def predicted_moments(weight: Tensor, mean: float, variance: float) -> tuple[Ten
 
 @torch.no_grad()
 def measure_activations(network: nn.Module, batches: Iterable[Tensor]) -> list[LayerActivations]:
-    """What passes through every nn.Linear and nn.Conv2d that the network calls, in evaluation mode, over all batches.
+    """Measure every nn.Linear and nn.Conv2d that the network calls, in evaluation mode, over all batches.
 
-    Layers come in the order of the network's modules. One that is called several times, in one pass or under several
-    names, is measured over all of its calls. Batches lie where the network does; each is passed through it once, and
-    nothing of it is kept.
+    Layers are in the order of the network's modules. A layer that is called several times, in one pass or under several
+    names, is measured over all of its calls. Batches are on the network's device; each is used once and not stored.
     """
     layers = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
     seen = {name: (_Moments(), _Moments()) for name in layers}
@@ -70,10 +68,10 @@ def measure_activations(network: nn.Module, batches: Iterable[Tensor]) -> list[L
 
 
 class _Moments:
-    """Means and variances of features, over values that come in parts (Chan, Golub and LeVeque, 1979).
+    """Means and variances of features, updated part by part (Chan, Golub and LeVeque, 1979).
 
-    Squares are only taken of deviations from a mean: E[x²] - E[x]² would lose a variance that is small next to the
-    mean's square.
+    Only deviations from a mean are squared: E[x²] - E[x]² would lose a variance that is small relative to the mean's
+    square.
     """
 
     def __init__(self) -> None:
@@ -82,7 +80,7 @@ class _Moments:
         self._deviations = torch.zeros(())  # sum of squared deviations from the mean
 
     def add(self, values: Tensor, feature_dim: int) -> None:
-        """Values of features that stand along `feature_dim`, counted from the end: all other dims are positions."""
+        """Add values with features along `feature_dim`, counted from the end; all other dims are positions."""
         if values.numel() == 0:
             return
         if values.ndim == -feature_dim:
@@ -106,29 +104,21 @@ class _Moments:
 
     @property
     def variance(self) -> Tensor:
-        """Of the values themselves: their number, not one less, is what divides."""
+        """Population variance (ddof 0)."""
         return self._deviations / self.count
 
 
 def _measured(name: str, layer: nn.Linear | nn.Conv2d, inputs: _Moments, outputs: _Moments) -> LayerActivations:
-    input_mean, input_variance = inputs.mean.mean().item(), inputs.variance.mean().item()
-    predicted_mean, predicted_variance = predicted_moments(layer.weight, input_mean, input_variance)
-    # Outputs were seen with the bias, which moves their mean and nothing else.
+    of_inputs = inputs.mean.mean().item(), inputs.variance.mean().item()
+    # The outputs include the bias, which shifts their mean and nothing else.
     mean = outputs.mean if layer.bias is None else outputs.mean - layer.bias.to(torch.float64)
-    return LayerActivations(
-        name=name,
-        input_mean=input_mean,
-        input_variance=input_variance,
-        mean=quantiles(mean),
-        variance=quantiles(outputs.variance),
-        predicted_mean=quantiles(predicted_mean),
-        predicted_variance=quantiles(predicted_variance),
-    )
+    moments = (mean, outputs.variance, *predicted_moments(layer.weight, *of_inputs))
+    return LayerActivations(name, *of_inputs, *map(quantiles, moments))
 
 
 @contextmanager
 def _evaluating(network: nn.Module) -> Iterator[None]:
-    """The network in evaluation mode, and each of its modules back in its own afterwards."""
+    """Put the network in evaluation mode; restore the mode of each of its modules afterwards."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
@@ -140,9 +130,9 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _hooked(layers: dict[str, nn.Linear | nn.Conv2d], seen: dict[str, tuple[_Moments, _Moments]]) -> Iterator[None]:
-    """What goes into and comes out of each layer is added to its moments, as it passes: it may be overwritten later."""
+    """Add the inputs and outputs of each layer to its moments at every call: they may be overwritten later."""
 
-    def watch(name: str, layer: nn.Linear | nn.Conv2d) -> torch.utils.hooks.RemovableHandle:
+    def register(name: str, layer: nn.Linear | nn.Conv2d) -> torch.utils.hooks.RemovableHandle:
         inputs, outputs = seen[name]
         feature_dim = -1 if isinstance(layer, nn.Linear) else -3
 
@@ -153,7 +143,7 @@ def _hooked(layers: dict[str, nn.Linear | nn.Conv2d], seen: dict[str, tuple[_Mom
         # Before any other hook, which may replace the output.
         return layer.register_forward_hook(hook, prepend=True, with_kwargs=True)
 
-    handles = [watch(name, layer) for name, layer in layers.items()]
+    handles = [register(name, layer) for name, layer in layers.items()]
     try:
         yield
     finally:

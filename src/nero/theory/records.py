@@ -1,10 +1,10 @@
-"""What was measured of runs, one JSON file each: checkpoints are too large to keep, and measuring wants a GPU.
+"""Measurements of runs, one JSON file each: checkpoints are too large to store, and measuring needs a GPU.
 
-    networks/<run id>.json   a network as its run left it: balance, activations, robustness
-    steps/<run id>.json      chosen steps along a training: trust, relative steps, angles
+    networks/<run id>.json   a trained network: balance, activations, robustness
+    steps/<run id>.json      selected steps of a training: trust, relative steps, angles
 
-A record says what run it is of (`run_id`, `task`, `optim`, `lr`, `seed`, `settings`, `data`), how far that was trained
-(`epochs_done` of `epochs`), and what measured it (`measured`: commit, device, torch). Angles are in radians.
+A record identifies its run (`run_id`, `task`, `optim`, `lr`, `seed`, `settings`, `data`), how far it was trained
+(`epochs_done` of `epochs`), and the measurement (`measured`: commit, device, torch). Angles are in radians.
 """
 
 import json
@@ -21,24 +21,24 @@ KINDS = (NETWORKS, STEPS)
 
 
 class UnreadableRecord(ValueError):
-    """A file that is no record; in one line."""
+    """A file that is not a record; the message is one line."""
 
 
 def write(kind: str, record: Mapping[str, Any], folder: Path) -> Path:
-    """Keep a record in place of an older one of the same run, to six digits. What is not finite becomes null."""
+    """Store a record, to six digits, replacing an older one of the same run. Values that are not finite become null."""
     path = folder / _known(kind) / f"{record['run_id']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, (json.dumps(_short(record), separators=(",", ":"), allow_nan=False) + "\n").encode())
+    write_atomic(path, (json.dumps(_rounded(record), separators=(",", ":"), allow_nan=False) + "\n").encode())
     return path
 
 
 def read(kind: str, folder: Path) -> list[Record]:
-    """All of a kind, in the order of their runs' ids."""
+    """All records of a kind, sorted by run id."""
     return [_parse(path) for path in sorted((folder / _known(kind)).glob("*.json"))]
 
 
 def is_whole(kind: str, record: Record) -> bool:
-    """Whether it is of all that there is to measure: steps are of as many epochs as were asked for."""
+    """Whether a record is complete: networks need all epochs, steps are of as many epochs as requested."""
     return kind == STEPS or record["epochs_done"] >= record["epochs"]
 
 
@@ -58,12 +58,12 @@ def _known(kind: str) -> str:
     return kind
 
 
-def _short(value: Any) -> Any:
-    """JSON has no word for infinity, and no use for sixteen digits of a measurement."""
+def _rounded(value: Any) -> Any:
+    """Floats to six digits; None for those that are not finite, which JSON cannot represent."""
     if isinstance(value, Mapping):
-        return {key: _short(item) for key, item in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_short(item) for item in value]
+        return [_rounded(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value

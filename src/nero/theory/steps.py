@@ -1,13 +1,12 @@
 """How far a step moves and turns each neuron (Definition 5, Equation 3).
 
-A neuron is a slice along dim 0 of a tensor with two or more dims; entries of tensors with fewer are biases. Everything
-is reckoned in float64, of weights as they are stored: the rounding of float32 moves a neuron by some 3e-8 of its norm
-beyond what the optimiser meant.
+A neuron is a slice along dim 0 of a tensor with two or more dims; entries of other tensors are biases. Everything is
+computed in float64 from the weights as stored: rounding to float32 moves a neuron by some 3e-8 of its norm beyond what
+the optimiser computed.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -16,7 +15,7 @@ from torch.optim import Optimizer
 
 from nero.optim.balance import neuron_norm
 from nero.optim.param_groups import stored_view
-from nero.theory.quantiles import quantiles
+from nero.theory.balance import quantiles
 
 
 def relative_steps(before: Tensor, after: Tensor) -> Tensor:
@@ -25,16 +24,15 @@ def relative_steps(before: Tensor, after: Tensor) -> Tensor:
 
 
 def turning_angles(before: Tensor, after: Tensor) -> Tensor:
-    """The angle by which each neuron was turned, in radians from 0 to π; zero where either end is a vector of zeros.
+    """The angle by which each neuron was turned, in radians from 0 to π; zero where either vector is zero.
 
     Exact to some 1e-16 radians at any angle (Kahan): the cosine of a small one would lose half of its digits.
     """
     _check_shapes(before, after)
     old, new = _directions(before, like=before), _directions(after, like=before)
     angles = 2 * torch.atan2(neuron_norm(new - old), neuron_norm(new + old))
-    # A neuron of zeros has no direction; its place among the directions is held by zeros.
-    lost = (old == 0).all(-1) | (new == 0).all(-1)
-    return torch.where(lost, 0.0, angles)
+    no_direction = (old == 0).all(-1) | (new == 0).all(-1)
+    return torch.where(no_direction, 0.0, angles)
 
 
 def relative_size(change: Tensor, base: Tensor) -> float:
@@ -57,24 +55,9 @@ def bias_steps(before: Tensor, after: Tensor) -> Tensor:
     return moved[size != 0] / size[size != 0]
 
 
-def is_per_neuron_relative(
-    before: Mapping[str, Tensor], after: Mapping[str, Tensor], eta: float, tolerance: float = 1e-6
-) -> bool:
-    """Whether a step of these parameters was of size `eta` at most, relative to every neuron and every bias (Def. 5).
-
-    A neuron or bias of zero must not move at all. `tolerance` is added to `eta`, for the rounding of stored weights.
-    """
-    if before.keys() != after.keys():
-        raise ValueError(f"not the same parameters: {sorted(before.keys() ^ after.keys())}")
-    return all(
-        bool((_relative_to_each(old, after[name]) <= eta + tolerance).all())  # not where one is NaN
-        for name, old in before.items()
-    )
-
-
 @dataclass(frozen=True)
 class LayerStep:
-    """What one step did to a tensor with neurons; the last two over its neurons (see `quantiles`), in radians."""
+    """One step of a tensor with neurons; the last two fields are `quantiles` over its neurons, angles in radians."""
 
     name: str
     relative_step: float
@@ -87,7 +70,7 @@ class LayerStep:
 
 @dataclass(frozen=True)
 class BiasStep:
-    """What one step did, relative to what they were, to the entries of a tensor without neurons that were not zero."""
+    """`bias_steps` of one step of a tensor without neurons, as `quantiles`."""
 
     name: str
     steps: dict[str, float]
@@ -97,7 +80,7 @@ class BiasStep:
 
 
 class StepMeter:
-    """Measures what an optimiser's steps do to named parameters, of which it need not hold every one.
+    """Measures an optimiser's steps on named parameters, which need not all be the optimiser's.
 
         with StepMeter(optimizer, dict(network.named_parameters())) as meter:
             ...
@@ -105,12 +88,12 @@ class StepMeter:
             optimizer.step()
             meter.layers, meter.biases
 
-    Only the step after `arm` is measured, which takes a copy of the parameters and waits for the device. The others
-    cost nothing. Hooks that were there before, such as the projection of `constrained`, count as part of the step. A
-    step replayed from a CUDA graph runs no hooks and cannot be measured.
+    Only the step after `arm` is measured, which copies the parameters and waits for the device. Other steps cost
+    nothing. Hooks registered earlier, such as the projection of `constrained`, count as part of the step. A step
+    replayed from a CUDA graph runs no hooks and cannot be measured.
 
-    layers: of the step last measured, one for every tensor with neurons
-    biases: the same of the others, without those that were zero all over
+    layers: of the last measured step, one for every tensor with neurons
+    biases: one for every other tensor that was not all zero
     """
 
     def __init__(self, optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> None:
@@ -130,26 +113,22 @@ class StepMeter:
 
     def __enter__(self) -> Self:
         self._hooks += [
-            self._optimizer.register_step_pre_hook(self._look_before),
-            self._optimizer.register_step_post_hook(self._look_after),
+            self._optimizer.register_step_pre_hook(self._before_step),
+            self._optimizer.register_step_post_hook(self._after_step),
         ]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         while self._hooks:
             self._hooks.pop().remove()
         self._armed, self._before = False, None
 
-    def _look_before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        # A step that failed on its way leaves its copy behind, which is not what the next one starts from.
-        self._before = None
-        if self._armed:
-            self._before = {name: tensor.detach().clone() for name, tensor in self._parameters.items()}
-        self._armed = False
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        # Also drops the copy of a step that raised.
+        copies = {name: tensor.detach().clone() for name, tensor in self._parameters.items()} if self._armed else None
+        self._armed, self._before = False, copies
 
-    def _look_after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._before is None:
             return
         self.layers, self.biases = [], []
@@ -163,13 +142,6 @@ class StepMeter:
         self._before = None
 
 
-def _relative_to_each(before: Tensor, after: Tensor) -> Tensor:
-    """Relative steps of neurons, or of single entries where a tensor has no neurons."""
-    if before.ndim >= 2:
-        return relative_steps(before, after)
-    return _ratio(_difference(before, after).abs(), before.detach().double().abs())
-
-
 def _check_shapes(before: Tensor, after: Tensor) -> None:
     if before.shape != after.shape:
         raise ValueError(f"a step changes no shape: {tuple(before.shape)} before it, {tuple(after.shape)} after it")
@@ -181,11 +153,11 @@ def _difference(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _ratio(change: Tensor, size: Tensor) -> Tensor:
-    """change / size, where nothing relative to anything is nothing."""
+    """change / size, with 0/0 = 0."""
     return torch.where(change == 0, 0.0, change / size)
 
 
 def _directions(weight: Tensor, like: Tensor) -> Tensor:
-    """Each neuron's entries, in the order of `like`, over its norm; zeros for a neuron of zeros."""
+    """Each neuron's entries, in the memory order of `like`, over its norm; zeros for a neuron of zeros."""
     sizes = neuron_norm(weight.detach().double()).unsqueeze(-1)
     return _ratio(stored_view(weight.detach(), like=like).flatten(1).double(), sizes)
