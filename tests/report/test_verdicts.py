@@ -198,7 +198,7 @@ def test_csv_has_verdict_difference_and_interval_of_every_cell(store: Store) -> 
     assert "deviation" not in nero
 
 
-def test_a_verdict_on_part_of_the_runs_is_incomplete(store: Store) -> None:
+def test_a_verdict_on_part_of_the_runs_is_preliminary(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.001, 0, 0.3)
     nero = verdict_text(deep_entry(mnist_table(store), "nero"))
     assert (nero.value.partition(":")[0], nero.detail) == ("lower", "preliminary, n = 1")
@@ -234,7 +234,7 @@ def test_divergence_is_a_verdict_of_its_own(store: Store) -> None:
         assert verdict_text(deep_entry(table, optim)).value == "diverged"
 
 
-def test_a_search_that_has_only_diverged_yet_is_diverged_and_incomplete(store: Store) -> None:
+def test_a_search_that_has_only_diverged_yet_is_diverged_and_preliminary(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} sgd"], 0.1, 0, None)
     found = verdict_text(deep_entry(mnist_table(store), "sgd"))
     assert (found.value, found.detail) == ("diverged", "preliminary")

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 
 from nero.plans.plan import CellState
 from nero.report.page import figure_data
-from nero.report.page.runs import pack
-from nero.report.page.samples import sample_data
+from nero.report.page.runs import pack, sample_data
 from nero.report.tables.sheets import Printed, to_html
 from nero.runs.store import Store
 

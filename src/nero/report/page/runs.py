@@ -1,29 +1,25 @@
-"""Every run of a store for the page: its numbers, config, provenance and curve, compressed."""
+"""The runs of a store for the page: numbers, config, provenance and curve of each, and samples of GANs."""
 
 import base64
 import gzip
 import json
-from collections.abc import Mapping
+import mimetypes
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nero.plans.plan import CellState
 from nero.report.figures import style
+from nero.report.figures.samples import CLASSES, NAME, NUMBERED, ROWS, SIDE, is_embedded, shown_runs
 from nero.report.page.figure_data import numbers, thinned
 from nero.report.units import scale, shown_metric
 from nero.runs.store import Record, RunDirectory, Store
 
 COPIED = (
-    "seed",
-    "status",
-    "data",
-    "epochs",
-    "epochs_done",
-    "seconds",
-    "joules",
-    "gpu_processes",
-    "device",
-    "traceback",
+    *("seed", "status", "data", "epochs", "epochs_done", "seconds"),
+    *("joules", "gpu_processes", "device", "traceback"),
 )
 LEVEL = 6
 """Of compression; higher levels take twice as long to save a few per cent."""
@@ -77,3 +73,31 @@ def _curve(run: RunDirectory, metric: Mapping[str, str]) -> dict[str, Any] | Non
         "x": [record["epoch"] for record in lines],
         "y": numbers(values),
     }
+
+
+# Samples of GANs
+
+
+def sample_data(states: Iterable[CellState], store: Store) -> list[dict[str, Any]]:
+    """The pictures of one run per optimiser; optimisers without pictures are left out."""
+    found = []
+    for shown in shown_runs(states):
+        run = shown.run
+        pictures = store.run(run["task"], run["run_id"]).pictures(NAME)
+        read = ({"epoch": epoch, "src": _data_uri(path)} for epoch, path in pictures.items())
+        if readable := [picture for picture in read if picture["src"]]:
+            classes = NUMBERED if is_embedded(shown.curve, run) else CLASSES
+            named = {"name": shown.curve.name, "detail": shown.detail, "run": run["run_id"]}
+            found.append({**named, "side": SIDE, "rows": ROWS, "columns": list(classes), "pictures": readable})
+    return found
+
+
+def _data_uri(path: Path) -> str | None:
+    """The file as a data URI; None if it cannot be read, or its name is not that of a picture."""
+    kind, _ = mimetypes.guess_type(path.name)
+    if not kind or not kind.startswith("image/"):
+        return None
+    try:
+        return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    except OSError:
+        return None
