@@ -90,7 +90,7 @@ def plain_network(task: ImageNet) -> Tiny:
 )
 def test_the_gpu_decodes_where_few_workers_do(device: str, workers: int, decode: str, on_device: bool) -> None:
     context = Context(torch.device(device), SeedStreams(0), "real", Path(), machine=Machine(workers, decode))
-    assert (_decoder(context, 8, 4, workers) is not None) == on_device
+    assert (_decoder(context, 8, workers) is not None) == on_device
 
 
 # whole runs
