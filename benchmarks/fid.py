@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Seconds that FID takes on this machine, and whether it is the right number: CIFAR-10 itself has one that is known.
+"""Seconds that FID takes on this machine, and a check of its value.
 
     python -m benchmarks.fid
     python -m benchmarks.fid --out results/tables/bench_fid.md machine=gpu
 
-Words with `=` are settings, as scripts/train.py takes them. Measured are: a look at all real images, which runs do once
-and keep; and, --repeats times after one that is not timed, what a run does each time: as many samples as there are test
+Arguments with `=` are overrides, as for scripts/train.py. Timed are: the statistics of all real images, which runs
+compute once and store; and, --repeats times after a warm-up, an evaluation of a run: as many samples as there are test
 images, their features, and the distances from training and test images. The generator is untrained, so its FID means
-nothing; that of the training images from the test images is 3.15 with the right weights and the right resizing. Last,
-sets of images of very different FIDs are measured in several arithmetics. Needs CIFAR-10 and Inception's weights
-(scripts/prepare_data.py cifar10 inception), and on a CPU hours.
+nothing; the FID of the training images from the test images is 3.15 with the right weights and the right resizing.
+Last, the FID of several sets of images is compared between float32 and TF32. Needs CIFAR-10 and Inception's weights
+(scripts/prepare_data.py cifar10 inception), and hours on a CPU.
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -24,56 +23,36 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from nero.atomic import write_atomic
+from benchmarks.tables import NotMeasured, benchmark_parser, exit_status, print_lines, table_head, with_versions
 from nero.data.download.inception import FILE, load_weights
-from nero.data.sources import MissingData
 from nero.engine.precision import autocast, set_precision
 from nero.models.biggan import Z
-from nero.plans.argparse_types import parse_with_settings
-from nero.plans.config import ConfigError, compose
-from nero.report.tables.markdown_format import markdown_line
-from nero.runs.provenance import code_in_words, versions
+from nero.models.inception import FastInception, plain_inception
+from nero.plans.argparse_types import parse_with_overrides
+from nero.plans.config import compose
+from nero.report.tables.sheets import markdown_line
+from nero.runs.provenance import code_in_words
 from nero.tasks.cgan import PLAIN, ConditionalGAN
-from nero.tasks.fid import FastInception, plain_inception
-from nero.tasks.fid_of_images import Judge, NoJudge
-from nero.train.run import build_task, choose_device, device_name
+from nero.tasks.fid import Judge, NoJudge
+from nero.train.build import build_task, choose_device, device_name
 
 T = TypeVar("T")
 
 NOISES = (4, 6, 8, 16)
-"""Standard deviations, in levels of 256, of the noise that makes sets of images with FIDs as trained GANs have them."""
-
-
-class NoFID(Exception):
-    """There is nothing to measure; the message is one line."""
+"""Standard deviations, on a scale of 0 to 255, of noise that gives images FIDs like those of trained GANs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="timed FIDs (default: 3)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write")
-    options, words = parse_with_settings(parser, arguments)
+    options, overrides = parse_with_overrides(parser, arguments)
     if options.repeats < 1:
         parser.error("--repeats must be at least 1")
-    try:
-        lines = list(_table(options.repeats, words))
-    except (ConfigError, MissingData, NoFID) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if options.out:
-        write_atomic(options.out, "\n".join([*lines, ""]).encode())
-    return 0
+    return exit_status(lambda: print_lines(_lines(options.repeats, overrides), options.out))
 
 
-def _table(repeats: int, words: list[str]) -> Iterator[str]:
-    """The lines of the table, printed as they come."""
-    for line in _lines(repeats, words):
-        print(line, flush=True)
-        yield line
-
-
-def _lines(repeats: int, words: list[str]) -> Iterator[str]:
-    config = compose(["task=cifar10_cgan", *words])
+def _lines(repeats: int, overrides: list[str]) -> Iterator[str]:
+    config = compose(["task=cifar10_cgan", *overrides])
     device = choose_device(config.cfg.machine.device)
     set_precision(config.cfg.precision)
     torch.backends.cudnn.benchmark = True
@@ -81,17 +60,13 @@ def _lines(repeats: int, words: list[str]) -> Iterator[str]:
     assert isinstance(task, ConditionalGAN)
     judge = task.judges[PLAIN]
     if isinstance(judge, NoJudge):
-        raise NoFID("; ".join(task.remarks))
-    judge.folder = None  # measured is what a run without kept statistics does
-    packages = [f"{package} {version}" for package, version in versions(("torch", "torchmetrics")).items()]
-    yield f"# {judge.label}"
-    yield ""
-    yield f"{', '.join([device_name(device), *packages])}; {code_in_words()}."
-    yield ""
-    yield markdown_line(["what", "seconds", "range"])
-    yield markdown_line(["---", "---:", "---:"])
+        raise NotMeasured("; ".join(task.remarks))
+    judge.folder = None  # as in a run without stored statistics
+    about = f"{with_versions(device_name(device), packages=('torch', 'torchmetrics'))}; {code_in_words()}."
+    head = table_head(judge.label, about, ["what", "seconds", "range"], numbers=(1, 2))
     seconds, references = _timed(lambda: judge.references, device)
     counts = " and ".join(f"{reference.statistics.count:,}" for reference in references.values())
+    yield from head
     yield markdown_line([f"statistics of {counts} real images, once", f"{seconds:.2f}", ""])
 
     def take() -> dict[str, float]:
@@ -113,7 +88,7 @@ def _lines(repeats: int, words: list[str]) -> Iterator[str]:
 
 
 def _arithmetic(task: ConditionalGAN, judge: Judge, weights: Mapping[str, Tensor]) -> Iterator[str]:
-    """Seconds for features, and FID from the test images, of the same images in several arithmetics."""
+    """Seconds for features, and FID from the test images, in float32 and TF32."""
     count = len(task.labels)
     real = judge.real["train"][:count]
     noise = torch.randn(real.shape, generator=torch.Generator().manual_seed(0))
@@ -144,12 +119,12 @@ def _arithmetic(task: ConditionalGAN, judge: Judge, weights: Mapping[str, Tensor
 
 
 def _timed(work: Callable[[], T], device: torch.device) -> tuple[float, T]:
-    """Seconds, and what it gave."""
-    begun = time.monotonic()
+    """Seconds, and the result."""
+    start = time.monotonic()
     result = work()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.monotonic() - begun, result
+    return time.monotonic() - start, result
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Milliseconds per optimiser step on this machine, beside the time to copy as many bytes as a step must move.
+"""Milliseconds per optimiser step on this machine, compared with a copy of as many bytes as a step must move.
 
     python -m benchmarks.optim [--sets resnet50 mlp100] [--device cuda] [--dtype bfloat16] [--out FILE]
-    python -m benchmarks.optim --small                  a trial of the script itself, in seconds on a CPU
+    python -m benchmarks.optim --small                  a quick trial on a CPU, not a measurement
 
 By default the sets are resnet50, mlp100, translation and billion, the last one only on a GPU.
 """
 
-import argparse
 import contextlib
 import gc
 import math
@@ -18,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,35 +24,37 @@ from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
 from benchmarks.parameter_sets import PARAMETER_SETS, Shape, small
+from benchmarks.tables import benchmark_parser, column_heads, with_versions
 from nero.atomic import write_atomic
 from nero.optim import LAMB, Madam, Nero
-from nero.runs.provenance import code_in_words, versions
+from nero.report.tables.sheets import markdown_line
+from nero.runs.provenance import code_in_words
 
 SETS = ("resnet50", "mlp100", "translation", "billion")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MODES = ("eager", "replayed")
 REPETITIONS = 5
-"""Times that a measurement is repeated; the median counts."""
+"""Repetitions of a measurement; the median is reported."""
 WARM_UP = 3
-"""Steps before a capture: Triton compiles, optimisers make what they make lazily."""
+"""Steps before a capture: Triton compiles, and optimisers create their state."""
 LR = 1e-3
-"""Small, so that thousands of steps along one gradient leave numbers of ordinary size."""
+"""Small, so that thousands of steps along one gradient keep weights of ordinary size."""
 
 Key = tuple[str, str]
-"""Optimiser and path: a row of the table."""
+"""Optimiser and implementation: a row of the table."""
 Cell = float | str
-"""Milliseconds per step, or why there are none."""
+"""Milliseconds per step, or why there is no measurement."""
 Cells = Mapping[tuple[str, Key, str], Cell]
 """By parameter set, row and mode."""
 
 
 class Unavailable(Exception):
-    """An optimiser that is not part of this installation."""
+    """An optimiser is not installed."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """An optimiser by one of its paths. `captured`: further options for a CUDA graph, None if it does not fit one."""
+    """An optimiser implementation. `captured`: further options for a CUDA graph; None if it cannot be captured."""
 
     key: Key
     make: Callable[..., Optimizer]
@@ -73,8 +73,8 @@ def nero_of_pytorch_optimizer(params: list[Tensor], lr: float) -> Optimizer:
 COPY = ("copy", "floor")
 FUSED_NERO = ("Nero", "fused")
 FUSED_ADAM = ("torch Adam", "fused")
-# A failed capture can spoil the process, so only what is known to fit a graph is captured. torch's foreach SGD reads a
-# learning rate from its tensor to the host; pytorch_optimizer's Nero counts its steps there.
+# A failed capture can break the process, so only optimisers known to support capture are captured. torch's foreach SGD
+# reads its learning rate to the host; pytorch_optimizer's Nero counts its steps there.
 ROWS = (
     Row(FUSED_NERO, Nero, {"fused": True}),
     Row(("Nero", "foreach"), Nero, {"foreach": True, "fused": False}),
@@ -95,12 +95,12 @@ GOALS: tuple[tuple[str, Key, float, tuple[str, ...]], ...] = (
     ("the copy, 48 million parameters and more", COPY, 1.3, ("mlp100", "translation", "billion")),
     ("the copy, ResNet-50", COPY, 2.0, ("resnet50",)),
 )
-"""Fused Nero against what, the row of that, the largest ratio, and on which sets."""
+"""What fused Nero is compared with, its row, the largest ratio allowed, and the sets."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a step is timed, in what dtype and for how long."""
+    """The device and dtype of timed steps, and the seconds per measurement."""
 
     device: torch.device
     dtype: torch.dtype
@@ -128,7 +128,7 @@ class Bench:
             param.grad = torch.randn_like(param)
         if mode == "eager":
             return row.make(params, lr=LR, **row.options).step
-        # A tensor, as in training: a graph would keep a plain number for ever.
+        # A tensor, as in training: a graph would never update a plain number.
         lr = torch.tensor(LR, device=self.device)
         return captured(row.make(params, lr=lr, **row.options, **(row.captured or {})).step)
 
@@ -141,7 +141,7 @@ class Bench:
         return step if mode == "eager" else captured(step)
 
     def _guarded(self, make_step: Callable[[], Callable[[], object]]) -> Cell:
-        """Time a step; whatever goes wrong with one row must not cost the others."""
+        """Time a step; an error in one row must not stop the others."""
         try:
             cell: Cell = self._milliseconds(make_step())
         except Unavailable as error:
@@ -149,15 +149,15 @@ class Bench:
         except Exception as error:
             first_line = (str(error).splitlines() or [""])[0]
             cell = f"{type(error).__name__}: {first_line}"[:120].replace("|", "/")
-        # Parameters, gradients and state of the largest set take tens of gigabytes: the next row needs their room.
+        # Parameters, gradients and state of the largest set take tens of gigabytes: free them for the next row.
         gc.collect()
-        with contextlib.suppress(RuntimeError):  # what a spoilt device answers to everything
+        with contextlib.suppress(RuntimeError):  # raised by every call after a device error
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
         return cell
 
     def _milliseconds(self, step: Callable[[], object]) -> float:
-        step()  # compiles, and makes state
+        step()  # compiles, and creates state
         steps, elapsed = 1, self._elapsed(step, 1)
         while elapsed < self.seconds / 10:
             steps *= 2
@@ -179,35 +179,34 @@ class Bench:
 
 
 def captured(step: Callable[[], object]) -> Callable[[], None]:
-    """The step as a CUDA graph."""
+    """Capture the step as a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP):
             step()
     torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # the graph has a memory pool of its own, beside that of the warm-up
+    torch.cuda.empty_cache()  # the graph has its own memory pool
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
 
-    def replay(held: object = step) -> None:
-        # `held`, because a graph knows its tensors by address and keeps none of them alive.
+    def replay(keep_alive: object = step) -> None:
+        # A graph has the addresses of its tensors, but does not keep them alive.
         graph.replay()
 
     return replay
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument(
         "--sets", nargs="+", choices=list(PARAMETER_SETS), metavar="SET", help=", ".join(PARAMETER_SETS)
     )
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
     parser.add_argument("--seconds", type=float, default=0.3, help="for one measurement (default: 0.3)")
-    parser.add_argument("--small", action="store_true", help="no dim longer than 16: a trial, not a measurement")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the tables there too, as Markdown")
+    parser.add_argument("--small", action="store_true", help="no dimension above 16: a trial, not a measurement")
     options = parser.parse_args(arguments)
     if not 0 < options.seconds < math.inf:
         parser.error(f"--seconds must be positive and finite, not {options.seconds}")
@@ -225,30 +224,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.small:
         sets = {name: small(shapes) for name, shapes in sets.items()}
     head = header(bench, shrunk=options.small)
-    gc.freeze()  # torch's own objects, which would make every collection between rows slow
+    gc.freeze()  # objects of torch, which slow down every collection between rows
     cells: dict[tuple[str, Key, str], Cell] = {}
-    # Captures last, lest one that fails cost the other measurements.
+    # Captures last: a failure must not affect the other measurements.
     for mode in MODES if device.type == "cuda" else MODES[:1]:
         for name, shapes in sets.items():
             for key, cell in measurements(bench, shapes, mode):
                 cells[name, key, mode] = cell
                 print(f"{name}, {mode}: {' '.join(key)}: {shown(cells, name, key, mode)}", file=sys.stderr, flush=True)
             text = report(head, sets, cells)
-            if options.out:  # after each set, so that a run cut short leaves what it has
+            if options.out:  # after each set: an interrupted benchmark keeps its results
                 options.out.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(options.out, text.encode())
     print(text, end="")
 
 
 def measurements(bench: Bench, shapes: Sequence[Shape], mode: str) -> Iterator[tuple[Key, Cell]]:
-    """Each row of a set's table as soon as it is known."""
+    """Yield each row of a set's table as soon as it is measured."""
     yield COPY, bench.copy(shapes, mode)
     for row in ROWS:
         yield row.key, bench.optimiser(row, shapes, mode)
 
 
 def report(head: Sequence[str], sets: Mapping[str, Sequence[Shape]], cells: Cells) -> str:
-    """Markdown: on what, a table for each set, and the goals."""
+    """Markdown: the setup, a table per set, and the goals."""
     lines = ["# Milliseconds per optimiser step", "", *head]
     for name, shapes in sets.items():
         lines += ["", *table(name, shapes, cells)]
@@ -256,19 +255,17 @@ def report(head: Sequence[str], sets: Mapping[str, Sequence[Shape]], cells: Cell
 
 
 def header(bench: Bench, shrunk: bool) -> list[str]:
-    """What the numbers were measured on, and what they mean."""
+    """The setup, and the meaning of the numbers."""
     cuda = bench.device.type == "cuda"
     cpu = f"CPU ({platform.machine()}, threads: {torch.get_num_threads()})"
-    facts = [
+    facts = with_versions(
         torch.cuda.get_device_name(bench.device) if cuda else cpu,
         code_in_words(),
-        f"torch {torch.__version__}",  # which names its build too
-        *(f"{package} {version}" for package, version in versions(("triton", "pytorch_optimizer")).items()),
-        str(bench.dtype).removeprefix("torch."),
-        f"median of {REPETITIONS} repetitions",
-    ]
+        f"torch {torch.__version__}",  # with its build
+        packages=("triton", "pytorch_optimizer"),
+    )
     lines = [
-        f"{', '.join(facts)}.",
+        f"{facts}, {str(bench.dtype).removeprefix('torch.')}, median of {REPETITIONS} repetitions.",
         "",
         "Eager: wall clock per step, the host's time or the device's, whichever is longer; the learning rate is a "
         "number. Replayed: from a CUDA graph, the device's time alone; the learning rate is a tensor. Copy: "
@@ -292,26 +289,25 @@ def table(name: str, shapes: Sequence[Shape], cells: Cells) -> list[str]:
         "",
         f"{len(shapes)} tensors, {count:,} parameters.",
         "",
-        f"| {' | '.join(head)} |",
-        "| --- | --- " + "| ---: " * (len(head) - 2) + "|",
+        *column_heads(head, numbers=range(2, len(head))),
     ]
     for key in [COPY, *(row.key for row in ROWS)]:
         values = [shown(cells, name, key, mode) for mode in MODES]
         for other in (COPY, FUSED_ADAM):
             ratios = [ratio(cells, name, key, other, mode) for mode in MODES]
             values += ["-" if value is None else f"{value:.2f}" for value in ratios]
-        lines.append(f"| {' | '.join([*key, *values])} |")
+        lines.append(markdown_line([*key, *values]))
     return lines
 
 
 def goals(cells: Cells) -> list[str]:
-    """What fused Nero is meant to reach, and whether it does here."""
-    lines = ["## Goals: fused Nero's time over another's", "", "| over | at most | set | eager | replayed |"]
-    lines.append("| --- | ---: | --- | --- | --- |")
-    for words, other, bound, names in GOALS:
+    """The goals of fused Nero, and whether they are met."""
+    columns = ["over", "at most", "set", "eager", "replayed"]
+    lines = ["## Goals: fused Nero's time over another's", "", *column_heads(columns, numbers=(1,))]
+    for description, other, bound, names in GOALS:
         for name in names:
             ratios = [ratio(cells, name, FUSED_NERO, other, mode) for mode in MODES]
-            lines.append(f"| {words} | {bound} | {name} | {' | '.join(verdict(value, bound) for value in ratios)} |")
+            lines.append(markdown_line([description, str(bound), name, *(verdict(value, bound) for value in ratios)]))
     return lines
 
 

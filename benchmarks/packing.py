@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""When it pays to have several runs share a GPU: epochs per second of all of them together, alone and side by side.
+"""Throughput of several runs that share a GPU: epochs per second of all of them, alone and side by side.
 
     python -m benchmarks.packing --task mnist_mlp100 cifar10_vgg11 --jobs 1 4 8 machine=gpu
     python -m benchmarks.packing --mps off on --out results/tables/bench_packing.md machine=gpu
     python -m benchmarks.packing --task cifar10_cgan --jobs 1 --beside "4 pong_ppo" machine=gpu
 
-Words with `=` are settings of every run, as scripts/train.py takes them. Each run is a process of its own, with a seed
-of its own. Once every one of them has logged its first epochs, which compile and capture, they are watched for some
-seconds, and then asked to stop. Of each the rate is that of the epochs that it finished meanwhile; their sum, over that
-of a run alone, is the gain. With --beside, one run of each task is also watched beside so many of another, which are
-watched alone first: how much of its rate alone each keeps. With MPS the sweep's own daemon is started and stopped, as
-`make table1 LAUNCHER=joblib` does. A file that is there already keeps its other lines, if its head is the same, and is
-else replaced.
+Arguments with `=` are overrides of every run, as for scripts/train.py. Each run is a process with its own seed. Once
+all of them have logged their first epochs, which compile and capture, they are observed for some seconds and then
+stopped. The rate of a run is that of the epochs it finished meanwhile; the sum of the rates over the rate of a single
+run is the gain. With --beside, a run of each task is also observed next to several runs of another task, which are
+observed alone first. MPS is started and stopped as in `make table1 LAUNCHER=joblib`. An existing file keeps its other
+rows if its head is the same; otherwise it is replaced.
 """
 
 import argparse
@@ -25,48 +24,47 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.kept_lines import kept_lines
-from nero.atomic import write_atomic
-from nero.plans.argparse_types import parse_with_settings
-from nero.plans.config import ROOT, ConfigError, compose
-from nero.report.tables.markdown_format import markdown_line
-from nero.runs.provenance import code_in_words, versions
+from benchmarks.tables import (
+    NotMeasured,
+    benchmark_parser,
+    exit_status,
+    read_rows,
+    table_head,
+    with_versions,
+    write_lines,
+)
+from nero.plans.argparse_types import parse_with_overrides
+from nero.plans.config import ROOT, compose
+from nero.report.tables.sheets import markdown_line
+from nero.runs.formatting import seconds_per_epoch
+from nero.runs.provenance import code_in_words
 from nero.runs.store import RunDirectory, Store
-from nero.runs.tracking import seconds_per_epoch
-from nero.sweep.mps import served
+from nero.sweep.mps import daemon
 
 FIRST_LINES = 3
-"""Lines of the log that are not timed: the graph of a shape that an epoch has once is captured in the third."""
+"""Log lines that are not timed: the graph of a shape that occurs once per epoch is captured in the third."""
 
 ENDLESS = 100_000
 TRAIN = ROOT / "scripts" / "train.py"
 HEAD = ["task", "runs at a time", "MPS", "epochs/s of all", "s per epoch of one", "gain over one after the other"]
 
 
-KEY = 3  # the first columns, which say what was measured
-MACHINE = "machine"
-
-
-class NotMeasured(Exception):
-    """A run ended instead of going on, or never got going."""
+KEY = 3  # columns that identify a measurement
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--task", nargs="+", default=["mnist_mlp100"])
     parser.add_argument("--jobs", nargs="+", default=["1", "4"], metavar="N", help="runs at a time (default: 1 4)")
     parser.add_argument("--mps", nargs="+", default=["on"], help="on, off or both, for more than one at a time")
     parser.add_argument(
         "--beside", metavar="WORDS", help='in quotes, a number of runs, their task, and further settings: "4 pong_ppo"'
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="to watch (default: 20)")
-    parser.add_argument(
-        "--patience", type=float, default=120.0, help="seconds for all runs to get going (default: 120)"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write")
-    options, words = parse_with_settings(parser, arguments, lists=("task", "jobs", "mps"))
+    parser.add_argument("--seconds", type=float, default=20.0, help="to observe (default: 20)")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds for all runs to start (default: 120)")
+    options, overrides = parse_with_overrides(parser, arguments, lists=("task", "jobs", "mps"))
     if not all(job.isdigit() and int(job) > 0 for job in options.jobs):
-        parser.error(f"--jobs takes whole numbers from 1, not {' '.join(options.jobs)}")
+        parser.error(f"--jobs takes positive integers, not {' '.join(options.jobs)}")
     if options.beside is not None:
         count, *others = options.beside.split()
         if not count.isdigit() or int(count) < 1 or not others or "=" in others[0]:
@@ -75,99 +73,90 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
     if set(options.mps) - {"on", "off"}:
         parser.error(f"--mps takes on and off, not {' '.join(options.mps)}")
-    try:
-        _report(options, words)
-    except (ConfigError, NotMeasured) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status(lambda: _report(options, overrides))
 
 
-def _report(options: argparse.Namespace, words: list[str]) -> None:
-    from nero.train.run import choose_device, device_name
+def _report(options: argparse.Namespace, overrides: list[str]) -> None:
+    from nero.train.build import choose_device, device_name
 
-    device = device_name(choose_device(compose([f"task={options.task[0]}", *words]).cfg.machine.device))
-    packages = [f"{package} {version}" for package, version in versions(("torch", "triton")).items()]
-    lines = [
-        "# Several runs on one device",
-        "",
-        f"{', '.join([device, f'{os.cpu_count()} CPU cores', *packages])}; {code_in_words()}. Settings: "
-        f"{' '.join(words) or 'the defaults'}; optimiser Nero unless they say otherwise; {options.seconds:g} s each."
-        f"{f' Runs that others go beside: {options.beside}.' if options.beside else ''}",
-        "",
-        markdown_line(HEAD),
-        markdown_line(["---"] + ["---:"] * 5),
-    ]
-    print("\n".join(lines), flush=True)
-    measured = (kept_lines(options.out, lines, KEY) if options.out else None) or {}
-    for row in _rows(options, words):
-        line = markdown_line(row)
-        measured[tuple(row[:KEY])] = line
-        print(line, flush=True)
-        if options.out:
-            write_atomic(options.out, "\n".join([*lines, *measured.values(), ""]).encode())
+    device = device_name(choose_device(compose([f"task={options.task[0]}", *overrides]).cfg.machine.device))
+    machine = with_versions(device, f"{os.cpu_count()} CPU cores", packages=("torch", "triton"))
+    about = (
+        f"{machine}; {code_in_words()}. Settings: {' '.join(overrides) or 'the defaults'}; "
+        f"optimiser Nero unless they say otherwise; {options.seconds:g} s each."
+        f"{f' Runs that others go beside: {options.beside}.' if options.beside else ''}"
+    )
+    head = table_head("Several runs on one device", about, HEAD, numbers=range(1, 6))
+    print("\n".join(head), flush=True)
+    rows = read_rows(options.out, head, KEY) or {}
+    for row in _rows(options, overrides):
+        rows[tuple(row[:KEY])] = markdown_line(row)
+        print(markdown_line(row), flush=True)
+        write_lines([*head, *rows.values()], options.out)
 
 
-def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
-    beside = _Beside.of(options.beside, words) if options.beside else None
+def _rows(options: argparse.Namespace, overrides: list[str]) -> Iterator[list[str]]:
+    beside = _Beside.of(options.beside, overrides) if options.beside else None
     others_alone: float | None = None
     if beside is not None:
-        others = [_seeded(beside.words, beside.count)]
+        others = [_seeded(beside.overrides, beside.count)]
         others_alone = yield from _measured(f"`{beside.task}`", beside.count, "on", others, options, None)
     for task in options.task:
         alone: float | None = None
         for jobs in sorted({int(job) for job in options.jobs}):
             for mps in dict.fromkeys(options.mps) if jobs > 1 else ["off"]:
                 rates = yield from _measured(
-                    f"`{task}`", jobs, mps, [_seeded([f"task={task}", *words], jobs)], options, alone
+                    f"`{task}`", jobs, mps, [_seeded([f"task={task}", *overrides], jobs)], options, alone
                 )
                 alone = rates if jobs == 1 else alone
         if beside is not None:
-            yield from _beside_rows([f"task={task}", *words], task, beside, options, (alone, others_alone))
+            yield from _beside_rows([f"task={task}", *overrides], task, beside, options, (alone, others_alone))
 
 
 @dataclass(frozen=True)
 class _Beside:
-    """Runs that another is to go beside of."""
+    """Runs next to which another run is measured."""
 
     count: int
     task: str
-    words: list[str]
+    overrides: list[str]
 
     @classmethod
-    def of(cls, text: str, words: Sequence[str]) -> "_Beside":
-        """Their settings are their own; the machine is the same."""
+    def of(cls, text: str, overrides: Sequence[str]) -> "_Beside":
+        """Parse --beside: own settings, but the same machine."""
         count, task, *others = text.split()
-        machine = [word for word in words if word.startswith(f"{MACHINE}=")]
+        machine = [word for word in overrides if word.startswith("machine=")]
         return cls(int(count), task, [f"task={task}", *machine, *others])
 
 
 def _beside_rows(
-    words: list[str],
+    overrides: list[str],
     task: str,
     beside: _Beside,
     options: argparse.Namespace,
     without: tuple[float | None, float | None],
 ) -> Iterator[list[str]]:
-    """Each kind beside the other, in one go; `without`: epochs per second of either kind alone."""
+    """Measure both kinds side by side; `without`: epochs per second of either kind alone."""
     names = f"`{task}` beside {beside.count} `{beside.task}`", f"{beside.count} `{beside.task}` beside `{task}`"
     try:
-        with served(True):
-            groups = _rates([_seeded(words, 1), _seeded(beside.words, beside.count)], options.seconds, options.patience)
+        with daemon(True):
+            groups = _rates(
+                [_seeded(overrides, 1), _seeded(beside.overrides, beside.count)], options.seconds, options.patience
+            )
     except NotMeasured as error:
         yield [names[0], "1", "on", f"not measured: {error}", "", ""]
         return
     for name, rates, before in zip(names, groups, without, strict=True):
-        kept = f"{sum(rates) / before:.2f} of its rate without" if before else ""
-        yield [name, str(len(rates)), "on", f"{sum(rates):.3f}", f"{len(rates) / sum(rates):.3f}", kept]
+        share = f"{sum(rates) / before:.2f} of its rate without" if before else ""
+        yield [name, str(len(rates)), "on", f"{sum(rates):.3f}", f"{len(rates) / sum(rates):.3f}", share]
 
 
 def _measured(
     name: str, jobs: int, mps: str, groups: list[list[list[str]]], options: argparse.Namespace, alone: float | None
 ) -> Generator[list[str], None, float | None]:
-    """A line, and epochs per second of all."""
+    """Yield a row; return epochs per second of all runs."""
     try:
-        with served(mps == "on"):
+        with daemon(mps == "on"):
             [rates] = _rates(groups, options.seconds, options.patience)
     except NotMeasured as error:
         yield [name, str(jobs), mps, f"not measured: {error}", "", ""]
@@ -178,12 +167,12 @@ def _measured(
     return together
 
 
-def _seeded(words: list[str], jobs: int) -> list[list[str]]:
-    return [[*words, f"seed={seed}"] for seed in range(jobs)]
+def _seeded(overrides: list[str], jobs: int) -> list[list[str]]:
+    return [[*overrides, f"seed={seed}"] for seed in range(jobs)]
 
 
 def _rates(groups: list[list[list[str]]], seconds: float, patience: float) -> list[list[float]]:
-    """Epochs per second of each of several groups of runs, all of which go on side by side."""
+    """Epochs per second of the runs of each group, all of which run side by side."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         stop = Path(folder, "stop")
         own = [
@@ -192,14 +181,14 @@ def _rates(groups: list[list[list[str]]], seconds: float, patience: float) -> li
             "machine.checkpoint_seconds=1e9",
             f"machine.stop_file={stop}",
         ]
-        settings = [[*words, *own] for group in groups for words in group]
+        settings = [[*overrides, *own] for group in groups for overrides in group]
         configs = [compose(setting) for setting in settings]
         runs = [Store(folder).run(config.task_name, config.run_id) for config in configs]
-        processes = [_start(setting, Path(folder, f"said-{number}")) for number, setting in enumerate(settings)]
+        processes = [_start(setting, Path(folder, f"output-{number}")) for number, setting in enumerate(settings)]
         try:
             _wait_until(lambda: all(len(run.read_metrics()) >= FIRST_LINES for run in runs), processes, patience)
             before = [len(run.read_metrics()) for run in runs]
-            # Two whole epochs of each at least: none is told by where the window happens to begin.
+            # At least two whole epochs of each: the result must not depend on where the window begins.
             enough = time.monotonic() + seconds
             _wait_until(
                 lambda: (
@@ -221,9 +210,9 @@ def _rates(groups: list[list[list[str]]], seconds: float, patience: float) -> li
                     process.wait()
 
 
-def _start(words: list[str], said: Path) -> "subprocess.Popen[bytes]":
-    with said.open("wb") as file:
-        return subprocess.Popen([sys.executable, str(TRAIN), *words], stdout=file, stderr=subprocess.STDOUT)
+def _start(overrides: list[str], output: Path) -> "subprocess.Popen[bytes]":
+    with output.open("wb") as file:
+        return subprocess.Popen([sys.executable, str(TRAIN), *overrides], stdout=file, stderr=subprocess.STDOUT)
 
 
 def _wait_until(condition: Callable[[], bool], processes: "list[subprocess.Popen[bytes]]", patience: float) -> None:
@@ -237,7 +226,7 @@ def _wait_until(condition: Callable[[], bool], processes: "list[subprocess.Popen
 
 
 def _rate(run: RunDirectory, lines: int) -> float:
-    """Epochs per second after the first `lines` of the log."""
+    """Epochs per second after the first `lines` log lines."""
     epochs = [
         seconds_per_epoch(record) for record in run.read_metrics()[lines:] for _ in range(record.get("epochs", 1))
     ]

@@ -1,8 +1,9 @@
-"""Parameters of whole networks by shape alone, to time and weigh optimisers on: no data, no forward pass, no memory."""
+"""Parameter shapes of whole networks, to measure optimisers without data or forward passes."""
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -18,13 +19,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ParameterSet:
-    """`shapes()`: one shape for each tensor, in the order of the network's parameters."""
+    """`shapes()` has one shape per tensor, in the order of the network's parameters."""
 
     description: str
     shapes: Callable[[], list[Shape]]
 
     def parameters(self) -> int:
-        """How many numbers the set has in all."""
+        """Total number of parameters."""
         return sum(math.prod(shape) for shape in self.shapes())
 
 
@@ -32,31 +33,6 @@ def resnet50() -> list[Shape]:
     from torchvision.models import resnet50
 
     return _shapes_of(resnet50)
-
-
-def resnet18() -> list[Shape]:
-    return _shapes_of(ResNet18)
-
-
-def mlp100() -> list[Shape]:
-    return _shapes_of(lambda: MLP(depth=100, width=784, classes=10))
-
-
-def mlp5() -> list[Shape]:
-    return _shapes_of(lambda: ReparameterisedMLP(depth=5, width=784, classes=10, sigma=1.0))
-
-
-def vgg11() -> list[Shape]:
-    return _shapes_of(VGG11)
-
-
-def wikitext2() -> list[Shape]:
-    return _shapes_of(lambda: LanguageModel(vocabulary=33_278))
-
-
-def translation() -> list[Shape]:
-    # Multi30k's training text by the protocol: 9,517 words of either language seen three times or more, and four marks.
-    return _shapes_of(lambda: Translator(vocabulary=9_521))
 
 
 def billion() -> list[Shape]:
@@ -73,13 +49,27 @@ def pong() -> list[Shape]:
     return [*convolutions, *_linear(512, 32 * 7 * 7), *_linear(6, 512), *_linear(1, 512)]
 
 
+def _shapes_of(network: Callable[[], nn.Module]) -> list[Shape]:
+    with torch.device("meta"):
+        return [tuple(param.shape) for param in network().parameters()]
+
+
+def _network(description: str, network: Callable[[], nn.Module]) -> ParameterSet:
+    return ParameterSet(description, partial(_shapes_of, network))
+
+
 PARAMETER_SETS = {
-    "mlp5": ParameterSet("reparameterised MLP of 5 layers, MNIST (Figure 3)", mlp5),
-    "mlp100": ParameterSet("MLP of 100 layers, MNIST (Figure 3)", mlp100),
-    "vgg11": ParameterSet("VGG-11, CIFAR-10", vgg11),
-    "resnet18": ParameterSet("ResNet-18, CIFAR-10", resnet18),
-    "wikitext2": ParameterSet("transformer of 2 layers, Wikitext-2", wikitext2),
-    "translation": ParameterSet("encoder-decoder transformer of 6 + 6 layers, Multi30k", translation),
+    "mlp5": _network(
+        "reparameterised MLP of 5 layers, MNIST (Figure 3)", partial(ReparameterisedMLP, 5, 784, 10, sigma=1.0)
+    ),
+    "mlp100": _network("MLP of 100 layers, MNIST (Figure 3)", partial(MLP, 100, 784, 10)),
+    "vgg11": _network("VGG-11, CIFAR-10", VGG11),
+    "resnet18": _network("ResNet-18, CIFAR-10", ResNet18),
+    "wikitext2": _network("transformer of 2 layers, Wikitext-2", partial(LanguageModel, vocabulary=33_278)),
+    # Multi30k's training text: 9,517 words of either language that occur at least three times, and four special tokens.
+    "translation": _network(
+        "encoder-decoder transformer of 6 + 6 layers, Multi30k", partial(Translator, vocabulary=9_521)
+    ),
     "pong": ParameterSet("convolutional policy and value network, Pong", pong),
     "resnet50": ParameterSet("ResNet-50, ImageNet", resnet50),
     "billion": ParameterSet("decoder-only transformer of 22 layers, width 2048; not in the paper", billion),
@@ -87,14 +77,9 @@ PARAMETER_SETS = {
 
 
 def small(shapes: Iterable[Shape], largest: int = 16) -> list[Shape]:
-    """As many tensors of as many dims, none of which is longer than `largest`: for a trial without the size."""
+    """The same tensors with no dimension above `largest`, for a quick trial."""
     return [tuple(min(length, largest) for length in shape) for shape in shapes]
 
 
 def _linear(outputs: int, inputs: int) -> list[Shape]:
     return [(outputs, inputs), (outputs,)]
-
-
-def _shapes_of(network: Callable[[], nn.Module]) -> list[Shape]:
-    with torch.device("meta"):
-        return [tuple(param.shape) for param in network().parameters()]

@@ -1,7 +1,4 @@
-"""JPEG files like photographs in all that takes time to read: their sizes, their bytes, how they compress.
-
-For benchmarks. There is nothing to be learnt from them.
-"""
+"""Synthetic JPEG files that take as long to read as photographs: the same sizes, bytes and compression."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,18 +6,18 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from nero.data.text.streams import stream
+from nero.data.synthetic.streams import stream
 
 SIZES = ((500, 375), (500, 333), (375, 500), (400, 300), (500, 400), (640, 480), (333, 500), (500, 281))
-"""Widths and heights in pixels that are common in ImageNet, whose mean is about 470 x 390."""
+"""Widths and heights that are common in ImageNet; the mean is about 470 x 390 pixels."""
 
 QUALITY = 90
 DISTINCT = 16
-"""Patterns that the images are cut out of: to make each anew would take longer than to read it."""
+"""Patterns from which images are cropped: a new one for each image would take longer than reading it."""
 
 
 def write_photographs(folder: Path, classes: Sequence[str], each: int, seed: int) -> int:
-    """Write so many images of each class, into a folder of its name; gives their bytes together."""
+    """Write `each` images per class into folders named after the classes; returns their total bytes."""
     rng = stream(seed, "photographs")
     patterns = [_pattern(rng, 1000, 800) for _ in range(DISTINCT)]
     total = 0
@@ -37,7 +34,7 @@ def write_photographs(folder: Path, classes: Sequence[str], each: int, seed: int
 
 
 def _pattern(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
-    """Colours that vary over all distances, the near ones less, as in photographs; uint8 [height, width, 3]."""
+    """Random colours with most variation at large scales, as in photographs; uint8 [height, width, 3]."""
     total = np.zeros((height, width, 3), np.float32)
     for cells, strength in ((4, 60.0), (16, 40.0), (64, 25.0), (256, 14.0)):
         coarse = rng.standard_normal((cells * height // width + 1, cells, 3), np.float32)

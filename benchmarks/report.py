@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Seconds and memory from a large store to a finished page, as a table.
+"""Seconds and memory from a large store to a finished page.
 
-    python -m benchmarks.report                           5,000 made-up runs of 200 epochs, in a folder of its own
-    python -m benchmarks.report --runs 200 --epochs 20 --report every    a quick look
+    python -m benchmarks.report                           5,000 synthetic runs of 200 epochs, in a temporary folder
+    python -m benchmarks.report --runs 200 --epochs 20 --report every    a quick trial
     python -m benchmarks.report --out results/tables/bench_report.md
 
-Two reports are timed, each in a process of its own: `whole`, which is all of `scripts/report.py`, on a store of runs
-that its experiments ask for and of further seeds of them; and `every`, a table, a figure and a page of one experiment
-that asks for all of the runs, so that every one of them is in a number and in a curve.
+Two reports are timed, each in its own process: `whole`, all of `scripts/report.py`, on a store of the runs of its
+experiments and of further seeds; and `every`, a table, a figure and a page of one experiment of all these runs, so that
+each of them counts in a number and in a curve.
 """
 
 import argparse
@@ -20,14 +20,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.synthetic_store import of_many_runs, write_store
-from nero.plans.argparse_types import check_out, whole
+from benchmarks.synthetic_store import experiment_of_runs, write_store
+from benchmarks.tables import benchmark_parser, print_lines, table_head
+from nero.plans.argparse_types import check_out, positive_int
 from nero.plans.config import ROOT
 from nero.plans.plan import survey
 from nero.report import files
 from nero.report.assembly import PAGE, Report
 from nero.report.evidence import Evidence
-from nero.report.tables.markdown_format import markdown_line
+from nero.report.tables.sheets import markdown_line
 from nero.runs.provenance import code_in_words
 from nero.runs.store import Store
 
@@ -38,34 +39,27 @@ REPORTS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=whole(1), default=5000)
-    parser.add_argument("--epochs", type=whole(1), default=200)
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--runs", type=positive_int, default=5000)
+    parser.add_argument("--epochs", type=positive_int, default=200)
     parser.add_argument("--report", nargs="+", choices=REPORTS, default=list(REPORTS), help="default: both")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table there")
-    parser.add_argument("--page-of", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)  # the second report's process
+    parser.add_argument("--page-of", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)  # for the process of `every`
     options = parser.parse_args(arguments)
     check_out(parser, options.out)
     if options.page_of:
         return _page_of_all(options.page_of, options.runs)
     with tempfile.TemporaryDirectory() as folder:
-        text = "\n".join(_lines(Path(folder), options.runs, options.epochs, options.report))
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+        print_lines(_lines(Path(folder), options.runs, options.epochs, options.report), options.out)
     return 0
 
 
 def _lines(folder: Path, count: int, epochs: int, reports: Sequence[str]) -> Iterator[str]:
-    begun = time.monotonic()
+    start = time.monotonic()
     written, lines = write_store(Store(folder / "runs"), count, epochs)
-    print(f"{written:,} runs written in {time.monotonic() - begun:.0f} s", file=sys.stderr)
-    yield "# From a large store to a finished page"
-    yield ""
-    yield f"{os.cpu_count()} CPU cores; {code_in_words()}. {written:,} runs, {lines:,} logged epochs."
-    yield ""
-    yield markdown_line(["report", "seconds", "peak memory (MB)", "page (MB)"])
-    yield markdown_line(["---"] * 4)
+    print(f"{written:,} runs written in {time.monotonic() - start:.0f} s", file=sys.stderr)
+    about = f"{os.cpu_count()} CPU cores; {code_in_words()}. {written:,} runs, {lines:,} logged epochs."
+    columns = ["report", "seconds", "peak memory (MB)", "page (MB)"]
+    yield from table_head("From a large store to a finished page", about, columns)
     own = [str(ROOT / "scripts" / "report.py"), "--store", str(folder / "runs"), "--out", str(folder / "whole")]
     every = [__file__, "--page-of", str(folder), "--runs", str(count)]
     for name, words in {"whole": own, "every": every}.items():
@@ -78,26 +72,26 @@ def _lines(folder: Path, count: int, epochs: int, reports: Sequence[str]) -> Ite
 @dataclass(frozen=True)
 class Measured:
     seconds: float
-    megabytes: float  # the most that the process had at once
+    megabytes: float  # peak
 
 
 def _measure(command: Sequence[str]) -> Measured:
-    """Of a process to its end; one that does not come to a page ends this one, with what it said."""
-    begun = time.monotonic()
+    """Measure a process until it ends; exit with its output if it failed."""
+    start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    said = process.stderr.read() if process.stderr else ""
+    errors = process.stderr.read() if process.stderr else ""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, 1):  # 1: some runs are missing
-        sys.exit(f"error: {' '.join(command)} ended with {process.returncode}: {said}")
+        sys.exit(f"error: {' '.join(command)} ended with {process.returncode}: {errors}")
     unit = 1 if sys.platform == "darwin" else 1024
-    return Measured(time.monotonic() - begun, usage.ru_maxrss * unit / 1e6)
+    return Measured(time.monotonic() - start, usage.ru_maxrss * unit / 1e6)
 
 
 def _page_of_all(folder: Path, count: int) -> int:
     store = Store(folder / "runs")
     summaries = store.summaries()
-    experiment = of_many_runs(count)
+    experiment = experiment_of_runs(count)
     states = tuple(survey(cell, summaries) for cell in experiment.cells)
     evidence = Evidence(experiment, states, summaries, store)
     report = Report([evidence], store, folder / "every")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Bytes of state that optimisers keep for the networks of the paper, counted after one step on a CPU.
+"""Bytes of optimiser state for the networks of the paper, after one step on a CPU.
 
     python -m benchmarks.state_memory [--sets resnet50 pong] [--out results/tables/state_memory.md]
 
-The default is every set but `billion`, which needs some 25 GB.
+The default is every set but `billion`, which needs about 25 GB.
 """
 
 import argparse
@@ -15,9 +15,11 @@ import torch
 from torch.optim import SGD, Adam, Optimizer
 
 from benchmarks.parameter_sets import PARAMETER_SETS, Shape
+from benchmarks.tables import column_heads
 from nero.atomic import write_atomic
 from nero.optim import LAMB, Nero
 from nero.plans.config import ROOT
+from nero.report.tables.sheets import markdown_line
 
 OPTIMISERS: dict[str, Callable[..., Optimizer]] = {
     "Nero": Nero,
@@ -46,21 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def table(names: Sequence[str]) -> str:
-    """Markdown: a row for each parameter set."""
+    """Markdown with a row per parameter set."""
     head = ["network", "tensors", "parameters", "bytes of parameters", *OPTIMISERS, "Nero / Adam"]
-    lines = ["# Optimiser state in bytes", "", f"| {' | '.join(head)} |", "| --- " + "| ---: " * (len(head) - 1) + "|"]
+    lines = ["# Optimiser state in bytes", "", *column_heads(head, numbers=range(1, len(head)))]
     for name in names:
         shapes, parameters = PARAMETER_SETS[name].shapes(), PARAMETER_SETS[name].parameters()
         state = {optimiser: state_bytes(make, shapes) for optimiser, make in OPTIMISERS.items()}
         counts = [len(shapes), parameters, 4 * parameters, *state.values()]
         share = f"{100 * state['Nero'] / state['Adam']:.3f} %"
-        lines.append(f"| {name} | {' | '.join(f'{count:,}' for count in counts)} | {share} |")
+        lines.append(markdown_line([name, *(f"{count:,}" for count in counts), share]))
     networks = [f"- {name}: {PARAMETER_SETS[name].description}" for name in names]
     return "\n".join([*lines, "", CAPTION, "", *networks, ""])
 
 
 def state_bytes(make: Callable[..., Optimizer], shapes: Sequence[Shape]) -> int:
-    """Bytes of every tensor that an optimiser of float32 parameters keeps after its first step."""
+    """Bytes of all state tensors of an optimiser of float32 parameters after its first step."""
     params = [torch.zeros(shape) for shape in shapes]
     for param in params:
         param.grad = torch.zeros_like(param)

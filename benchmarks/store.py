@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""What plans and the store take: seconds to load a large store, and what they add to one run of VGG-11, as a table.
+"""Cost of plans and the store: seconds to load a large store, and the overhead of one run of VGG-11.
 
-    python -m benchmarks.store                            5,000 made-up runs, in a folder of its own
-    python -m benchmarks.store --runs 100 --repeats 1     a quick look
+    python -m benchmarks.store                            5,000 synthetic runs, in a temporary folder
+    python -m benchmarks.store --runs 100 --repeats 1     a quick trial
     python -m benchmarks.store --out results/tables/bench_store.md
 
-A run's share is what is done for it beside its training: planning `table1` on the logged runs, composing its config,
-and every write into its directory as `nero.train.run` makes them, each line flushed to disk. Needs no GPU. Of repeated
-measurements the median counts.
+The overhead of a run is all work besides its training: planning `table1` on the logged runs, composing its config, and
+every write into its directory as in `nero.train.run`, each line flushed to disk. Needs no GPU. Repeated measurements
+are reported by their median.
 """
 
-import argparse
 import io
 import os
 import statistics
@@ -25,13 +24,14 @@ from pathlib import Path
 import torch
 
 from benchmarks.synthetic_store import write_store
+from benchmarks.tables import benchmark_parser, print_lines, table_head
 from nero.models.vgg import VGG11
 from nero.optim import Nero
-from nero.plans.argparse_types import check_out, whole
+from nero.plans.argparse_types import check_out, positive_int
 from nero.plans.config import ROOT, RunConfig, compose
 from nero.plans.plan import load_experiment, pending, survey
 from nero.report.frame import load_runs
-from nero.report.tables.markdown_format import markdown_line
+from nero.report.tables.sheets import markdown_line
 from nero.runs.provenance import code_in_words, provenance
 from nero.runs.store import RunDirectory, Status, Store
 
@@ -49,7 +49,7 @@ LINE = {
 
 @dataclass(frozen=True)
 class Took:
-    """Seconds by the clock, and those of this process's work among them."""
+    """Wall-clock seconds, and CPU seconds of this process."""
 
     seconds: float
     cpu: float
@@ -65,38 +65,32 @@ NOTHING = Took(0.0, 0.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=whole(1), default=5000)
-    parser.add_argument("--repeats", type=whole(1), default=5, help="measurements of each (default: %(default)s)")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to write; default: where temporary files go")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table there")
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--runs", type=positive_int, default=5000)
+    parser.add_argument("--repeats", type=positive_int, default=5, help="measurements of each (default: %(default)s)")
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="where to write (default: the folder of temporary files)"
+    )
     options = parser.parse_args(arguments)
     check_out(parser, options.out)
     if options.folder and not options.folder.is_dir():
         parser.error(f"--folder: there is no folder {options.folder}")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        text = "\n".join(_lines(Path(folder), options.runs, options.repeats))
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+        print_lines(_lines(Path(folder), options.runs, options.repeats), options.out)
     return 0
 
 
 def _lines(folder: Path, count: int, repeats: int) -> Iterator[str]:
     logged = Store(ROOT / "results" / "runs")
-    yield "# What plans and the store take"
-    yield ""
-    yield f"{os.cpu_count()} CPU cores, no GPU; {code_in_words()}. The median of {repeats}."
-    yield ""
-    yield markdown_line(["what", "seconds", "of those on the CPU"])
-    yield markdown_line(["---"] * 3)
+    about = f"{os.cpu_count()} CPU cores, no GPU; {code_in_words()}. The median of {repeats}."
+    yield from table_head("What plans and the store take", about, ["what", "seconds", "of those on the CPU"])
     store = Store(folder / "many")
     written, _ = write_store(store, count, epochs=1)
     yield _row(f"loading a store of {written:,} runs into the frame", measure(lambda: load_runs(store), repeats))
-    planned, words = _planning(logged, repeats)
-    parts = {words: planned, "composing its config": _composing(repeats), **_writing(folder, repeats)}
-    for words, took in parts.items():
-        yield _row(words, took)
+    planned, description = _planning(logged, repeats)
+    parts = {description: planned, "composing its config": _composing(repeats), **_writing(folder, repeats)}
+    for what, took in parts.items():
+        yield _row(what, took)
     total = sum(parts.values(), NOTHING)
     yield _row("**plan and store, for one run of VGG-11**", total)
     yield ""
@@ -112,19 +106,19 @@ def _row(words: str, took: Took) -> str:
 def measure(work: Callable[[], object], repeats: int) -> Took:
     found = []
     for _ in range(repeats):
-        begun, worked = time.perf_counter(), time.process_time()
+        start, cpu_start = time.perf_counter(), time.process_time()
         work()
-        found.append(Took(time.perf_counter() - begun, time.process_time() - worked))
+        found.append(Took(time.perf_counter() - start, time.process_time() - cpu_start))
     return median(found)
 
 
 def median(measured: Sequence[Took]) -> Took:
-    """Of each kind of time its own."""
+    """The medians of wall-clock and of CPU seconds."""
     return Took(statistics.median(took.seconds for took in measured), statistics.median(took.cpu for took in measured))
 
 
 def _planning(logged: Store, repeats: int) -> tuple[Took, str]:
-    """Seconds per run that is then pending, and what was planned in words."""
+    """Seconds per pending run, and a description."""
     counts = []
 
     def plan() -> None:
@@ -144,20 +138,20 @@ def _composing(repeats: int) -> Took:
 
 
 def _writing(folder: Path, repeats: int) -> dict[str, Took]:
-    """What a run of VGG-11 with Nero writes, by what it is."""
+    """Time of each kind of write of a run of VGG-11 with Nero."""
     config, network = compose(WORDS), VGG11()
     optimizer = Nero(network.parameters())
     measured = []
     for number in range(repeats):
         run = Store(folder / "runs").run(TASK, f"{config.run_id}-{number}")
         measured.append(_write_run(run, config, lambda: _state(network, optimizer)))
-        run.drop_checkpoints()  # so that all of them need no more disk than one
+        run.drop_checkpoints()  # limits the disk space
     named = {"checkpoint": f"its last checkpoint ({len(_state(network, optimizer)) / 1e6:.0f} MB)"}
     return {named.get(part, part): median([took[part] for took in measured]) for part in measured[0]}
 
 
 def _write_run(run: RunDirectory, config: RunConfig, state: Callable[[], bytes]) -> dict[str, Took]:
-    """One run, in the order of `nero.train.run`; its epochs are too short for a checkpoint before the last."""
+    """The writes of one run, in the order of `nero.train.run`; only its last epoch has a checkpoint."""
     own, log = "its lock, config, provenance and summaries", f"{EPOCHS} lines of its log, each flushed to disk"
     took: dict[str, Took] = {}
 
@@ -190,7 +184,7 @@ def _state(network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> bytes:
 def _share(logged: Store, seconds: float) -> str:
     done = [run for run in logged.summaries().values() if run["task"] == TASK and run["status"] == Status.DONE]
     if not done:
-        return f"There is no run of `{TASK}` to hold this against."
+        return f"There is no run of `{TASK}` to compare with."
     middle, shortest = statistics.median(run["seconds"] for run in done), min(done, key=lambda run: run["seconds"])
     device = f"{shortest['device']}{' for itself' if shortest.get('gpu_processes') == 1 else ''}"
     return (

@@ -1,4 +1,4 @@
-"""A large store of made-up runs, for benchmarks: the files of real ones, of runs that the experiments ask for."""
+"""A large store of synthetic runs of the experiments, with the files of real runs."""
 
 import itertools
 import json
@@ -16,11 +16,11 @@ from nero.runs.provenance import provenance
 from nero.runs.store import VERSION, Store
 
 METRICS = {"cgan": FID, "transformer": PERPLEXITY, "ppo": REWARD}
-"""What is reported of a task with this in its name; of others, an error."""
+"""The metric of a task with this in its name; otherwise an error."""
 
 
-def of_many_runs(count: int) -> Experiment:
-    """Table 1's cells with as many seeds as make so many runs, or a few less."""
+def experiment_of_runs(count: int) -> Experiment:
+    """The cells of Table 1 with as many seeds as give `count` runs, or a few less."""
     cells = load_experiment("table1").cells
     seeds = max(1, count // len(cells) - len(cells[0].lrs))
     return Experiment(
@@ -29,10 +29,10 @@ def of_many_runs(count: int) -> Experiment:
 
 
 def write_store(store: Store, count: int, epochs: int) -> tuple[int, int]:
-    """How many runs and lines it then has: what the catalogue's experiments ask for, then further seeds."""
+    """Write runs of the experiments in the catalogue, then further seeds; returns the numbers of runs and log lines."""
     planned: dict[str, tuple[Cell, PlannedRun]] = {}
     experiments = [load_experiment(name) for name in catalogue.CATALOGUE]
-    asked = [cell for experiment in (of_many_runs(count), *experiments) for cell in experiment.cells]
+    asked = [cell for experiment in (experiment_of_runs(count), *experiments) for cell in experiment.cells]
     for cell in asked:
         best = cell.lrs[len(cell.lrs) // 2]
         for lr, seed in itertools.chain(((lr, 0) for lr in cell.lrs), ((best, seed) for seed in cell.repeat_seeds)):
@@ -48,7 +48,7 @@ def write_store(store: Store, count: int, epochs: int) -> tuple[int, int]:
 def _write_run(
     folder: Path, cell: Cell, run: PlannedRun, epochs: int, start: str, numbers: np.random.Generator
 ) -> None:
-    """Files as a run leaves them, with curves that fall to somewhere. Plainly: a store's own care takes minutes."""
+    """Write the files of a run with decreasing curves. Without the store's own functions, whose fsync takes minutes."""
     metric = next((metric for part, metric in METRICS.items() if part in cell.task), ERROR)
     off = abs(math.log10(run.lr / cell.lrs[len(cell.lrs) // 2]))  # from the rate in the middle, which leads
     sign = 1 if metric["goal"] == "min" else -1

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Seconds per epoch of whole runs on this machine: training with all that its data need, and evaluation, as a run does.
+"""Seconds per epoch of whole runs on this machine: data loading, training and evaluation.
 
     python -m benchmarks.tasks                the 100-layer MLP with the paper's four optimisers
     python -m benchmarks.tasks --task cifar10_vgg11 cifar10_resnet18 --optim nero sgd machine=gpu \\
         --variant "precision=tf32" "precision=bf16 machine.compile=true" --out results/tables/bench_tasks.md
 
-Words with `=` are settings of every run, as scripts/train.py takes them; those in quotes after --variant are tried one
-after the other. The first two epochs, which compile, warm up and capture, are left out; the rest give median and range,
-and the first of them has yet to capture a last, smaller batch. Epochs that measure more than others, as a GAN's last
-one takes its FID, are left out too. Each run is done --runs times in this process, as a sweep does runs of a task one
-after another, with a seed of its own. The start-up of each is what it took beside its epochs, and what its first two
-epochs took more than others; "MiB kept" is the GPU's memory that was in use after the first run and after the last. A
-file that is there already keeps its other lines, if they were measured on the same
-device with the same packages.
+Arguments with `=` are overrides of every run, as for scripts/train.py; each quoted set of overrides after --variant is
+measured in turn. The first two epochs, which compile, warm up and capture, are not timed; the others give median and
+range (the first of them still captures a last, smaller batch). Epochs that measure more than others, such as a GAN's
+last one with its FID, are not timed either. Each run is repeated --runs times in this process with a new seed, as a
+sweep does. Its start-up is the time outside its epochs, plus what its first two epochs took longer than others. "MiB
+kept" is the GPU memory in use after the first and after the last run. An existing file keeps its other rows if they
+were measured on the same device with the same packages.
 """
 
 import argparse
@@ -23,26 +22,31 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from benchmarks.kept_lines import kept_lines
-from nero.atomic import write_atomic
-from nero.data.sources import MissingData
-from nero.plans.argparse_types import parse_with_settings
-from nero.plans.config import ConfigError, compose
-from nero.report.tables.markdown_format import markdown_line
-from nero.runs.provenance import code_version, versions
-from nero.runs.tracking import seconds_per_epoch
+from benchmarks.tables import (
+    NotMeasured,
+    benchmark_parser,
+    exit_status,
+    read_rows,
+    table_head,
+    with_versions,
+    write_lines,
+)
+from nero.plans.argparse_types import parse_with_overrides
+from nero.plans.config import compose
+from nero.report.tables.sheets import markdown_line
+from nero.runs.formatting import seconds_per_epoch
+from nero.runs.provenance import code_version
 
 UNTIMED = 2
 INTERRUPTED = "interrupted"
 HEAD = ["task", "optimiser", "settings", "s per epoch", "range", "epochs", "s to start, run by run", "MiB kept", "code"]
-KEY = 3  # the first columns, which say what was measured
+KEY = 3  # columns that identify a measurement
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A run: how it ended, what its timed epochs took, and what starting it took."""
+    """A run: its status, the seconds of its timed epochs and of its start-up."""
 
     status: str
     epochs: list[float]
@@ -51,69 +55,51 @@ class Timed:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--task", nargs="+", default=["mnist_mlp100"])
     parser.add_argument("--optim", nargs="+", default=["nero", "sgd", "adam", "lamb"])
-    parser.add_argument("--variant", nargs="+", default=[""], metavar="WORDS", help="settings to compare, in quotes")
+    parser.add_argument("--variant", nargs="+", default=[""], metavar="OVERRIDES", help="to compare, in quotes")
     parser.add_argument("--epochs", type=int, default=6, help=f"the first {UNTIMED} are not timed (default: 6)")
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="of each kind, in this process (default: 1)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="a table to write the lines into")
-    options, words = parse_with_settings(parser, arguments, lists=("task", "optim"))
+    options, overrides = parse_with_overrides(parser, arguments, lists=("task", "optim"))
     for name in ("task", "optim"):
         if not getattr(options, name):
-            parser.error(f"--{name} names none")
+            parser.error(f"--{name} is empty")
     if options.epochs <= UNTIMED:
         parser.error(f"--epochs must be at least {UNTIMED + 1}: the first {UNTIMED} are not timed")
     if options.runs < 1:
         parser.error("--runs must be at least 1")
-    try:
-        return 0 if _report(options, words) else 1
-    except (ConfigError, MissingData, OtherTable) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_status(lambda: 0 if _report(options, overrides) else 1)
 
 
-class OtherTable(Exception):
-    """The file to write into holds something else."""
+def _report(options: argparse.Namespace, overrides: list[str]) -> bool:
+    """Print and write the table row by row. False if a run was asked to stop."""
+    from nero.train.build import choose_device, device_name
 
-
-def _report(options: argparse.Namespace, words: list[str]) -> bool:
-    """Print the table line by line; the file has every line as soon as it is there. False if it was asked to stop."""
-    from nero.train.run import choose_device, device_name
-
-    device = device_name(choose_device(compose([f"task={options.task[0]}", *words]).cfg.machine.device))
-    packages = [f"{package} {version}" for package, version in versions(("torch", "triton")).items()]
-    head = [
-        "# Seconds per epoch",
-        "",
-        f"{', '.join([device, *packages])}; training, all that its data need, and evaluation.",
-        "",
-        markdown_line(HEAD),
-        markdown_line(["---"] * KEY + ["---:"] * 5 + ["---"]),
-    ]
-    lines = kept_lines(options.out, head, KEY) if options.out else {}
+    device = device_name(choose_device(compose([f"task={options.task[0]}", *overrides]).cfg.machine.device))
+    about = f"{with_versions(device, packages=('torch', 'triton'))}; training, all that its data need, and evaluation."
+    head = table_head("Seconds per epoch", about, HEAD, numbers=range(KEY, 8))
+    lines = read_rows(options.out, head, KEY)
     if lines is None:
         found = options.out.read_text().splitlines()[2:3]
-        raise OtherTable(f"{options.out} is no such table, or one of another device or other packages: {found}")
+        raise NotMeasured(f"{options.out} is another table, or of another device or other packages: {found}")
     print("\n".join(head), flush=True)
-    for row in _rows(options, words):
-        line = markdown_line(row)
+    for row in _rows(options, overrides):
+        line, key = markdown_line(row), tuple(row[:KEY])
         print(line, flush=True)
-        if options.out:
-            # A time that was measured once is not lost to a run that was cut short.
-            key = tuple(row[:KEY])
-            lines[key] = lines.get(key, line) if INTERRUPTED in row else line
-            write_atomic(options.out, "\n".join([*head, *lines.values(), ""]).encode())
-        if INTERRUPTED in row:  # a run ends so when it is asked to: that was meant for all of them
+        # An interrupted run does not replace an earlier measurement.
+        lines[key] = lines.get(key, line) if INTERRUPTED in row else line
+        write_lines([*head, *lines.values()], options.out)
+        if INTERRUPTED in row:  # the request to stop was meant for all runs
             return False
     return True
 
 
-def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
+def _rows(options: argparse.Namespace, overrides: list[str]) -> Iterator[list[str]]:
     commit, dirty = code_version()
     code = f"{(commit or 'unknown')[:10]}{' with changes' if dirty else ''}"
     for task, variant, optim in itertools.product(options.task, options.variant, options.optim):
-        settings = [*words, *variant.split()]
+        settings = [*overrides, *variant.split()]
         shown = ", ".join(word for word in settings if not word.startswith("machine=")) or "-"
         own = [f"task={task}", f"optim={optim}", *settings, f"task.epochs={options.epochs}"]
         runs: list[Timed] = []
@@ -129,15 +115,15 @@ def _rows(options: argparse.Namespace, words: list[str]) -> Iterator[list[str]]:
         yield [task, optim, shown, f"{statistics.median(seconds):.3f}", spread, str(len(seconds)), starts, kept, code]
 
 
-def _timed(words: list[str]) -> Timed:
+def _timed(overrides: list[str]) -> Timed:
     from nero.runs.store import Store
     from nero.train.run import train
 
     with tempfile.TemporaryDirectory() as folder:
-        config = compose([*words, f"store={folder}", "machine.keep_checkpoint=false"])
-        begun = time.monotonic()
+        config = compose([*overrides, f"store={folder}", "machine.keep_checkpoint=false"])
+        start = time.monotonic()
         outcome = train(config)
-        whole = time.monotonic() - begun
+        total = time.monotonic() - start
         records = Store(folder).run(config.task_name, config.run_id).read_metrics()
     if message := outcome.get("message"):
         print(f"{config.run_id}: {message}", file=sys.stderr)
@@ -150,13 +136,13 @@ def _timed(words: list[str]) -> Timed:
     seconds = [seconds_per_epoch(record) for record in timed for _ in range(record.get("epochs", 1))]
     first = [record for record in records if record["epoch"] - record.get("epochs", 1) < UNTIMED]
     usual = statistics.median(seconds) * sum(record.get("epochs", 1) for record in first)
-    beside = whole - sum(record["seconds"] for record in records)
-    start_up = max(0.0, beside + sum(record["seconds"] for record in first) - usual)
+    outside = total - sum(record["seconds"] for record in records)
+    start_up = max(0.0, outside + sum(record["seconds"] for record in first) - usual)
     return Timed("done", seconds, start_up, _mib_in_use() if config.cfg.machine.device != "cpu" else None)
 
 
 def _mib_in_use() -> int | None:
-    """Of the GPU's memory, by whomever; None without a GPU."""
+    """GPU memory in use by all processes; None without a GPU."""
     import torch
 
     if not torch.cuda.is_available():

@@ -39,7 +39,7 @@ def test_a_table_has_a_line_per_test_with_its_counts_and_what_became_of_it(
 ) -> None:
     module = bench_module("faults")
     (tmp_path / "test_faults_made_up.py").write_text(FAULTS.replace("{twice}", str(twice)))
-    monkeypatch.setattr(module, "PLACES", {"made_up": tmp_path / "test_faults_made_up.py"})
+    monkeypatch.setattr(module, "FILES", {"made_up": tmp_path / "test_faults_made_up.py"})
     monkeypatch.setattr(module, "ROOT", tmp_path)
     out = tmp_path / "faults.md"
     monkeypatch.setattr(module.sys, "stderr", (tmp_path / "said").open("w"))

@@ -102,7 +102,7 @@ def test_a_table_keeps_its_other_lines_under_the_same_head(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--jobs", "0"], "--jobs takes whole numbers from 1, not 0"),
+        (["--jobs", "0"], "--jobs takes positive integers, not 0"),
         (["--mps", "maybe"], "--mps takes on and off, not maybe"),
         (["--beside", "pong_ppo"], "--beside takes a number of runs, their task and settings"),
         (["--beside", "4 machine=cpu"], "--beside takes a number of runs, their task and settings"),

@@ -1,4 +1,4 @@
-"""The benchmark of PPO: small runs on the CPU, and a stand-in for the service by which runs share a GPU."""
+"""The benchmark of PPO: small runs on the CPU, and a stand-in for MPS, by which runs share a GPU."""
 
 import os
 import re
@@ -17,7 +17,7 @@ NUMBER = r"[\d,]+"
 
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A service that writes down what it is told and where its pipe is, and fails where its folder has `broken`."""
+    """A stand-in for the MPS control program that logs its calls."""
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / MPS
@@ -26,7 +26,6 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f'if [ "$1" = -d ]; then said=started; else read said; fi\n'
         f'[ -d "$CUDA_MPS_PIPE_DIRECTORY" ] && [ -d "$CUDA_MPS_LOG_DIRECTORY" ] || said="$said without folders"\n'
         f'echo "$said $# $CUDA_MPS_PIPE_DIRECTORY" >> {folder}/calls\n'
-        f"[ ! -e {folder}/broken ]\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -116,10 +115,10 @@ def test_a_run_that_logs_nothing_that_counts_is_one_line(words: list[str], capsy
     [
         (["quick"], "unknown argument quick"),
         (["--games=8"], "unknown argument --games=8"),
-        (["--seconds", "20"], "--warm-up is less than --seconds"),
-        (["--warm-up", "60"], "--warm-up is less than --seconds"),
-        (["--warm-up", "-1"], "--warm-up is less than --seconds"),
-        (["--runs", "1", "0"], "--runs are from 1"),
+        (["--seconds", "20"], "--warm-up less than --seconds"),
+        (["--warm-up", "60"], "--warm-up less than --seconds"),
+        (["--warm-up", "-1"], "--warm-up less than --seconds"),
+        (["--runs", "1", "0"], "--runs must be positive"),
         (["--out", "/nowhere/at/all.md"], "there is no folder /nowhere/at"),
         (["task.game=pingpong", *SMALL], "ale-py has no game 'pingpong'"),
         (["optim=nerro", *SMALL], "there is no optim=nerro; there are: adam, lamb, "),
@@ -152,44 +151,6 @@ def test_a_log_without_lines_has_no_rate() -> None:
     assert bench_module("pong")._rate([], 0) == 0
 
 
-def test_the_service_is_there_for_as_long_as_it_is_needed(control: Path) -> None:
-    with bench_module("pong")._shared_gpu(True) as environment:
-        pipe = environment["CUDA_MPS_PIPE_DIRECTORY"]
-        assert calls(control) == [["started", "1", pipe]]
-        assert set(environment) == {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"}
-        assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-    assert calls(control) == [["started", "1", pipe], ["quit", "0", pipe]]
-    assert not Path(pipe).exists()
-
-
-def test_the_service_is_told_to_quit_where_the_runs_fail(control: Path) -> None:
-    bench = bench_module("pong")
-    with pytest.raises(bench.RunFailed), bench._shared_gpu(True):
-        raise bench.RunFailed
-    assert [call[0] for call in calls(control)] == ["started", "quit"]
-
-
-def test_runs_do_without_a_service_that_does_not_start(control: Path) -> None:
-    (control / "broken").touch()
-    with bench_module("pong")._shared_gpu(True) as environment:
-        assert environment == {}
-    assert [call[0] for call in calls(control)] == ["started"]
-
-
-@pytest.mark.parametrize("reason", ["one run alone", "served already", "not installed"])
-def test_the_service_is_left_alone_where_it_is_not_needed(
-    control: Path, monkeypatch: pytest.MonkeyPatch, reason: str
-) -> None:
-    if reason == "served already":
-        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "elsewhere")
-    if reason == "not installed":
-        (control / MPS).unlink()
-        monkeypatch.setenv("PATH", str(control))
-    with bench_module("pong")._shared_gpu(reason != "one run alone") as environment:
-        assert environment == {}
-    assert calls(control) == []
-
-
 @pytest.mark.parametrize(("device", "what"), [("cuda", "3 runs at once, by MPS"), ("cpu", "3 runs at once")])
 def test_several_runs_on_a_gpu_are_served(
     control: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], device: str, what: str
@@ -198,20 +159,19 @@ def test_several_runs_on_a_gpu_are_served(
     bench = bench_module("pong")
     given = []
 
-    def rates(count: int, seconds: float, warm_up: float, words: list[str], environment: dict[str, str]) -> list[float]:
-        given.append(dict(environment))
+    def rates(count: int, seconds: float, warm_up: float, overrides: list[str]) -> list[float]:
+        given.append("CUDA_MPS_PIPE_DIRECTORY" in os.environ)
         return [1000.0 * (i + 1) for i in range(count)]
 
     class Device:
         type = device
 
-    monkeypatch.setattr(bench, "_runs_at_once", rates)
-    monkeypatch.setattr("nero.train.run.choose_device", lambda name: Device)
-    monkeypatch.setattr("nero.train.run.device_name", lambda device: "a device")
+    monkeypatch.setattr(bench, "_concurrent_rates", rates)
+    monkeypatch.setattr("nero.train.build.choose_device", lambda name: Device)
+    monkeypatch.setattr("nero.train.build.device_name", lambda device: "a device")
     assert bench.main(["--runs", "1", "3", *ENOUGH, "data=embedded"]) == 0
     alone, together = capsys.readouterr().out.splitlines()[6:]
     assert alone == "| 1 run | 1,000 | 1,000 |"
     assert together == f"| {what} | 1,000 - 3,000 | 6,000 |"
-    assert given[0] == {}
-    assert [bool(environment) for environment in given] == [False, device == "cuda"]
+    assert given == [False, device == "cuda"]
     assert [call[0] for call in calls(control)] == (["started", "quit"] if device == "cuda" else [])

@@ -51,7 +51,7 @@ def test_made_up_runs_are_whole_and_what_experiments_ask_for(bench: ModuleType, 
     summaries = store.summaries()
     assert len(summaries) == 300
     assert [finding for checked in check_store(store, run_id) for finding in checked.findings] == []
-    states = [survey(cell, summaries) for cell in synthetic_store.of_many_runs(300).cells]
+    states = [survey(cell, summaries) for cell in synthetic_store.experiment_of_runs(300).cells]
     assert all(state.complete for state in states)
     assert {logged for state in states for logged in state.logged} <= summaries.keys()
     assert all(state.leading_lr == sorted(state.cell.lrs)[len(state.cell.lrs) // 2] for state in states)
@@ -67,4 +67,4 @@ def test_a_table_that_cannot_be_written_is_told_before_anything_is_measured(
 @pytest.mark.parametrize("words", [["--runs", "0"], ["--epochs", "-1"], ["--runs", "many"]])
 def test_bad_numbers_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status("benchmarks.report", words) == 2
-    assert re.search(r"must be a whole number from 1, not \S+", capsys.readouterr().err)
+    assert re.search(r"must be a positive integer, not \S+", capsys.readouterr().err)

@@ -70,7 +70,7 @@ def test_the_median_counts_and_the_share_is_of_logged_seconds(bench: ModuleType,
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--runs", "0"], "must be a whole number from 1"),
+        (["--runs", "0"], "must be a positive integer"),
         (["--out", "/nowhere/table.md"], "there is no folder"),
         (["--folder", "/nowhere"], "there is no folder /nowhere"),
     ],

@@ -175,7 +175,7 @@ def test_a_table_of_another_machine_is_left_alone(tmp_path: Path, capsys: pytest
         (["--epochs", "2"], "--epochs must be at least 3"),
         (["--out", "nowhere/table.md"], "--out: there is no folder nowhere"),
         (["--optims", "nero"], "unknown argument"),
-        (["--task", "machine=cpu"], "--task names none"),
+        (["--task", "machine=cpu"], "--task is empty"),
         (["--optim", "nero", "optim.lr=0", *SMALL], "optim.lr must be a positive number"),
         (["--optim", "nero", "data_root=/nowhere", "machine=cpu"], "prepare_data.py mnist"),
     ],
