@@ -183,7 +183,7 @@ def test_a_run_directory_with_another_config_is_not_touched(cut: Cut, record_pro
     ]
     for other in others:
         path.write_text(yaml.safe_dump(other))
-        assert_refused(config, run, "its config.yaml is not that of the run that is asked for")
+        assert_refused(config, run, "its config.yaml is not that of this run")
     record_property("repetitions", len(others))
     path.write_text(yaml.safe_dump({**own, "seed": float(own["seed"])}))
     assert train(config)["status"] == "done", "1 and 1.0 are alike"
@@ -241,7 +241,7 @@ def test_a_checkpoint_of_another_layout_is_neither_taken_up_nor_overwritten(
         assert outcome["message"].startswith("UnusableCheckpoint: ")
         assert "\n" not in outcome["message"]
         assert f"{run.path}/checkpoint-epoch3-step9.pt is a checkpoint of another version" in outcome["message"]
-        assert f"move {run.path}/checkpoint.json away to start anew" in outcome["message"]
+        assert f"move {run.path}/checkpoint.json away to start over" in outcome["message"]
         assert [path.read_bytes() for path in checkpoint_files(run)] == checkpoints
         assert (run.path / "metrics.jsonl").read_bytes() == log
         summary = run.read_summary()
