@@ -1,11 +1,11 @@
-"""A SLURM of one machine, to try sweeps on: controller, node and munge as root, all that they write in one folder.
+"""A SLURM cluster on one machine, to test sweeps: controller, node and munge as root, with all files in one folder.
 
-python3 scripts/slurm_on_one_machine.py install          Debian's packages, where they are missing
-python3 scripts/slurm_on_one_machine.py start DIR        prints the SLURM_CONF that sbatch, squeue and scancel need
-python3 scripts/slurm_on_one_machine.py stop DIR         ends its jobs and its daemons, and no others
-python3 scripts/slurm_on_one_machine.py run DIR COMMAND  start, the command, stop whatever happens
+python3 scripts/slurm_on_one_machine.py install          install missing Debian packages
+python3 scripts/slurm_on_one_machine.py start DIR        print the SLURM_CONF that sbatch, squeue and scancel need
+python3 scripts/slurm_on_one_machine.py stop DIR         stop its jobs and daemons, and no others
+python3 scripts/slurm_on_one_machine.py run DIR COMMAND  start, run the command, always stop
 
-Needs no systemd, no cgroups and no accounting. Ports are chosen on the spot, so that several stand side by side.
+Needs no systemd, no cgroups and no accounting. Free ports are chosen at the start, so several clusters can coexist.
 """
 
 import argparse

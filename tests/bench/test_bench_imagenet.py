@@ -35,6 +35,7 @@ def main(monkeypatch: pytest.MonkeyPatch):
     return module.main
 
 
+@pytest.mark.slow
 def test_the_table_has_a_line_for_each_measurement_and_says_which_failed(
     main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

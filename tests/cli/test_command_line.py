@@ -1,4 +1,4 @@
-"""What people type: errors in a few clear lines, sweeps that land in one store and skip what is done."""
+"""Command lines: clear errors, subcommands, and sweeps that log into one store and skip finished runs."""
 
 import subprocess
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nero.cli.main import COMMANDS, main
 from nero.runs.store import Store
 
 SHORT = ("task.epochs=1", "machine=cpu")
@@ -22,6 +23,15 @@ Script = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    assert "python scripts/" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -34,8 +44,14 @@ Script = Callable[..., "subprocess.CompletedProcess[str]"]
         (["experiment=mnist"], ["error: experiment=NAME is a sweep: add --multirun"]),
         (["only.optim=sgd"], ["error: only.task and only.optim choose a part of an experiment: add --multirun"]),
         (["--multirun", "experiment=mnist", "only.optim=sdg"], ["error: only.optim: mnist has no 'sdg'; it has: adam"]),
-        (["--multirun", "machine.deadline=tomorrow"], ["error: machine.deadline must be null or Unix seconds, not 'tomorrow'"]),
-        (["--multirun", "machine.budget_seconds=long"], ["error: machine.budget_seconds must be null or a non-negative number", "'long'"]),
+        (
+            ["--multirun", "machine.deadline=tomorrow"],
+            ["error: machine.deadline must be null or Unix seconds, not 'tomorrow'"],
+        ),
+        (
+            ["--multirun", "machine.budget_seconds=long"],
+            ["error: machine.budget_seconds must be null or a non-negative number", "'long'"],
+        ),
         (["--multirun", "machine.mps=maybe"], ["error: machine.mps must be auto, true or false, not 'maybe'"]),
         (["--multirun", "experiment=nope"], ["error: there is no experiment 'nope'; there are: ", "table1"]),
     ],
