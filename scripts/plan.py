@@ -1,4 +1,4 @@
-"""What is still to be run of an experiment or of a part of it, and how long it should take. Runs nothing.
+"""List the pending runs of an experiment, or of a part of it, and how long they should take. Runs nothing.
 
 python scripts/plan.py mnist [OVERRIDE ...] [--store results/runs]
 python scripts/plan.py table1 only.task=pong_ppo only.optim=sgd,adam
@@ -17,7 +17,7 @@ from nero.runs.store import Store
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment")
-    parser.add_argument("overrides", nargs="*", help="settings for every run, as scripts/train.py takes them")
+    parser.add_argument("overrides", nargs="*", help="overrides for every run, as scripts/train.py takes them")
     parser.add_argument("--store", default=os.environ.get("NERO_RUNS", "results/runs"))
     args = parser.parse_args()
     try:
