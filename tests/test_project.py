@@ -105,7 +105,8 @@ def test_cleaning_never_touches_runs() -> None:
 
 def test_the_readme_only_names_files_that_exist() -> None:
     text = (ROOT / "README.md").read_text()
-    for path in re.findall(r"`((?:src|configs|experiments|scripts|benchmarks|results|notebooks|docs)/[A-Za-z0-9_./-]*)`", text):
+    folders = "src|configs|experiments|scripts|benchmarks|results|notebooks|docs"
+    for path in re.findall(rf"`((?:{folders})/[A-Za-z0-9_./-]*)`", text):
         assert (ROOT / path).exists() or path in MADE_BY_MAKE, path
 
 

@@ -44,17 +44,17 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["task.image_size=1.5"], "task: image_size must be a positive integer, not 1.5"),
         (["task.batch_size=111"], "task: batch_size must be at most 110, the number of images, not 111"),
         (["task.batch_size=true"], "task: batch_size must be a positive integer, not True"),
-        (["task.network.norm_parts=3"], r"task: network.norm_parts: a batch of 20 images cannot be divided into 3 equal parts"),
-        (["task.network.norm_parts=0"], r"task: network.norm_parts: a batch of 20 images cannot be divided into 0 equal parts"),
+        (["task.network.norm_parts=3"], "norm_parts: a batch of 20 images cannot be divided into 3 equal parts"),
+        (["task.network.norm_parts=0"], "norm_parts: a batch of 20 images cannot be divided into 0 equal parts"),
         (["task.train_examples=5"], "task: train_examples: 5 images do not fill 10 classes"),
         (["task.train_examples=0"], "task: train_examples must be a positive integer, not 0"),
         (["+task.network.colour=3"], "task: network: .*unexpected keyword argument 'colour'"),
         (["+task.network.width=-1"], "task: network: .*negative"),
         (["task.schedule.warmup=2"], r"task\.schedule: a warm-up of 2 epochs leaves nothing of 2 epochs"),
-        (["machine.workers=-1"], "machine.workers must be null or a whole number from 0, not -1"),
+        (["machine.workers=-1"], "machine.workers must be null or a non-negative integer, not -1"),
         (["machine.decode=tpu"], "machine.decode must be one of auto, cpu, gpu, not 'tpu'"),
         (["machine.decode=gpu"], "machine.decode=gpu needs a CUDA GPU"),
-        (["machine.channels_last=1"], "machine.channels_last must be true or false, not 1"),
+        (["machine.channels_last=maybe"], "machine.channels_last must be true or false, not 'maybe'"),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, data: Path, words: list[str], message: str) -> None:
@@ -91,8 +91,8 @@ def test_ranks_of_a_machine_share_its_cores_and_each_has_its_part_of_a_batch(
     assert [task.workers for task in tasks] == [2, 2, 2]
     assert [place for task in tasks for place in task.stream.part] == list(range(8))
     for task in tasks:
-        assert task.network.stages[0][1].own == 0, "a part of two images is cut, so that all exchange sums"
-    assert [task.network.stages[0][1].own for task in (task_of(rank, 2) for rank in range(2))] == [2, 2]
+        assert task.network.stages[0][1].local_parts == 0, "a part of two images is cut, so that all exchange sums"
+    assert [task.network.stages[0][1].local_parts for task in (task_of(rank, 2) for rank in range(2))] == [2, 2]
     with pytest.raises(BadSetting, match="batch_size must be at least 9, the number of ranks"):
         task_of(0, 9)
 
