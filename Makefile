@@ -10,15 +10,15 @@ ARGS ?=
 # CPU-bound runs side by side), joblib, submitit_local, submitit_slurm or ray, with
 #   JOBS       runs at a time
 #   GPUS       GPUs that those runs share (joblib, submitit_local) or that each of them has (submitit_slurm, ray)
-#   PARTITION  of SLURM
-#   TIME       minutes that a job may take (submitit); one that takes longer checkpoints, and goes on in another job
-#   BUDGET     seconds for all of it, after which every run checkpoints and ends; the next call goes on
-#   RANKS      processes, as a rule one per GPU, that train a run together, for tasks that can be spread (imagenet)
+#   PARTITION  SLURM partition
+#   TIME       time limit of a job in minutes (submitit); a run that takes longer checkpoints and continues in another job
+#   BUDGET     time limit of the sweep in seconds; then every run checkpoints and stops, and the next call continues
+#   RANKS      processes that train one run together, usually one per GPU (imagenet)
 # TASK and OPTIM run a part of an experiment, each one name or several: make table1 TASK=pong_ppo OPTIM=sgd,adam
-# RESULTS is the folder of the tables and figures that are made then, by default results.
+# RESULTS is the output folder for tables and figures, by default results.
 LAUNCHER ?= basic
 RANKS ?= 1
-# Such names stand in the environment for other ends: they count when they are given to make.
+# Environment variables of these names may have other purposes: only those given to make count.
 $(foreach name,JOBS GPUS TIME PARTITION TASK OPTIM,$(if $(filter environment,$(origin $(name))),$(eval $(name) :=)))
 TIMEOUTS := 100
 TAKES_basic := RANKS
@@ -134,10 +134,10 @@ bench-tasks: $(READY)  ## seconds per epoch of a task with each optimiser, and t
 bench-imagenet: $(READY)  ## images per second of ResNet-50: of the step alone, and with images from JPEG files
 	$(PY) -m benchmarks.imagenet $(ARGS)
 
-bench-report: $(READY)  ## seconds and memory from a store of 5,000 made-up runs to a finished page
+bench-report: $(READY)  ## seconds and memory from a store of 5,000 synthetic runs to a finished page
 	$(PY) -m benchmarks.report $(ARGS)
 
-bench-store: $(READY)  ## seconds to load a store of 5,000 made-up runs, and what plan and store add to one run of VGG-11
+bench-store: $(READY)  ## seconds to load a store of 5,000 synthetic runs, and what plan and store add to one run of VGG-11
 	$(PY) -m benchmarks.store $(ARGS)
 
 bench-packing: $(READY)  ## when it pays to have several runs share a GPU (ARGS='--task cifar10_cgan --jobs 1 --beside "4 pong_ppo" machine=gpu')

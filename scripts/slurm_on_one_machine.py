@@ -61,7 +61,7 @@ NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={megabytes} State=UNKN
 
 
 class Trouble(Exception):
-    """What keeps SLURM from running here, in words for whoever asked for it."""
+    """SLURM cannot run here; the message says why."""
 
 
 def main(words: Sequence[str] | None = None) -> int:

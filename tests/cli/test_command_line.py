@@ -140,7 +140,7 @@ def test_a_sweeps_budget_stops_it_cleanly_and_the_next_call_goes_on(script: Scri
         stopped = script("train.py", *words, f"machine.budget_seconds={budget}")
         assert stopped.returncode == 0, stopped.stderr
         assert "interrupted" in stopped.stderr
-        assert "the same command goes on from here" in stopped.stderr
+        assert "the same command continues" in stopped.stderr
         if statuses := {s["status"] for s in Store(tmp_path / "runs").summaries().values()}:
             break
     assert statuses == {"running"}

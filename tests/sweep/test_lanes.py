@@ -107,7 +107,7 @@ def test_a_lane_that_fails_does_not_stop_the_other(capfd: pytest.CaptureFixture[
     }
     assert lanes.run_side_by_side(commands) == {"gpu": -signal.SIGKILL, "cpu": 0}
     assert late.exists()
-    assert "the gpu lane ended with status -9; the cpu lane goes on" in capfd.readouterr().err
+    assert "the gpu lane ended with status -9; the cpu lane continues" in capfd.readouterr().err
 
 
 STOPPED_AT_ONCE = """

@@ -90,7 +90,7 @@ def test_a_sweep_that_is_asked_to_stop_ends_in_checkpoints_and_goes_on(tmp_path:
     process.send_signal(signal.SIGINT)  # to the sweep alone, not to what it has started
     status, said = ended(process)
     assert status == 0, said
-    assert "the same command goes on from here" in said
+    assert "the same command continues" in said
     stopped = [run for run in Store(tmp_path / "runs").runs() if run.status() == "running"]
     assert stopped, said
     for run in stopped:

@@ -210,7 +210,7 @@ def test_an_experiment_one_of_whose_jobs_is_cancelled_is_completed_by_a_second_m
     cluster.say("scancel", f"{array}_0")
     _, said = end(process)
     assert sorted(statuses(said).values()) == ["done", "interrupted"]
-    assert "the same command goes on from here" in said
+    assert "the same command continues" in said
     _, said = end(start_make())
     # The report that follows fails: of embedded data there is nothing in the paper's tables.
     assert "0 pending" in said
@@ -286,7 +286,7 @@ def test_slurms_warning_ends_in_a_checkpoint_and_the_job_goes_on_by_itself_or_wi
     assert code == other_code == 0
     assert statuses(said) == {again.run_id: "done"}
     assert statuses(other_said) == {once.run_id: "interrupted"}
-    assert "the same command goes on from here" in other_said
+    assert "the same command continues" in other_said
     assert 2 <= len(epochs(once)) < 20
     code, said = end(sweep(*warned, "seed=1"))
     assert statuses(said) == {once.run_id: "done"}

@@ -1,7 +1,7 @@
 """Atari games by ale-py's vector environment, configured like the Gym wrappers of the paper's code.
 
 The emulator's threads do: FIRE and then no-ops at reset, up to 30 in all; each action for 4 frames with the maximum of
-the last two; grey pixels; an episode's end at each lost life while the game goes on; a new game in the very step in
+the last two; grey pixels; an episode's end at each lost life while the game continues; a new game in the very step in
 which one ended; no sticky actions. The device does the resizing to 84 x 84, which would be a fifth of a step here, and
 the stacking of 4 frames, so that each is transferred once. Rewards are the game's own, so that whole games can be
 scored; the task learns from their sign. docs/reproduction.md lists the remaining differences.

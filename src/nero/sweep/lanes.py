@@ -113,7 +113,7 @@ def _wait(children: Mapping[str, "subprocess.Popen[bytes]"]) -> None:
         for lane in [lane for lane, child in running.items() if child.poll() is not None]:
             status = running.pop(lane).returncode
             if status and running:
-                message = f"the {lane} lane ended with status {status}; the {' and '.join(running)} lane goes on"
+                message = f"the {lane} lane ended with status {status}; the {' and '.join(running)} lane continues"
                 print(message, file=sys.stderr, flush=True)
 
 

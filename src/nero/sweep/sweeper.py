@@ -80,7 +80,7 @@ class PlanSweeper(Sweeper):
             _print(f"{len(failed)} of {len(results)} runs failed")
             sys.exit(1)
         if any(result["status"] == Outcome.INTERRUPTED for result in results):
-            _print("stopped before the end; the same command goes on from here")
+            _print("stopped before the end; the same command continues")
         return results
 
     def _lane_commands(self, arguments: list[str]) -> dict[str, list[str]]:

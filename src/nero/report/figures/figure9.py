@@ -23,7 +23,7 @@ from nero.report.units import number, scale
 TRAINING, VALIDATION = "train/error", paper.ERROR["key"]
 IMAGENET = Pair(TRAINING, VALIDATION, "top-1 error (%)", "augmented", paper.IMAGENET_EPOCHS)
 
-START = 5  # epochs: before that, few of the thousand classes are told apart
+START = 5  # epochs: before that, few of the thousand classes are learnt
 LEAST = 1.0  # per cent: a log scale has no zero
 COARSE = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 FINE = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 25, 30, 35, 40, 50, 60, 70, 80, 100)
