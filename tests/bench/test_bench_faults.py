@@ -33,6 +33,7 @@ def test_of_what_cannot_be_had_here(disk):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twice", [0, 1])
 def test_a_table_has_a_line_per_test_with_its_counts_and_what_became_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], twice: int

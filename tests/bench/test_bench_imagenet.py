@@ -80,6 +80,7 @@ def test_a_mistake_is_one_line(main, words: list[str], message: str, capsys: pyt
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_photographs_have_the_sizes_and_about_the_bytes_of_imagenets(tmp_path: Path) -> None:
     total = write_photographs(tmp_path, ["a", "b"], 12, seed=0)
     files = sorted(tmp_path.glob("*/*.JPEG"))

@@ -38,6 +38,7 @@ def is_number(cell: str) -> bool:
     return re.fullmatch(r"\d+\.\d+", cell) is not None
 
 
+@pytest.mark.slow
 def test_the_benchmark_prints_and_writes_a_table_with_ratios_and_goals(tmp_path: Path) -> None:
     out = tmp_path / "new" / "steps.md"
     command = [sys.executable, "-m", "benchmarks.optim", *TINY, "--dtype", "bfloat16", "--out", str(out)]

@@ -42,6 +42,7 @@ def record(steps: int, seconds: float) -> dict[str, float]:
     return {"train/environment_steps": steps, "seconds": seconds}
 
 
+@pytest.mark.slow
 def test_a_run_of_the_embedded_game_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "table.md"
     words = ["data=embedded", *SMALL]

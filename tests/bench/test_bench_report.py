@@ -45,6 +45,7 @@ def test_a_report_that_fails_is_no_row_of_the_table(bench: ModuleType) -> None:
     assert bench._measure([sys.executable, "-c", "x = bytearray(200_000_000)"]).megabytes > 200
 
 
+@pytest.mark.slow
 def test_made_up_runs_are_whole_and_what_experiments_ask_for(bench: ModuleType, tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert synthetic_store.write_store(store, 300, 2) == (300, 600)

@@ -49,6 +49,7 @@ def measured(store: Path) -> dict[str, Record]:
     return {name: measure_run(run_id, store, Path("none"), "cpu") for name, run_id in ids.items()}
 
 
+@pytest.mark.slow
 def test_a_record_says_what_it_is_of(measured: dict[str, Record]) -> None:
     record = measured["sgd"]
     assert record["run_id"].startswith("mnist_mlp100-sgd-0.01-s0-")
@@ -229,6 +230,7 @@ def test_a_task_of_several_networks_is_refused() -> None:
 # ----------------------------------------------------------------------------------------------------- selection
 
 
+@pytest.mark.slow
 def test_runs_at_the_leading_rate_are_chosen_each_once() -> None:
     experiment = load_experiment("theory")
     double = Experiment("double", "", experiment.cells + experiment.cells)

@@ -160,6 +160,7 @@ def test_options_that_make_no_sense_are_refused(words: list[str], capsys: pytest
     assert words[0] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_game_of_the_emulators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ale_py")
     run = trained(tmp_path / "store", [*TINY, "data=real"])

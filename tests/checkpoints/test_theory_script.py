@@ -52,6 +52,7 @@ def test_a_run_that_was_measured_under_way_is_measured_again(runs: tuple[Path, s
     assert json.loads(path.read_text())["epochs_done"] == whole["epochs"] == 1
 
 
+@pytest.mark.slow
 def test_tables_and_figures_are_made_of_records_and_checked(
     runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

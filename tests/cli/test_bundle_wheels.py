@@ -64,6 +64,7 @@ def project(tmp_path: Path) -> Path:
     return little_project(tmp_path / "project")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("machine", "needs"), [("x86_64", "only-x86"), ("aarch64", "only-arm")])
 def test_markers_are_those_of_the_target(tmp_path: Path, index: Path, project: Path, machine: str, needs: str) -> None:
     """Whichever machine this is, one of the two is another."""
@@ -76,6 +77,7 @@ def test_markers_are_those_of_the_target(tmp_path: Path, index: Path, project: P
     assert f"heavy-2.0-cp312-cp312-manylinux_2_17_{machine}.whl" in {wheel.name for wheel in found}
 
 
+@pytest.mark.slow
 def test_what_only_a_left_out_package_needs_is_left_out_and_it_need_not_exist(
     tmp_path: Path, index: Path, project: Path
 ) -> None:
@@ -86,12 +88,14 @@ def test_what_only_a_left_out_package_needs_is_left_out_and_it_need_not_exist(
     assert left_out == ["heavy>=2"]
 
 
+@pytest.mark.slow
 def test_patterns_leave_out_what_they_match(tmp_path: Path, index: Path, project: Path) -> None:
     lock, left_out = resolve(project, *X86, (), ("nvidia-*", "set*"), tmp_path / "scratch")
     assert set(lock) == {"light", "small", "only-x86", "heavy", "pip", "setuptools"}
     assert left_out == ["nvidia-big"]
 
 
+@pytest.mark.slow
 def test_extras_of_the_project_are_followed_and_unknown_ones_refused(
     tmp_path: Path, index: Path, project: Path
 ) -> None:
@@ -101,6 +105,7 @@ def test_extras_of_the_project_are_followed_and_unknown_ones_refused(
         resolve(project, *X86, ("cloud",), (), tmp_path / "scratch")
 
 
+@pytest.mark.slow
 def test_a_missing_wheel_is_named_in_one_line(tmp_path: Path, index: Path, project: Path) -> None:
     (index / "small-1.5-py3-none-any.whl").unlink()
     with pytest.raises(BundleError, match=r"^uv failed: .*small") as caught:
@@ -108,6 +113,7 @@ def test_a_missing_wheel_is_named_in_one_line(tmp_path: Path, index: Path, proje
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_wheel_that_changed_since_it_was_resolved_is_refused(tmp_path: Path, index: Path, project: Path) -> None:
     lock, _ = resolve(project, *X86, (), (), tmp_path / "scratch")
     write_wheel(index, "small", "1.5", ["only-arm; platform_machine == 'arm64'"])
@@ -115,6 +121,7 @@ def test_a_wheel_that_changed_since_it_was_resolved_is_refused(tmp_path: Path, i
         download(lock, *X86, tmp_path / "scratch")
 
 
+@pytest.mark.slow
 def test_a_wheel_built_here_for_this_machine_alone_is_refused(
     tmp_path: Path, index: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -498,6 +498,7 @@ sys.exit("bye")
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_in_the_midst_does_not_wait_for_its_workers(images: ListedImages) -> None:
     command = [sys.executable, "-c", LEFT_OPEN, str(images.root)]
     # A worker goes on for a while after the signal by which Python ends it.

@@ -88,6 +88,7 @@ def test_what_is_there_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.Monk
     assert (train / "disc" / "own.jpg").exists()
 
 
+@pytest.mark.slow
 def test_processes_at_once_end_with_the_same_whole_folder(tmp_path: Path) -> None:
     """Both begin to make it, wait for each other in the middle, and then rename one after the other."""
     code = (

@@ -256,6 +256,7 @@ def test_code_that_does_not_fit_does_not_accumulate(counter: CompileCounter) -> 
     assert compiled_by(counter, "a", outputs=3) == 1, "the third run of a kind starts anew"
 
 
+@pytest.mark.slow
 def test_runs_of_a_sweep_compile_their_networks_once(counter: CompileCounter, tmp_path: Path) -> None:
     def compiled(*words: str) -> int:
         before = counter.frame_count

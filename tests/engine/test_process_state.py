@@ -65,6 +65,7 @@ def test_every_switch_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert outcome["status"] == ("done" if end == "skipped" else end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_run_is_the_same_after_any_other_in_its_process(tmp_path: Path, precision: str) -> None:
     wanted = [*SMALL, "precision=fp32", "seed=1"]

@@ -99,6 +99,7 @@ def test_rewards_ends_and_frames_over_thousands_of_steps(game: str, steps: int, 
     assert game == "freeway" or rewards > 0
 
 
+@pytest.mark.slow
 def test_a_game_begins_after_up_to_thirty_frames() -> None:
     games = AtariGames("pong", 16)
     games.reset(0)

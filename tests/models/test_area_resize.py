@@ -34,6 +34,7 @@ def test_an_image_of_that_size_is_left_alone_and_a_smaller_one_refused() -> None
         AreaResize((60, 160), 84, CPU)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", ["pong", "breakout", "journey_escape"])
 def test_frames_are_those_that_the_emulator_would_make_itself(game: str) -> None:
     """The emulator adds up in float32: where the mean is almost a half, it may round to the other side."""

@@ -118,6 +118,7 @@ def test_by_kernels_it_is_attention_of_each_sentence(to: list[int] | None, causa
     assert_alike([found, *gradients(found, query, memory)], [wanted, *gradients(wanted, query, memory)], dtype)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     pairs=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=4),
@@ -157,6 +158,7 @@ def kept_by_dropout(of: Packing, to: Packing | None, **settings: Any) -> Tensor:
     return factors
 
 
+@pytest.mark.slow
 @KINDS
 def test_dropout_is_the_same_on_the_way_back(to: list[int] | None, causal: bool) -> None:
     of, other = layout(COUNTS), to and layout(to)

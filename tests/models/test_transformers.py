@@ -259,6 +259,7 @@ def test_words_without_their_padding_give_the_same(rows: int, slots: int) -> Non
     torch.testing.assert_close(found, loss_and_gradients(network, source, target))
 
 
+@pytest.mark.slow
 def test_so_they_do_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     monkeypatch.setattr(attention, "_has_kernels", lambda device: True)
@@ -299,6 +300,7 @@ def compile_without_code(network: Translator, monkeypatch: pytest.MonkeyPatch) -
     return counters["stats"]
 
 
+@pytest.mark.slow
 def test_like_layers_are_compiled_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     network, plain = translator(layers=3), translator(layers=3)
     counts = compile_without_code(network, monkeypatch)
@@ -317,6 +319,7 @@ def quick(inputs: tuple[Tensor, ...], outer: Tensor, gradients: tuple[Tensor, ..
             gradient.fill_(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_kernels", [False, True])
 def test_like_layers_are_compiled_once_for_words_alone(monkeypatch: pytest.MonkeyPatch, by_kernels: bool) -> None:
     if by_kernels:

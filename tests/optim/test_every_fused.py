@@ -64,6 +64,7 @@ def test_state_that_moves_is_followed(stepped: tuple[Optimizer, Optimizer]) -> N
     assert {int(state["step"]) for state in ours.state.values()} == {4}
 
 
+@pytest.mark.slow
 def test_copies_and_pickles_step_on_by_themselves(stepped: tuple[Optimizer, Optimizer]) -> None:
     ours, theirs = stepped
     copied, loaded = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))

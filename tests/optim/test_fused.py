@@ -62,6 +62,7 @@ def test_follows_the_plain_reference_on_any_shapes(shapes: list[Any], lr: float,
     references.assert_follows(params, reference, Nero(params, lr=lr, beta=beta, fused=True), steps=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "halves"),
     [
@@ -258,6 +259,7 @@ def stepped() -> tuple[Nero, Nero]:
     return ours, theirs
 
 
+@pytest.mark.slow
 def test_a_loaded_state_goes_on_in_the_same_tables(stepped: tuple[Nero, Nero]) -> None:
     ours, theirs = stepped
     tables = ours._fused[0]

@@ -216,6 +216,7 @@ def test_a_unit_at_the_end_can_be_seen(store: Store) -> None:
     assert points > 2 * 1.2, "two lines beside each other, each 1.2 points wide"
 
 
+@pytest.mark.slow
 def test_the_scale_is_that_of_what_follows_the_first_epochs(store: Store) -> None:
     fill(store)
     lowest = values("nero").min()
@@ -270,6 +271,7 @@ def test_a_single_fid_can_be_seen(store: Store) -> None:
 # bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", style.FORMATS)
 def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
     fill(store)

@@ -12,6 +12,7 @@ from nero.runs.store import SETTLED, RunDirectory, Store
 RUNS = Store(ROOT / "results" / "runs").runs()
 
 
+@pytest.mark.slow
 def test_the_committed_tables_are_what_the_committed_runs_give() -> None:
     command = [
         sys.executable,

@@ -159,6 +159,7 @@ def test_embedded_runs_are_refused_beside_the_authors(store: Store) -> None:
         figure3(store)
 
 
+@pytest.mark.slow
 def test_learning_curves_of_any_experiment(store: Store) -> None:
     fill(store, "smoke", plausible, data="embedded")
     figure = learning_curves(evidence_of(store, "smoke"))

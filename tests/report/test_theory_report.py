@@ -143,6 +143,7 @@ def test_embedded_data_are_said_everywhere(tmp_path: Path) -> None:
     assert all("Embedded data, not the paper's" in str(figure.get_suptitle()) for figure in figures.values())
 
 
+@pytest.mark.slow
 def test_real_data_have_no_warning(tables: dict[str, Printed], figures: dict[str, Figure]) -> None:
     assert not any(table.warning for table in tables.values())
     assert not any("mbedded" in str(figure.get_suptitle()) for figure in figures.values())

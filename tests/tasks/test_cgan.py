@@ -665,6 +665,7 @@ def test_a_distance_is_nan_where_samples_are_not_finite_and_the_run_ends(tmp_pat
 # ---------------------------------------------------------------------------------------------------------- whole runs
 
 
+@pytest.mark.slow
 def test_a_run_learns(tmp_path: Path) -> None:
     words = ["optim=adam", "optim.lr=0.001", "task.epochs=1", "task.train_examples=96", "task.batch_size=8"]
     wider = [word.replace("width=4", "width=8") for word in NARROW]

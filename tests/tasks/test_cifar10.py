@@ -174,6 +174,7 @@ def test_a_run_logs_errors_and_its_final_validation_error(tmp_path: Path, task: 
     assert records[0]["lr"] == pytest.approx(0.01 * 3 / 20)
 
 
+@pytest.mark.slow
 @EVERY_TASK
 def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path, task: str) -> None:
     assert_cut_runs_go_on(tmp_path, task, *WORDS[task])
@@ -268,6 +269,7 @@ def test_real_images_are_cifar10s() -> None:
     assert len(task.test_labels) == 10_000
 
 
+@pytest.mark.slow
 def test_a_compiled_run_is_the_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = CompileCounter()  # runs what it is given as it stands
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))

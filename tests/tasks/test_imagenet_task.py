@@ -126,10 +126,12 @@ def test_what_a_run_logs(tmp_path: Path, data: Path) -> None:
     assert (data / "embedded").is_dir()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path, data: Path) -> None:
     assert_cut_runs_go_on(tmp_path, TASK, *WORDS, f"data_root={data}", "task.epochs=3")
 
 
+@pytest.mark.slow
 def test_how_the_machine_is_used_changes_nothing(tmp_path: Path, data: Path) -> None:
     logged: dict[str, list[dict]] = {}
     for word in ("machine.workers=null", "machine.workers=2", "machine.decode=cpu", "machine.channels_last=false"):
@@ -159,6 +161,7 @@ def test_every_precision_trains(tmp_path: Path, data: Path, precision: str) -> N
     assert train(config)["status"] == "done"
 
 
+@pytest.mark.slow
 def test_a_compiled_run_is_the_plain_one(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = CompileCounter()  # runs what it is given as it stands
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))

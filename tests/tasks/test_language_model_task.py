@@ -156,6 +156,7 @@ def test_sgd_alone_is_clipped(tmp_path: Path) -> None:
         assert config.cfg.optim.get("clip_norm") == (0.25 if optim == "sgd" else None)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     assert_cut_runs_go_on(tmp_path, TASK, *SMALL)
 

@@ -338,6 +338,7 @@ def test_the_reward_is_logged_over_10_games_and_over_those_that_the_paper_is_com
     assert make_task(window=3).episodes.finished.maxlen == 10
 
 
+@pytest.mark.slow
 def test_a_cut_run_on_games_that_can_be_saved_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     config, whole = prepare(tmp_path / "whole", TASK, *SMALL)
     train(config)
@@ -367,6 +368,7 @@ def test_the_speed_of_a_run_that_goes_on_is_its_own(tmp_path: Path, monkeypatch:
     assert [record["train/steps_per_second"] for record in run.read_metrics()] == [24.0, 24.0, 24.0]
 
 
+@pytest.mark.slow
 def test_emulators_begin_anew_and_the_log_says_so(tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
     config, run = prepare(tmp_path, TASK, *SMALL, "data=real")
@@ -461,6 +463,7 @@ def assert_alike(start: ShortRun, one: ShortRun, *others: ShortRun) -> None:
                 assert ours[key] == pytest.approx(theirs[key], rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["embedded", "real"])
 def test_a_run_by_another_library_for_convolutions_learns_the_same(tmp_path: Path, data: str) -> None:
     start = ShortRun(tmp_path / "start", "nero", data, "optim.lr=1e-12")

@@ -158,6 +158,7 @@ def test_the_papers_rate_rises_to_epoch_50_and_falls_to_100(tmp_path: Path) -> N
     assert [schedule(epoch - 1) for epoch in (1, 25, 50, 75, 100)] == pytest.approx([0.02, 0.5, 1, 0.5, 0])
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     assert_cut_runs_go_on(tmp_path, TASK, *SMALL)
 

@@ -115,6 +115,7 @@ def test_a_witness_turns_no_neuron_further_and_is_wrong(balanced: bool) -> None:
     assert found.record().keys() == {"angle", "first_order", "example", "attacked", "steps"}
 
 
+@pytest.mark.slow
 def test_the_adversary_is_no_worse_than_a_search_by_brute_force() -> None:
     """Two layers of two neurons of two weights each turn on circles: all four angles on a grid."""
     torch.manual_seed(0)
@@ -155,6 +156,7 @@ def test_nothing_is_found_where_nothing_can_be_made_wrong() -> None:
 # ---------------------------------------------------------------------------------------------------- from below
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
 def test_what_is_certified_is_below_what_is_found(seed: int, depth: int, balanced: bool) -> None:

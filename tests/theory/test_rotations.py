@@ -75,6 +75,7 @@ def test_clipping_is_exact_in_float32(angle: float, balanced: bool) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 2, 3, 10, 782, 4606])
 @pytest.mark.parametrize("angle", [1e-4, 0.3, 1.2, math.pi / 2, 2.5])
 def test_draws_are_uniform_on_the_cap(dim: int, angle: float) -> None:

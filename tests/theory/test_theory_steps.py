@@ -56,6 +56,7 @@ def test_quantiles_are_numpys(values: np.ndarray) -> None:
     np.testing.assert_allclose(list(ours.values()), expected, rtol=1e-12, atol=1e-12 * np.abs(values).max())
 
 
+@pytest.mark.slow
 def test_more_entries_than_torch_takes_have_quantiles() -> None:
     values = torch.arange(2**24 + 2, dtype=torch.int32).flip(0)
     with pytest.raises(RuntimeError, match="too large"):

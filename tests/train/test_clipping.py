@@ -51,6 +51,7 @@ def test_steps_of_sgd_are_no_longer_than_rate_times_norm() -> None:
     assert torch.cat(moved).norm().item() == pytest.approx(0.5, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_key_reaches_the_step(tmp_path) -> None:
     finals = []
     for words in ([], ["+optim.clip_norm=0.0001"], ["+optim.clip_norm=1e9"]):

@@ -249,6 +249,7 @@ def test_more_gpus_than_there_are_is_one_line(monkeypatch: pytest.MonkeyPatch) -
         pass
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path, small: list[str]) -> None:
     finals = []
     for store, seed in (("a", 0), ("b", 0), ("c", 1)):
