@@ -61,7 +61,7 @@ def _lines(folder: Path, count: int, epochs: int, reports: Sequence[str]) -> Ite
     columns = ["report", "seconds", "peak memory (MB)", "page (MB)"]
     yield from table_head("From a large store to a finished page", about, columns)
     own = [str(ROOT / "scripts" / "report.py"), "--store", str(folder / "runs"), "--out", str(folder / "whole")]
-    every = [__file__, "--page-of", str(folder), "--runs", str(count)]
+    every = ["-m", "benchmarks.report", "--page-of", str(folder), "--runs", str(count)]
     for name, words in {"whole": own, "every": every}.items():
         if name in reports:
             measured = _measure([sys.executable, *words])
@@ -78,7 +78,7 @@ class Measured:
 def _measure(command: Sequence[str]) -> Measured:
     """Measure a process until it ends; exit with its output if it failed."""
     start = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     errors = process.stderr.read() if process.stderr else ""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
