@@ -134,8 +134,11 @@ def of_one(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[st
 # following the run of one process
 
 
+SLOW_WAYS = (pytest.param(*way, marks=pytest.mark.slow) for way in [(4, "ddp"), (3, "ddp"), (4, "fsdp")])
+
+
 @pytest.mark.parametrize("optim", RATES)
-@pytest.mark.parametrize(("world", "way"), [(2, "ddp"), (4, "ddp"), (3, "ddp"), (4, "fsdp"), (3, "fsdp")])
+@pytest.mark.parametrize(("world", "way"), [(2, "ddp"), *SLOW_WAYS, (3, "fsdp")])
 def test_several_ranks_follow_the_run_of_one(
     groups: Callable[[int], Ranks],
     of_one: Callable[[str], OfOne],
@@ -212,6 +215,7 @@ def stop_at(step: int, store: Path, data: Path, words: tuple[str, ...], rank: in
     assert outcome["status"] == "interrupted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optim", RATES)
 @pytest.mark.parametrize(
     ("first", "then"),

@@ -113,7 +113,7 @@ def odd_neurons(width: int) -> list[Tensor]:
 
 
 @HALVES
-@pytest.mark.parametrize("width", [1, 2, 64, 1000, 5000, 9000])
+@pytest.mark.parametrize("width", [1, 2, 64, 1000, 5000, pytest.param(9000, marks=pytest.mark.slow)])
 def test_odd_neurons_fare_as_by_the_other_paths(width: int, halves: tuple[bool, bool]) -> None:
     ends = []
     for path in ({"fused": True}, {"fused": False, "foreach": False}):

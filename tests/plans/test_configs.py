@@ -53,9 +53,17 @@ def two_steps(tmp_path: Path, task: str, *words: str) -> dict:
     return outcome
 
 
-@pytest.mark.parametrize("task", names("task"))
-@pytest.mark.parametrize("optim", names("optim"))
-def test_every_task_takes_two_steps_with_every_optimiser(tmp_path: Path, task: str, optim: str) -> None:
+# Each task with Nero and each optimiser on one task: they meet only in `torch.optim.Optimizer`. Pairs that have settings
+# of their own (configs/task_optim) are run as well.
+PAIRS = sorted(
+    {(task, "nero") for task in names("task")}
+    | {("mnist_mlp100", optim) for optim in names("optim")}
+    | {(path.parent.name, path.stem) for path in (CONFIG_DIR / "task_optim").rglob("*.yaml")}
+)
+
+
+@pytest.mark.parametrize(("task", "optim"), PAIRS)
+def test_every_task_and_every_optimiser_takes_two_steps(tmp_path: Path, task: str, optim: str) -> None:
     outcome = two_steps(tmp_path, task, f"optim={optim}")
     assert outcome["status"] == "done"
     assert math.isfinite(outcome["final"])

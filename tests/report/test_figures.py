@@ -222,6 +222,7 @@ def test_an_optimiser_that_nobody_named_goes_by_its_file_name() -> None:
     assert style.in_order(["my_own", "lamb", "nero", "my_own"]) == ("nero", "lamb", "my_own")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", style.FORMATS)
 def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
     fill(store, "mnist", plausible)

@@ -386,6 +386,7 @@ def test_the_table_in_other_formats(store: Store) -> None:
 # bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", style.FORMATS)
 def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
     fill(store)

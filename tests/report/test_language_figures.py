@@ -357,6 +357,7 @@ def test_ticks_are_plain_numbers_inside_the_scale(store: Store, name: str) -> No
 # bytes
 
 
+@pytest.mark.slow
 @EVERY_FIGURE
 @pytest.mark.parametrize("file_format", style.FORMATS)
 def test_the_same_runs_give_the_same_bytes(store: Store, name: str, file_format: str) -> None:

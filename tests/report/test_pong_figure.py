@@ -303,6 +303,7 @@ def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_for
 # bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", style.FORMATS)
 def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
     fill(store)

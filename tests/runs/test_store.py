@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nero.atomic import write_atomic
@@ -368,6 +368,7 @@ def test_an_atomic_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(min_size=1), st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False))))
 def test_any_record_survives_a_round_trip(record: dict[str, float]) -> None:
     import tempfile

@@ -691,7 +691,8 @@ def test_neros_run_in_the_chain_on_embedded_data_learns(tmp_path: Path) -> None:
     assert distances[2] < distances[0]
 
 
-@pytest.mark.parametrize("networks", [TINY, pytest.param(NARROW, marks=pytest.mark.slow)], ids=["tiny", "narrow"])
+@pytest.mark.slow
+@pytest.mark.parametrize("networks", [TINY, NARROW], ids=["tiny", "narrow"])
 def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path, networks: tuple[str, ...]) -> None:
     assert_cut_runs_go_on(tmp_path, "cifar10_cgan", *SMALL, *networks, "task.augmentation.flip=true")
 
