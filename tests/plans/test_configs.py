@@ -53,8 +53,8 @@ def two_steps(tmp_path: Path, task: str, *words: str) -> dict:
     return outcome
 
 
-# Each task with Nero and each optimiser on one task: they meet only in `torch.optim.Optimizer`. Pairs that have settings
-# of their own (configs/task_optim) are run as well.
+# Each task with Nero, and each optimiser on one task: they meet only in `torch.optim.Optimizer`. Pairs that have
+# settings of their own (configs/task_optim) are run as well.
 PAIRS = sorted(
     {(task, "nero") for task in names("task")}
     | {("mnist_mlp100", optim) for optim in names("optim")}
