@@ -12,6 +12,7 @@ SMALL = ["data=embedded", "task.train_examples=40", "task.batch_size=20", "machi
 PONG = ["--task", "pong_ppo", "data=embedded", *SMALL_PONG]
 
 
+@pytest.mark.slow
 def test_every_task_variant_and_optimiser_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "table.md"
     words = [

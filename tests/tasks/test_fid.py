@@ -324,6 +324,7 @@ def random_inception(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     return network
 
 
+@pytest.mark.slow
 def test_the_fast_inception_gives_the_same_features(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = images(2, 0)
     plain = random_inception(monkeypatch)

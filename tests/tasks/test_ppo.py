@@ -299,6 +299,7 @@ def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
         assert one.mean_return(3) == pytest.approx((0 + 3 + 8) / 3), "the oldest is forgotten"
 
 
+@pytest.mark.slow
 def test_a_run_logs_what_the_update_did_and_how_games_went(tmp_path: Path) -> None:
     config, run = prepare(tmp_path, TASK, *SMALL, "task.steps=32", "task.epochs=5")
     outcome = train(config)
