@@ -387,16 +387,16 @@ def test_a_process_by_itself_has_no_group() -> None:
     assert ALONE.is_main
     assert ALONE.minimum(3, 2) == [3, 2]
     assert ALONE.broadcast("x") == "x"
-    assert ALONE.broadcast_bytes(b"x") == b"x"
+    assert ALONE.broadcast(b"x") == b"x"
 
 
 def talks() -> None:
     ranks = join(torch.device("cpu"))
     assert ranks.minimum(ranks.rank, -ranks.rank) == [0, 1 - ranks.size]
     assert ranks.broadcast({"rank": ranks.rank}) == {"rank": 0}
-    assert ranks.broadcast_bytes(b"abc" if ranks.is_main else None) == b"abc"
-    assert ranks.broadcast_bytes(b"" if ranks.is_main else None) == b""
-    assert ranks.broadcast_bytes(None) is None
+    assert ranks.broadcast(b"abc" if ranks.is_main else None) == b"abc"
+    assert ranks.broadcast(b"" if ranks.is_main else None) == b""
+    assert ranks.broadcast(None) is None
     assert ranks.all_succeed(lambda: ranks.rank) == ranks.rank
 
     def fail_last() -> None:

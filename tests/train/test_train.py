@@ -15,6 +15,7 @@ import torch
 from conftest import ROOT, SMALL_PONG
 from nero.data.sources import MissingData
 from nero.engine.distributed import ALONE, Ranks
+from nero.engine.loop import Settings
 from nero.plans.config import RunConfig, compose
 from nero.plans.schema import ConfigError
 from nero.runs.store import RunDirectory, Store
@@ -236,16 +237,18 @@ def test_runs_side_by_side_are_spread_over_the_gpus(
     monkeypatch.setattr("nero.train.run.default_folder", lambda: tmp_path)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    config = compose([f"machine.gpus={gpus or 'null'}"])
     with ExitStack() as held:
-        found = [held.enter_context(_least_used_gpu(gpus)) for _ in taken]
-        assert found == [torch.device("cuda", number) for number in taken]
-    assert any(tmp_path.iterdir()) is (gpus != 1), "one GPU needs no sharing out"
+        found = [held.enter_context(_least_used_gpu(config, Settings(CUDA))) for _ in taken]
+        assert [settings.device for settings in found] == [torch.device("cuda", number) for number in taken]
+        assert found[0].other_runs() == {"gpu": taken.count(0) - 1, "cpu": 0}
+    assert any(tmp_path.glob("gpu*")) is (gpus != 1), "one GPU needs no sharing out"
 
 
 def test_more_gpus_than_there_are_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     message = "machine.gpus must be null or at most 3, the number that torch sees, not 4"
-    with pytest.raises(ConfigError, match=f"^{message}$"), _least_used_gpu(4):
+    with pytest.raises(ConfigError, match=f"^{message}$"), _least_used_gpu(compose(["machine.gpus=4"]), Settings(CUDA)):
         pass
 
 

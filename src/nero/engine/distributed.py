@@ -68,16 +68,6 @@ class Ranks:
         result: T = box[0]
         return result
 
-    def broadcast_bytes(self, data: bytes | None) -> bytes | None:
-        """The same for a large value, such as a checkpoint, without a second copy of it."""
-        length = self.broadcast(None if data is None else len(data))
-        if self.size == 1 or not length:
-            return data if self.is_main else None if length is None else b""
-        own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data is not None and self.is_main else None
-        tensor = torch.empty(length, dtype=torch.uint8) if own is None else own
-        dist.broadcast(tensor, src=0)
-        return data if self.is_main else tensor.numpy().tobytes()
-
     def all_gather(self, value: T) -> list[T]:
         """The values of all ranks, in order."""
         values: list[Any] = [value] * self.size

@@ -298,7 +298,7 @@ class Loop:
         """Load the newest intact checkpoint and drop later metrics. False if there is none."""
         run = self.run_directory
         found = run.resumable_checkpoint(lambda line: print(f"{run.run_id}  {line}", file=sys.stderr, flush=True))
-        data = self.settings.ranks.broadcast_bytes(found[1] if found else None)
+        data = self.settings.ranks.broadcast(found[1] if found else None)
         if data is None:
             run.truncate_metrics(epochs=0)
             return False

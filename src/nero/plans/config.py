@@ -82,6 +82,13 @@ class RunConfig:
     def run_id(self) -> str:
         return run_id(self.identity)
 
+    def matches(self, logged: dict[str, Any]) -> bool:
+        """Whether a logged config.yaml is this run's."""
+        try:
+            return digest(logged) == digest(self.identity)
+        except TypeError:  # an edited file may hold values that no config can
+            return False
+
     @property
     def lr(self) -> float:
         return float(self.cfg.optim.lr)

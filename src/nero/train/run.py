@@ -4,8 +4,8 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from nero.data.sources import MissingData
 from nero.engine.compilation import keep_compiled_code
 from nero.engine.distributed import BrokenGroup, is_distributed_launch, is_lost_connection
 from nero.engine.interrupt import forward_signal, signals_as_requests, stop_reason
-from nero.engine.loop import Ending, Loop, Position, Settings, UnusableCheckpoint
+from nero.engine.loop import Loop, Position, Settings, UnusableCheckpoint
 from nero.engine.process_state import check_gpu, gpu_broken_by, isolate_process_state
-from nero.plans.config import ROOT, RunConfig, digest
+from nero.plans.config import ROOT, RunConfig
 from nero.plans.schema import ConfigError
 from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
@@ -62,7 +62,7 @@ def train(config: RunConfig, progress: Progress | None = None) -> Result:
             claimed = ranks.all_succeed(lambda: _claim(config, run, settings, held) if ranks.is_main else None)
             if (result := ranks.broadcast(claimed)) is not None:
                 return result
-            settings = held.enter_context(_on_one_gpu(config, settings))
+            settings = held.enter_context(_least_used_gpu(config, settings))
             result = _execute(config, run if ranks.is_main else NullRunDirectory(run.path), settings, progress)
         # No rank looks at the store before this run's end is in it.
         result = ranks.broadcast(result)
@@ -94,17 +94,10 @@ def _settled(config: RunConfig, run: RunDirectory) -> Result | None:
     if (version := run.other_version()) is not None:
         found = f"its summary.json is of version {version}, and this code writes version {VERSION}"
         raise ConfigError(f"{run.path}: {found}; {advice}")
-    if (logged := run.find_config()) is not None and not _is_config_of(logged, config):
+    if (logged := run.find_config()) is not None and not config.matches(logged):
         raise ConfigError(f"{run.path}: its config.yaml is not that of this run; {advice}")
     summary = run.read_summary()
     return {**summary, "skipped": True} if summary and is_settled(summary) else None
-
-
-def _is_config_of(logged: dict[str, Any], config: RunConfig) -> bool:
-    try:
-        return digest(logged) == digest(config.identity)
-    except TypeError:  # an edited file may hold values that no config can
-        return False
 
 
 def _not_started(run: RunDirectory, outcome: Outcome, message: str) -> Result:
@@ -112,32 +105,29 @@ def _not_started(run: RunDirectory, outcome: Outcome, message: str) -> Result:
 
 
 @contextmanager
-def _on_one_gpu(config: RunConfig, settings: Settings) -> Iterator[Settings]:
-    """A run of one process takes the GPU with the fewest runs, and counts the others there."""
+def _least_used_gpu(config: RunConfig, settings: Settings) -> Iterator[Settings]:
+    """Of the first `machine.gpus` GPUs, take the one with the fewest runs, and count the others there.
+
+    Nothing to choose for a run on a CPU or of several processes.
+    """
     if settings.ranks.size > 1 or settings.device.type != "cuda":
         yield settings
         return
-    with _least_used_gpu(config.cfg.machine.gpus) as device:
-        folder = default_folder() / f"on-gpu{device.index}"
-        with counted_among(config.bound_by, folder) as other_runs:
-            yield replace(settings, device=device, other_runs=other_runs)
-
-
-@contextmanager
-def _least_used_gpu(gpus: int | None) -> Iterator[torch.device]:
-    """One of the first `gpus` GPUs (None: of all)."""
-    visible = torch.cuda.device_count()
-    if gpus is not None and gpus > visible:
+    visible, folder = torch.cuda.device_count(), default_folder()
+    gpus = config.cfg.machine.gpus or visible
+    if gpus > visible:
         raise ConfigError(f"machine.gpus must be null or at most {visible}, the number that torch sees, not {gpus}")
-    with ExitStack() as held:
-        number = held.enter_context(slot(gpus or visible, default_folder())) if (gpus or visible) > 1 else 0
-        held.enter_context(torch.cuda.device(number))
-        yield torch.device("cuda", number)
+    with (
+        slot(gpus, folder) if gpus > 1 else nullcontext(0) as number,
+        torch.cuda.device(number),
+        counted_among(config.bound_by, folder / f"on-gpu{number}") as other_runs,
+    ):
+        yield replace(settings, device=torch.device("cuda", number), other_runs=other_runs)
 
 
 def _execute(config: RunConfig, run: RunDirectory, settings: Settings, progress: Progress | None) -> Result:
     """Train the run, record its end, and free its memory for the next run in this process."""
-    result = _train_and_record(config, run, settings, progress)
+    result = _train_and_record(config, run, settings, build_trackers(config, settings, progress))
     if config.cfg.machine.compile:
         keep_compiled_code()
     gc.collect()  # graphs hold memory until they are collected, and an exception all that its frames held
@@ -160,24 +150,36 @@ class _Attempt:
     broken_group: str | None = None  # why the ranks cannot continue together
 
 
-def _train_and_record(config: RunConfig, run: RunDirectory, settings: Settings, progress: Progress | None) -> Result:
-    trackers = build_trackers(config, settings, progress)
+def _train_and_record(config: RunConfig, run: RunDirectory, settings: Settings, trackers: list[Tracker]) -> Result:
     attempt = _attempt(config, run, settings, trackers)
-    status = attempt.summary["status"]
+    summary, error = attempt.summary, attempt.error
     unrecorded: Exception | None = None
     try:
-        if status == Status.FAILED:
+        if error is not None and summary["status"] == Status.FAILED:
             run.write_config(config.identity)  # it may have failed before this was written
-        run.write_summary(attempt.summary)
-    except (OSError, RunBusy) as error:
-        unrecorded = error
+        run.write_summary(summary)
+    except (OSError, RunBusy) as failed:
+        unrecorded = failed
     if attempt.broken_group:
         raise BrokenGroup(f"{run.run_id}: {attempt.broken_group}")
     # Only now: a kill before this line must find the run either settled or resumable.
-    if status in SETTLED and not attempt.keeps_checkpoint and unrecorded is None:
+    if summary["status"] in SETTLED and not attempt.keeps_checkpoint and unrecorded is None:
         with suppress(OSError):
             run.drop_checkpoints()
-    result = _result_of(attempt, run, unrecorded)
+    if summary["status"] == Status.RUNNING:
+        result = {**summary, "status": Outcome.INTERRUPTED, "message": attempt.stop_reason}
+    else:
+        result = {**summary, "status": Outcome(summary["status"])}
+    if error is not None:
+        result["message"] = summary["traceback"].strip().splitlines()[-1]
+        if _explains_itself(error, run):
+            result["traceback"] = ""  # the message says it all
+    if unrecorded is not None:
+        # Nothing of this attempt is in the store: the next call resumes from what is there.
+        result |= _summary_so_far(run, Position()) | {"status": Outcome.FAILED, "traceback": ""}
+        result["message"] = _one_line(error or unrecorded)
+    if isinstance(busy := unrecorded or error, RunBusy):
+        result |= {"status": Outcome.BUSY, "message": str(busy)}
     for tracker in trackers:
         tracker.finish(result)
     return result
@@ -186,17 +188,33 @@ def _train_and_record(config: RunConfig, run: RunDirectory, settings: Settings, 
 def _attempt(config: RunConfig, run: RunDirectory, settings: Settings, trackers: list[Tracker]) -> _Attempt:
     """Build, resume and train; an exception becomes a failed attempt."""
     ranks = settings.ranks
-    summary = _initial_summary(config, settings)
+    device = device_name(settings.device, ranks)
+    summary = {
+        "version": VERSION,
+        "run_id": config.run_id,
+        "task": config.task_name,
+        "optim": config.optim_name,
+        "lr": config.lr,
+        "seed": config.seed,
+        "data": config.cfg.data,
+        "epochs": config.epochs,
+        "device": device,
+        "metric": None,
+        "parameters": None,
+    }
     task: Task | None = None
     loop: Loop | None = None
     try:
         task = ranks.all_succeed(lambda: build_task(config, settings.device, ranks))
         loop = build_loop(config, task, run, settings, trackers)
-        summary |= _task_summary(task)
+        parameters = [param for network in task.networks().values() for param in network.parameters()]
+        summary |= {"metric": task.metric.as_dict(), "parameters": sum(param.numel() for param in parameters)}
+        if task.remarks:
+            summary["remarks"] = list(task.remarks)
         for remark in task.remarks if ranks.is_main else ():
             print(f"{run.run_id}  {remark}", file=sys.stderr, flush=True)
         run.write_config(config.identity)
-        run.add_provenance(provenance(device_name(settings.device, ranks)))
+        run.add_provenance(provenance(device))
         run.write_summary({**summary, **_summary_so_far(run, Position()), "status": Status.RUNNING})
         with signals_as_requests():
             loop.restore()
@@ -204,7 +222,12 @@ def _attempt(config: RunConfig, run: RunDirectory, settings: Settings, trackers:
             for tracker in trackers:
                 tracker.start(run.run_id, run.path, config.identity, task.epochs, done, task.metric.key)
             ending = loop.run()
-            summary |= _final_summary(run, task, ending)
+            summary |= _summary_so_far(run, ending.position)
+            summary |= {"status": ending.status or Status.RUNNING, "diverged_at": ending.diverged_at}
+            if ending.status is Status.DONE:
+                last = next(reversed(run.read_metrics()), {})  # ranks other than 0 have no lines
+                metrics = {key: value for key, value in last.items() if "/" in key}
+                summary |= {"final": metrics.get(task.metric.key), "final_metrics": metrics}
             # A run without its metric needs its last state for when it can be measured.
             keeps = ending.status is Status.DONE and (config.cfg.machine.keep_checkpoint or not is_settled(summary))
             if keeps := ranks.broadcast(keeps):
@@ -229,49 +252,6 @@ def _attempt(config: RunConfig, run: RunDirectory, settings: Settings, trackers:
             task.after_training()
 
 
-def _result_of(attempt: _Attempt, run: RunDirectory, unrecorded: Exception | None) -> Result:
-    """The result of an attempt; `unrecorded` is the error if the store could not be written."""
-    summary, error = attempt.summary, attempt.error
-    if summary["status"] == Status.RUNNING:
-        result = {**summary, "status": Outcome.INTERRUPTED, "message": attempt.stop_reason}
-    else:
-        result = {**summary, "status": Outcome(summary["status"])}
-    if error is not None:
-        result["message"] = summary["traceback"].strip().splitlines()[-1]
-        if _explains_itself(error, run):
-            result["traceback"] = ""  # the message says it all
-    if unrecorded is not None:
-        # Nothing of this attempt is in the store: the next call resumes from what is there.
-        result |= _summary_so_far(run, Position()) | {"status": Outcome.FAILED, "traceback": ""}
-        result["message"] = _one_line(error or unrecorded)
-    if isinstance(busy := unrecorded or error, RunBusy):
-        result |= {"status": Outcome.BUSY, "message": str(busy)}
-    return result
-
-
-def _initial_summary(config: RunConfig, settings: Settings) -> dict[str, Any]:
-    """What is known before the task is built."""
-    return {
-        "version": VERSION,
-        "run_id": config.run_id,
-        "task": config.task_name,
-        "optim": config.optim_name,
-        "lr": config.lr,
-        "seed": config.seed,
-        "data": config.cfg.data,
-        "epochs": config.epochs,
-        "device": device_name(settings.device, settings.ranks),
-        "metric": None,
-        "parameters": None,
-    }
-
-
-def _task_summary(task: Task) -> dict[str, Any]:
-    parameters = sum(p.numel() for network in task.networks().values() for p in network.parameters())
-    remarks = {"remarks": list(task.remarks)} if task.remarks else {}
-    return {"metric": task.metric.as_dict(), "parameters": parameters, **remarks}
-
-
 def _summary_so_far(run: RunDirectory, position: Position) -> dict[str, Any]:
     """For a run without a result: it has no final value, since only the last epoch's counts."""
     return {
@@ -285,18 +265,6 @@ def _summary_so_far(run: RunDirectory, position: Position) -> dict[str, Any]:
         "diverged_at": None,
         "traceback": None,
     }
-
-
-def _final_summary(run: RunDirectory, task: Task, ending: Ending) -> dict[str, Any]:
-    summary = {**_summary_so_far(run, ending.position), "status": ending.status or Status.RUNNING}
-    if ending.status is Status.DONE:
-        # Ranks other than 0 have no lines.
-        last: Mapping[str, Any] = next(reversed(run.read_metrics()), {})
-        metrics = {key: value for key, value in last.items() if "/" in key}
-        summary |= {"final": metrics.get(task.metric.key), "final_metrics": metrics}
-    if ending.status is Status.DIVERGED:
-        summary["diverged_at"] = ending.diverged_at
-    return summary
 
 
 def _explains_itself(error: Exception, run: RunDirectory) -> bool:
