@@ -16,7 +16,7 @@ from nero.plans.config import ConfigError, RunConfig
 from nero.plans.listing import describe_plan
 from nero.plans.plan import survey
 from nero.report.frame import load_curves, load_runs
-from nero.report.page.runs import pack
+from nero.report.page.data import pack
 from nero.runs.store import VERSION, RunDirectory, Store
 from nero.train.run import train
 from support.fake_runs import loaded

@@ -11,7 +11,7 @@ import pytest
 from nero.plans.plan import Cell, survey
 from nero.report import catalogue, paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.tables import constraints
+from nero.report.tables import listings
 from nero.report.tables.table import Table, build_table
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, in_words, loaded, states_of, write_classifier
@@ -34,7 +34,7 @@ SEEDS = 0.01 * np.array([0.0, 0.2, 0.7])  # what each seed adds to these
 
 
 def ablation_table(store: Store) -> Table:
-    return build_table(evidence_of(store, "ablation"), paper.ablation(), constraints.LISTING)
+    return build_table(evidence_of(store, "ablation"), paper.ablation(), listings.ABLATION)
 
 
 def table_lines(table: Table) -> dict[str, list[str]]:
@@ -159,7 +159,7 @@ def test_another_optimiser_joins_with_ticks_from_its_config(store: Store) -> Non
     task = states[0].cell.task
     further = [Cell(task, optim, (0.01, 0.1), 0, (1, 2)) for optim in ("sgd", "nero")]
     table = table_of(
-        experiment, [*(survey(cell, {}) for cell in further), *states], paper.ablation(), constraints.LISTING
+        experiment, [*(survey(cell, {}) for cell in further), *states], paper.ablation(), listings.ABLATION
     )
     lines = [line for line in to_markdown(table).splitlines() if line.startswith("|")]
     assert lines[-2:] == ["| SGD |  |  | missing |  |  |", "| Nero | ✓ | ✓ | missing |  |  |"]
@@ -168,17 +168,17 @@ def test_another_optimiser_joins_with_ticks_from_its_config(store: Store) -> Non
 def test_the_order_of_a_sweep_is_no_matter_to_the_papers_numbers(store: Store) -> None:
     experiment, states = states_of(store, "ablation")
     turned = [survey(replace(state.cell, variant=state.cell.variant[::-1]), {}) for state in states]
-    table = table_of(experiment, turned, paper.ablation(), constraints.LISTING)
+    table = table_of(experiment, turned, paper.ablation(), listings.ABLATION)
     assert table_lines(table) == table_lines(ablation_table(store))
     assert "norm = False, mean = True" in to_csv(table), "a table words settings as the experiment has them"
     with pytest.raises(ValueError, match="nero twice"):
-        table_of(experiment, [*states, turned[1]], paper.ablation(), constraints.LISTING)
+        table_of(experiment, [*states, turned[1]], paper.ablation(), listings.ABLATION)
 
 
 def test_lines_of_two_tasks_are_not_ranked_against_each_other(store: Store) -> None:
     experiment, states = states_of(store, "table1")
     with pytest.raises(ValueError, match="of one task"):
-        table_of(experiment, states, paper.table1(), constraints.LISTING)
+        table_of(experiment, states, paper.table1(), listings.ABLATION)
 
 
 def test_a_row_of_the_paper_that_no_cell_can_be_is_refused(tmp_path: Path) -> None:
@@ -194,17 +194,15 @@ def test_the_same_runs_give_the_same_bytes(store: Store) -> None:
 
 
 def test_cells_are_named_by_what_their_config_keeps() -> None:
-    named = {
-        name: (constraints.base_optimizer(cell), *constraints.constraints_of(cell)) for name, cell in CELLS.items()
-    }
+    named = {name: (listings.base_optimizer(cell), *listings.constraints_of(cell)) for name, cell in CELLS.items()}
     assert named["nero 0 1"] == ("nero", False, True)
     assert named["lamb_constrained"] == ("lamb", True, True)
     assert named["madam"] == ("madam", False, False)
-    assert constraints.constraints_of(cells_of("table1")["cifar10_vgg11 nero"]) == (True, True)
+    assert listings.constraints_of(cells_of("table1")["cifar10_vgg11 nero"]) == (True, True)
 
 
 def test_whose_steps_a_wrapper_takes_is_read_from_its_config() -> None:
     cell = CELLS["lamb_constrained"]
     wrapped = {"torch.optim.SGD": "sgd", "nero.optim.Nero": "nero", "torch.optim.Rprop": "lamb_constrained"}
     for target, name in wrapped.items():
-        assert constraints.base_optimizer(replace(cell, overrides=(f"optim.base._target_={target}",))) == name
+        assert listings.base_optimizer(replace(cell, overrides=(f"optim.base._target_={target}",))) == name

@@ -14,8 +14,8 @@ from nero.plans.plan import Cell, survey
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
 from nero.report.figures import style
+from nero.report.figures.curves import learning_curves
 from nero.report.figures.figure4 import figure4
-from nero.report.figures.learning_curves import learning_curves
 from nero.runs.store import Store
 from support.fake_runs import STAND_IN_FID, cells_of, evidence_of, states_of, write_generator
 from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks

@@ -6,7 +6,7 @@ import pytest
 
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure6
+from nero.report.figures import language
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, write_language_model
 from support.markdown_rows import markdown_rows
@@ -14,7 +14,7 @@ from support.markdown_rows import markdown_rows
 
 def search(store: Store) -> dict[str, list[str]]:
     """The words of each line after the first, by the first."""
-    text = figure6.numbers(evidence_of(store, "table1"))
+    text = language.figure6_numbers(evidence_of(store, "table1"))
     assert "\nFinal validation perplexity of the search, seed 0:\n" in text
     return {first: words for first, *words in markdown_rows(text)}
 

@@ -8,7 +8,7 @@ import pytest
 from nero.plans.plan import Cell
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
-from nero.report.figures import figure7
+from nero.report.figures import language
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, write_language_model
 from support.markdown_rows import markdown_rows
@@ -23,7 +23,7 @@ def cell_of(optim: str) -> Cell:
 
 def tables(store: Store) -> tuple[Lines, Lines]:
     """The words of each line after the first, by the first: of the curves, and of the search."""
-    text = figure7.numbers(evidence_of(store, "table1"))
+    text = language.figure7_numbers(evidence_of(store, "table1"))
     rows = markdown_rows(text)
     curves, search = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     return {first: words for first, *words in curves}, {first: words for first, *words in search}
@@ -116,7 +116,7 @@ def test_the_search_stands_beside_the_authors_own(store: Store) -> None:
 def test_a_run_of_the_authors_that_ended_at_infinity_is_shown_as_such(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends = {("sgd", 0.1): paper.LastLogged(100, math.inf), ("sgd", 1.0): paper.LastLogged(51, math.inf)}
+    ends = {("sgd", 0.1): math.inf, ("sgd", 1.0): "cut off at epoch 51"}
     monkeypatch.setattr(paper, "translation_search", lambda seed: ends)
     _, search = tables(store)
     assert search["SGD"][2:] == ["missing / not logged", "missing / inf", "missing / cut off at epoch 51"]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from nero.report import catalogue
 from nero.report.figures import cifar, figure3, figure9, style
-from nero.report.page import figure_data
+from nero.report.page import data as page_data
 from nero.runs.store import Store
 from support.fake_runs import ERROR, cells_of, evidence_of, fill, loaded, plausible, write_classifier, write_run
 from support.read_figures import bands, face, lines, marks
@@ -19,7 +19,7 @@ from support.read_figures import bands, face, lines, marks
 
 def shown(figure: Figure) -> list[dict]:
     """As a page gets it: JSON, without what JSON has no word for."""
-    return json.loads(json.dumps(figure_data.figure_data(figure), allow_nan=False))["panels"]
+    return json.loads(json.dumps(page_data.figure_data(figure), allow_nan=False))["panels"]
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_every_figure_of_the_catalogue_but_pictures_can_be_drawn_by_a_page(
 
 @given(st.lists(st.floats() | st.floats(-1e3, 1e3), max_size=20))
 def test_numbers_are_rounded_to_six_digits(values: list[float]) -> None:
-    for found, value in zip(figure_data.numbers(np.array(values, dtype=np.float64)), values, strict=True):
+    for found, value in zip(page_data.numbers(np.array(values, dtype=np.float64)), values, strict=True):
         if not math.isfinite(value):
             assert found is None
         else:
@@ -121,9 +121,9 @@ def test_numbers_are_rounded_to_six_digits(values: list[float]) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 2500, 12_345])
 def test_long_curves_are_thinned_and_keep_their_ends(count: int) -> None:
-    kept = figure_data.thinned(count)
-    assert len(kept) <= figure_data.MOST_POINTS + 1
-    assert len(kept) == count or count > figure_data.MOST_POINTS
+    kept = page_data.thinned(count)
+    assert len(kept) <= page_data.MOST_POINTS + 1
+    assert len(kept) == count or count > page_data.MOST_POINTS
     if count:
         assert (kept[0], kept[-1]) == (0, count - 1)
-        assert set(np.diff(kept)[:-1]) <= {-(-count // figure_data.MOST_POINTS)}
+        assert set(np.diff(kept)[:-1]) <= {-(-count // page_data.MOST_POINTS)}

@@ -16,7 +16,7 @@ from nero.report import paper
 from nero.report.cells import EmbeddedDataError
 from nero.report.figures import figure3 as figure3_module
 from nero.report.figures import style
-from nero.report.figures.learning_curves import learning_curves
+from nero.report.figures.curves import learning_curves
 from nero.runs.store import Store
 from support.fake_runs import (
     BASE,

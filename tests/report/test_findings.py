@@ -6,9 +6,9 @@ import io
 import pytest
 
 from nero.report import paper
-from nero.report.findings import findings, groups, ranking, rates_text
 from nero.report.paper import Published, Result
-from nero.report.tables import constraints
+from nero.report.tables import listings
+from nero.report.tables.layout import findings, ranking, rates_text
 from nero.report.tables.table import Table, build_table
 from nero.report.units import shown_metric
 from nero.runs.store import Store
@@ -115,9 +115,9 @@ def test_a_lone_rate_says_nothing_of_the_best_and_a_lone_cell_nothing_of_a_ranki
     table = build_table(evidence_of(store), paper.mnist())
     assert [text.code for text in findings(table)] == [DEEP], "the other rows are of one cell and one rate"
     checks = build_table(evidence_of(store, "checks"), paper.checks(loaded("checks").cells))
-    for group in groups(checks):
-        assert len(group.entries) > 1 or ranking(group) is None
-        assert any(len(entry.cell.lrs) > 1 for entry in group.entries) or rates_text(group) is None
+    for row in checks.rows:
+        assert len(row.entries) > 1 or ranking(row) == ("", "")
+        assert any(len(entry.cell.lrs) > 1 for entry in row.entries.values()) or rates_text(row) is None
 
 
 def test_tables_without_the_papers_numbers_say_nothing(store: Store) -> None:
@@ -132,7 +132,7 @@ def test_table_2_is_ranked_as_a_whole(store: Store) -> None:
             write_classifier(store, cell, 0.02, seed, final)
         for lr in set(cell.lrs) - {0.02}:
             write_classifier(store, cell, lr, 0, 0.5)
-    table = build_table(evidence_of(store, "ablation"), paper.ablation(), constraints.LISTING)
+    table = build_table(evidence_of(store, "ablation"), paper.ablation(), listings.ABLATION)
     [found] = findings(table)
     assert found.code == "cifar10_vgg11"
     assert found.value.startswith(": Ranking differs: Nero (both), LAMB (both), ")

@@ -18,7 +18,7 @@ from nero.report import catalogue, paper
 from nero.report.cells import EmbeddedDataError
 from nero.report.figures import style
 from nero.report.figures.figure9 import figure9
-from nero.report.tables.imagenet_settings import name as name_of
+from nero.report.tables.listings import curve_name as name_of
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, loaded, states_of, without_task, write_classifier
 from support.markdown_rows import markdown_rows

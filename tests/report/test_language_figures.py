@@ -16,8 +16,7 @@ from nero.plans.plan import Cell, survey
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
 from nero.report.figures import style
-from nero.report.figures.figure6 import figure6
-from nero.report.figures.figure7 import figure7
+from nero.report.figures.language import figure6, figure7
 from nero.report.figures.panels import LogScale
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, states_of, write_language_model

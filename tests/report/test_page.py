@@ -12,7 +12,7 @@ import pytest
 from nero.report import catalogue
 from nero.report.assembly import PAGE, Report
 from nero.report.page import page
-from nero.report.page import runs as page_runs
+from nero.report.page.data import pack
 from nero.runs.store import Store
 from support import theory_records
 from support.fake_runs import FID, cells_of, fill, loaded, plausible, write_run
@@ -213,4 +213,4 @@ def test_the_store_is_named_as_seen_from_the_project(store: Store) -> None:
 
 def test_packing_is_without_dates(store: Store) -> None:
     write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
-    assert base64.b64decode(page_runs.pack(store, "runs"))[4:8] == bytes(4), "gzip's time"
+    assert base64.b64decode(pack(store, "runs"))[4:8] == bytes(4), "gzip's time"

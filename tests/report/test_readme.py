@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from nero.report import catalogue, readme
-from nero.report.assembly import Report
-from nero.report.readme import BEGIN, END, NoPlaceError, replaced
+from nero.report import assembly, catalogue
+from nero.report.assembly import BEGIN, END, NoPlaceError, Report, replaced
 from nero.report.units import number
 from nero.runs.store import Store
 from support.fake_runs import ERROR, cells_of, fill, loaded, plausible, write_run
@@ -91,12 +90,12 @@ def test_runs_are_counted_once_and_against_all_that_are_asked_for(store: Store) 
 
 def test_the_figures_shown_are_committed() -> None:
     figures = {name for contents in catalogue.CATALOGUE.values() for name in contents.figures}
-    assert catalogue.HIGHLIGHTS.keys() <= figures
+    assert assembly.HIGHLIGHTS.keys() <= figures
     shown = re.findall(r"\(results/figures/(\w+)\.png\)", TEXT)
     assert shown
     for name in shown:
         assert (ROOT / "results" / "figures" / f"{name}.png").is_file()
-    assert readme.TABLE in catalogue.CATALOGUE
+    assert assembly.README_TABLE in catalogue.CATALOGUE
 
 
 def test_a_figure_is_shown_once_it_has_a_run(store: Store) -> None:

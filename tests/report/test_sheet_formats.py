@@ -89,7 +89,7 @@ def test_every_number_of_ours_links_to_the_runs_that_it_is_of(store: Store) -> N
     text = to_markdown(print_table(table), str(store.root))
     for row in table.rows:
         for entry in row.entries.values():
-            runs = entry.result.runs or [run for run in entry.result.state.search.values() if run is not None]
+            runs = entry.runs or [run for run in entry.state.search.values() if run is not None]
             assert runs
             for run in runs:
                 path = store.root / run["task"] / run["run_id"]

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,11 @@ from scipy import stats
 from nero.report import paper
 from nero.report.cells import CellStatus, RowKey
 from nero.report.paper import Result
-from nero.report.tables import constraints
+from nero.report.tables import listings
 from nero.report.tables.layout import verdict_text
 from nero.report.tables.table import Entry, Table, build_table
 from nero.report.units import signed
-from nero.report.verdicts import PRINTED, RULE, Comparison, compare, difference, sample_deviation
+from nero.report.verdicts import PRINTED, RULE, Comparison, compare, sample_deviation
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, fill, fill_cell, loaded, plausible, write_run
 from support.markdown_rows import markdown_rows
@@ -53,6 +54,10 @@ def welch_p(finals: list[float], theirs: Result) -> float:
 
     above = integral(edge, math.pi / 2)
     return above / (integral(0, edge) + above)
+
+
+def difference(finals: list[float], theirs: Result) -> Any:
+    return compare(finals, False, theirs)
 
 
 @PROPERTY
@@ -171,10 +176,8 @@ def test_a_row_has_a_line_of_verdicts_below_the_papers(store: Store) -> None:
     for place, optim in enumerate(table.optims, start=3):
         comparison = deep_entry(table, optim).comparison
         assert comparison is not None
-        assert comparison.difference is not None
-        mean, low, high = map(
-            signed, (comparison.difference.mean, comparison.difference.low, comparison.difference.high)
-        )
+        assert comparison.mean is not None
+        mean, low, high = map(signed, (comparison.mean, comparison.low, comparison.high))
         assert verdicts[place] == f"{comparison.verdict}: {mean} [{low}, {high}]"
     assert RULE in to_markdown(table)
     latex = to_latex(table)
@@ -220,9 +223,9 @@ def test_nothing_is_compared_before_the_papers_rate_is_in(store: Store, final: f
     write_run(store, cell, 0.001, 0, 0.2)  # in, and behind: the leading rate is compared
     comparison = deep_entry(mnist_table(store), "nero").comparison
     assert comparison is not None
-    assert comparison.difference is not None
+    assert comparison.mean is not None
     theirs = paper.mnist().results[DEEP, (), "nero"].mean
-    assert comparison.difference.mean == pytest.approx((20.0 if final is None else 30.0) - theirs)
+    assert comparison.mean == pytest.approx((20.0 if final is None else 30.0) - theirs)
 
 
 def test_divergence_is_a_verdict_of_its_own(store: Store) -> None:
@@ -241,7 +244,7 @@ def test_a_search_that_has_only_diverged_yet_is_diverged_and_preliminary(store: 
 
 
 def test_table_2_has_a_column_of_verdicts(store: Store) -> None:
-    table = build_table(evidence_of(store, "ablation"), paper.ablation(), constraints.LISTING)
+    table = build_table(evidence_of(store, "ablation"), paper.ablation(), listings.ABLATION)
     head, _, *body = markdown_rows(to_markdown(table))
     assert head[-1] == "verdict"
     assert [row[-1] for row in body] == ["missing"] * len(loaded("ablation").cells)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +11,6 @@ from nero.runs.store import Status
 
 Variant = tuple[tuple[str, Any], ...]
 Key = TypeVar("Key", bound=Hashable)
-NOT_COMPARABLE = "not comparable with the paper's numbers"
 
 
 class EmbeddedDataError(ValueError):
@@ -39,7 +37,7 @@ class CellKey(NamedTuple):
 
     @classmethod
     def of(cls, cell: Cell) -> "CellKey":
-        return cls(RowKey(cell.task, sorted_variant(cell.variant), cell.label), cell.optim)
+        return cls(RowKey(cell.task, tuple(sorted(cell.variant)), cell.label), cell.optim)
 
 
 class CellStatus(StrEnum):
@@ -59,41 +57,18 @@ class CellStatus(StrEnum):
         return self in (CellStatus.LOWER, CellStatus.HIGHER, CellStatus.DIVERGED)
 
 
-@dataclass(frozen=True)
-class CellResult:
-    """A cell's final values at its leading learning rate, in the unit of the log."""
-
-    state: CellState
-    status: CellStatus
-    lr: float | None  # best of the rates searched so far; None if none of them has a finite result
-    runs: tuple[Summary, ...]  # the finished runs at that learning rate, by seed
-
-    @property
-    def complete(self) -> bool:
-        """No run is missing."""
-        return self.status in (CellStatus.COMPLETE, CellStatus.DIVERGED)
-
-    @property
-    def finals(self) -> list[float]:
-        """Final values of the runs that did not diverge."""
-        return [float(run["final"]) for run in self.runs if not has_diverged(run)]
-
-    @property
-    def diverged(self) -> int:
-        """Number of runs that diverged."""
-        return len(self.runs) - len(self.finals)
+def leading_runs(state: CellState) -> list[Summary]:
+    """The finished runs at the leading learning rate, by seed; during a search, they represent the cell."""
+    return [run for run in state.at_leading.values() if run is not None]
 
 
-def read_cell(state: CellState) -> CellResult:
-    """Summarise a cell. During a search, all logged seeds at the leading rate represent the cell."""
-    runs = tuple(run for run in state.at_leading.values() if run is not None)
+def status(state: CellState) -> CellStatus:
     if not state.logged:
-        status = CellStatus.MISSING
-    elif not state.complete:
-        status = CellStatus.INCOMPLETE
-    else:
-        status = CellStatus.DIVERGED if not runs or any(map(has_diverged, runs)) else CellStatus.COMPLETE
-    return CellResult(state, status, state.leading_lr, runs)
+        return CellStatus.MISSING
+    if not state.complete:
+        return CellStatus.INCOMPLETE
+    runs = leading_runs(state)
+    return CellStatus.DIVERGED if not runs or any(map(has_diverged, runs)) else CellStatus.COMPLETE
 
 
 def has_diverged(run: Summary) -> bool:
@@ -119,27 +94,17 @@ def unique_cells(states: Iterable[CellState], key_of: Callable[[Cell], Key]) -> 
     """Cells of one panel by a key; raises if two cells share it."""
     found: dict[Key, CellState] = {}
     for state in states:
-        key = key_of(state.cell)
-        if key in found:
-            both = [row_text(RowKey.of(s.cell)) for s in (found[key], state)]
+        other = found.setdefault(key_of(state.cell), state)
+        if other is not state:
+            both = [row_text(RowKey.of(each.cell)) for each in (other, state)]
             raise ValueError(f"a panel has {state.cell.optim} twice: {both[0]}, and {both[1]}")
-        found[key] = state
     return found
 
 
-def sorted_variant(variant: Variant) -> Variant:
-    """Settings sorted by name."""
-    return tuple(sorted(variant, key=lambda setting: setting[0]))
-
-
 def variant_text(variant: Variant) -> str:
-    """Swept settings as text, such as "sigma = 100"."""
-    return ", ".join(f"{_short(key)} = {value}" for key, value in variant)
-
-
-def _short(key: str) -> str:
-    """The last part of a key, with the name of the network before it if it belongs to one network's optimiser."""
-    return key.partition(".networks.")[2] or key.rsplit(".", 1)[-1]
+    """Swept settings as text, such as "sigma = 100"; a setting of one network's optimiser keeps the network's name."""
+    shown = ((key.partition(".networks.")[2] or key.rpartition(".")[2], value) for key, value in variant)
+    return ", ".join(f"{key} = {value}" for key, value in shown)
 
 
 def row_text(row: RowKey) -> str:
@@ -157,43 +122,35 @@ def labelled(name: str, cell: Cell) -> str:
     return f"{name}, {cell.label}" if cell.label else name
 
 
-def searched(state: CellState) -> int:
-    """Number of learning rates with a finished run of the search seed."""
-    return sum(run is not None for run in state.search.values())
+def problems(state: CellState) -> dict[str, str]:
+    """What keeps a cell from being complete, by topic, such as {"search incomplete": "1 of 5 rates"}.
 
-
-def searched_text(state: CellState) -> str | None:
-    """Progress of an incomplete search, such as "1 of 5 rates"; None for a complete one."""
-    return (
-        f"{searched(state)} of {len(state.search)} rates" if state.searching and not state.cell.missing_config else None
-    )
-
-
-def missing_text(state: CellState) -> str | None:
-    """What is missing apart from the search: a config, or seeds at the leading rate."""
-    if state.cell.missing_config or state.searching:
-        return state.cell.missing_config
-    return seeds_text(seed for seed, run in state.at_leading.items() if run is None)
+    Missing are a config, or seeds at the leading rate of a complete search.
+    """
+    no_config, seeds = state.cell.missing_config, state.at_leading
+    searched = sum(run is not None for run in state.search.values())
+    missing = None if state.searching else seeds_text(seed for seed, run in seeds.items() if run is None)
+    diverged = seeds_text(seed for seed, run in seeds.items() if run is not None and has_diverged(run))
+    found = {
+        "search incomplete": f"{searched} of {len(state.search)} rates" if state.searching and not no_config else None,
+        "missing": no_config or missing,
+        "diverged": "every learning rate" if state.diverged and not seeds else diverged,
+    }
+    return {topic: detail for topic, detail in found.items() if detail}
 
 
 def gap(state: CellState) -> str | None:
     """What is missing, as text."""
-    if rates := searched_text(state):
+    found = problems(state)
+    if rates := found.get("search incomplete"):
         return f"search incomplete: {rates}"
-    missing = missing_text(state)
+    missing = found.get("missing")
     return missing if missing is None or state.cell.missing_config else f"{missing} missing"
-
-
-def divergence(state: CellState) -> str | None:
-    """Which runs at the leading learning rate diverged, as text."""
-    if not state.at_leading:
-        return "every learning rate" if state.diverged else None
-    return seeds_text(seed for seed, run in state.at_leading.items() if run is not None and has_diverged(run))
 
 
 def absence_text(state: CellState) -> str:
     """Why a cell has no result."""
-    diverged = divergence(state)
+    diverged = problems(state).get("diverged")
     return f"{diverged} diverged" if diverged else str(CellStatus.MISSING)
 
 
@@ -211,10 +168,6 @@ def seeds_text(seeds: Iterable[int]) -> str | None:
     return f"seed{'s' if len(listed) > 1 else ''} {', '.join(listed)}" if listed else None
 
 
-def is_embedded(cell: Cell) -> bool:
-    return bool(cell.setting("data") == "embedded")
-
-
 def precision(cell: Cell) -> str | None:
     """The arithmetic of the cell's runs; None if its task or optimiser has no config yet."""
     return None if cell.missing_config else str(cell.setting("precision"))
@@ -222,16 +175,19 @@ def precision(cell: Cell) -> str | None:
 
 def usual_precision(cells: Iterable[Cell]) -> str | None:
     """The arithmetic of more than half of the cells whose arithmetic is known; None without a majority."""
-    counts = Counter(known for cell in cells if (known := precision(cell)) is not None)
-    most = counts.most_common(1)
-    return most[0][0] if most and 2 * most[0][1] > counts.total() else None
+    counts = Counter(filter(None, map(precision, cells)))
+    return next((name for name, count in counts.items() if 2 * count > counts.total()), None)
+
+
+def is_embedded(cell: Cell) -> bool:
+    return bool(cell.setting("data") == "embedded")
 
 
 def require_real(states: Iterable[CellState]) -> None:
     """Raise unless every cell and every run uses the paper's data; called before showing the paper's numbers."""
     for state in states:
-        if is_embedded(state.cell):
-            raise EmbeddedDataError(f"{state.cell.task} with {state.cell.optim} uses embedded data: {NOT_COMPARABLE}")
-        for run in state.logged.values():
-            if run.get("data") != "real":
-                raise EmbeddedDataError(f"{run['run_id']} ran on {run.get('data')} data: {NOT_COMPARABLE}")
+        others = [run for run in state.logged.values() if run.get("data") != "real"]
+        if is_embedded(state.cell) or others:
+            run = f"{others[0]['run_id']} ran on {others[0].get('data')}" if others else ""
+            what = run or f"{state.cell.task} with {state.cell.optim} uses embedded"
+            raise EmbeddedDataError(f"{what} data: not comparable with the paper's numbers")

@@ -11,15 +11,15 @@ The file is a list of entries such as
       check: the logged runs that support it, such as "checks: cifar10_vgg11, precision = tf32"
 """
 
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import yaml
 
-from nero.plans.plan import Experiment, check_keys, load_experiment
+from nero.plans.plan import check_keys, load_experiment
 from nero.plans.schema import ConfigError
-from nero.report.cells import CellKey, RowKey, row_text, sorted_variant
+from nero.report.cells import CellKey, RowKey, row_text
 from nero.runs.store import Store
 
 NAME = "disagreements.yaml"
@@ -27,8 +27,7 @@ NEEDED = ("experiment", "task", "optim", "reason", "check")
 OTHERS = ("variant", "label")
 
 
-@dataclass(frozen=True)
-class Disagreement:
+class Disagreement(NamedTuple):
     """The reason why one cell of an experiment differs from the paper's."""
 
     experiment: str
@@ -51,34 +50,23 @@ def load(path: Path) -> tuple[Disagreement, ...]:
         raise ConfigError(f"{path}: invalid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(entries, list):
         raise ConfigError(f"{path} must be a list, not {entries!r}")
-    experiments: dict[str, Experiment] = {}
+    experiment = cache(load_experiment)
     found: dict[tuple[str, CellKey], Disagreement] = {}
     for number, entry in enumerate(entries, start=1):
         where = f"entry {number} of {path}"
-        each = _read(entry, where)
-        if each.experiment not in experiments:
-            experiments[each.experiment] = load_experiment(each.experiment)
-        if each.key not in map(CellKey.of, experiments[each.experiment].cells):
-            raise ConfigError(f"{where}: {each.experiment} has no cell {_text(each.key)}")
-        if (each.experiment, each.key) in found:
-            raise ConfigError(f"{where}: duplicate entry for {each.experiment}, {_text(each.key)}")
-        found[each.experiment, each.key] = each
+        check_keys(entry, where, NEEDED, OTHERS, strings=(*NEEDED, "label"))
+        variant = entry.get("variant", {})
+        check_keys(variant, f"{where}: 'variant'", others=variant)
+        row = RowKey(entry["task"], tuple(sorted(variant.items())), entry.get("label", ""))
+        name, key = entry["experiment"], CellKey(row, entry["optim"])
+        if key not in map(CellKey.of, experiment(name).cells):
+            raise ConfigError(f"{where}: {name} has no cell {row_text(row)}, {key.optim}")
+        if (name, key) in found:
+            raise ConfigError(f"{where}: duplicate entry for {name}, {row_text(row)}, {key.optim}")
+        found[name, key] = Disagreement(name, key, *(_sentence(entry[text]) for text in ("reason", "check")))
     return tuple(found.values())
-
-
-def _read(entry: Any, where: str) -> Disagreement:
-    check_keys(entry, where, NEEDED, OTHERS, strings=(*NEEDED, "label"))
-    variant = entry.get("variant", {})
-    check_keys(variant, f"{where}: 'variant'", others=variant)
-    key = CellKey(RowKey(entry["task"], sorted_variant(tuple(variant.items())), entry.get("label", "")), entry["optim"])
-    return Disagreement(entry["experiment"], key, _sentence(entry["reason"]), _sentence(entry["check"]))
 
 
 def _sentence(text: str) -> str:
     """On one line, ending with a full stop."""
-    words = " ".join(text.split())
-    return words if words.endswith(".") else f"{words}."
-
-
-def _text(key: CellKey) -> str:
-    return f"{row_text(key.row)}, {key.optim}"
+    return " ".join(text.split()).removesuffix(".") + "."

@@ -31,25 +31,21 @@ class Evidence:
         return frame.load_traces(self.store, self._leading_runs)
 
     @property
-    def logged(self) -> frozenset[str]:
-        """Ids of all finished runs of the experiment."""
-        return frozenset(run_id for state in self.states for run_id in state.logged)
+    def _leading_runs(self) -> set[str]:
+        return {run["run_id"] for state in self.states for run in state.at_leading.values() if run is not None}
 
     @property
-    def _leading_runs(self) -> frozenset[str]:
-        runs = (run for state in self.states for run in state.at_leading.values() if run is not None)
-        return frozenset(run["run_id"] for run in runs)
+    def logged(self) -> set[str]:
+        """Ids of all finished runs of the experiment."""
+        return {run_id for state in self.states for run_id in state.logged}
 
     def gaps(self) -> list[str]:
         """What is missing, one line per row and reason, with the ids of failed runs."""
+        has_failed = {run_id for run_id, run in self.summaries.items() if run.get("status") == Status.FAILED}
         found: dict[tuple[str, str], list[str]] = {}
         for state in self.states:
             if what := cells.gap(state):
-                failed = [run.run_id for run in state.pending if self._has_failed(run.run_id)]
+                failed = [run.run_id for run in state.pending if run.run_id in has_failed]
                 reason = f"{what}; failed: {', '.join(failed)}" if failed else what
-                row = cells.row_text(cells.RowKey.of(state.cell))
-                found.setdefault((row, reason), []).append(state.cell.optim)
+                found.setdefault((cells.row_text(cells.RowKey.of(state.cell)), reason), []).append(state.cell.optim)
         return [f"{row}, {', '.join(optims)}: {reason}" for (row, reason), optims in found.items()]
-
-    def _has_failed(self, run_id: str) -> bool:
-        return run_id in self.summaries and self.summaries[run_id].get("status") == Status.FAILED

@@ -1,27 +1,18 @@
 """The files of a report: their paths and contents, writing them, and comparing them with committed ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from nero.atomic import write_atomic
 from nero.report.figures import style
-from nero.report.tables.sheets import FORMATS, Printed, to_csv
+from nero.report.tables.sheets import FORMATS, Printed
 
 
 def table_files(printed: Printed, runs: str) -> dict[Path, bytes]:
     """Path under the results folder -> content. `runs` is the relative path of the store, for links."""
     return {Path("tables") / f"{printed.name}.{ending}": to(printed, runs).encode() for ending, to in FORMATS.items()}
-
-
-def number_files(numbers: Mapping[str, str]) -> dict[Path, bytes]:
-    return {Path("tables") / f"{name}.md": text.encode() for name, text in numbers.items()}
-
-
-def record_files(records: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[Path, bytes]:
-    """Lists that are written only as CSV."""
-    return {Path("tables") / f"{name}.csv": to_csv(lines).encode() for name, lines in records.items()}
 
 
 def figure_files(figures: Mapping[str, Figure]) -> dict[Path, bytes]:

@@ -3,10 +3,8 @@
 Results are in the unit of the tables: per cent for errors and accuracies.
 """
 
-import csv
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +12,7 @@ import pandas as pd
 
 from nero.plans.config import ROOT
 from nero.plans.plan import Cell
-from nero.report.cells import Variant, sorted_variant
+from nero.report.cells import Variant
 from nero.report.units import ShownMetric, scale, shown_metric
 
 PAPER = ROOT / "results" / "paper"
@@ -27,6 +25,7 @@ WIKITEXT2, MULTI30K = "wikitext2_transformer", "multi30k_transformer"
 PONG = "pong_ppo"
 IMAGENET = "imagenet_resnet50"
 
+# (task, model) of the paper's rows -> our task.
 TABLE1_TASKS = {
     ("cgan", "BigGAN-like"): CGAN,
     ("classification", "VGG11"): VGG11,
@@ -35,13 +34,9 @@ TABLE1_TASKS = {
     ("translation", "Transformer"): MULTI30K,
     ("ppo", "vanilla CNN"): PONG,
 }
-"""(task, model) of the paper's rows -> our task."""
-
+# Optimiser of the ablation -> our name for it with both constraints; others have the constraints as settings.
 BOTH_CONSTRAINTS = {"madam": "madam_constrained", "lamb": "lamb_constrained"}
-"""Optimiser of the ablation -> our name for it with both constraints; others have the constraints as settings."""
-
-CONSTRAINT_SETTINGS = {"fix_mean": "optim.mean", "fix_norm": "optim.norm"}
-"""The paper's constraints -> our settings."""
+CONSTRAINT_SETTINGS = {"fix_mean": "optim.mean", "fix_norm": "optim.norm"}  # the paper's -> ours
 
 # Metrics that the paper reports. FID is the Fréchet Inception distance of samples from the test images, as the released
 # code measures it (nero.tasks.fid). The paper does not say over how many games its rewards are averaged; its
@@ -52,35 +47,23 @@ ERROR = {"key": "val/error", "goal": "min", "label": "top-1 error"}
 FID = {"key": "val/fid_released", "goal": "min", "label": "FID"}
 PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
 REWARD = {"key": f"train/reward_{REWARD_GAMES}", "goal": "max", "label": "reward"}
-
+# Metric -> key and name of a second metric of the same runs, shown with it.
 SECONDARY = {FID["key"]: ("val/fid", "plain FID"), REWARD["key"]: ("train/return", "last 10 games")}
-"""Metric -> key and name of a second metric of the same runs, shown with it."""
 
 # Training lengths. ImageNet: one epoch of warm-up and 89 of cosine annealing (Appendix A).
-REPARAM_EPOCHS, CIFAR10_EPOCHS, CGAN_EPOCHS, WIKITEXT2_EPOCHS, MULTI30K_EPOCHS, IMAGENET_EPOCHS = (
-    5,
-    200,
-    120,
-    20,
-    100,
-    90,
-)
+REPARAM_EPOCHS, CIFAR10_EPOCHS, CGAN_EPOCHS = 5, 200, 120
+WIKITEXT2_EPOCHS, MULTI30K_EPOCHS, IMAGENET_EPOCHS = 20, 100, 90
 PONG_MILLIONS = 5  # million steps of the environment
 
 REPARAM_LR = 0.01  # of Figure 3, left (Section 5.3); the log does not repeat it
 OOTB_LR = 0.01  # of Nero out of the box (Algorithm 1)
 IMAGENET_MOMENTUM, IMAGENET_DECAY = 0.9, 0.0001  # of SGD on ImageNet (Appendix A); its other curve has no weight decay
-
+# Per cent: the error at 76.3 % top-1 accuracy, a target from Goyal et al. that the paper says its SGD with momentum
+# and weight decay surpassed (Appendix A, "ImageNet classification"). It prints no other number of Figure 9.
 IMAGENET_TARGET = 23.7
-"""Per cent: the error at 76.3 % top-1 accuracy, a target from Goyal et al. that the paper says its SGD with momentum
-and weight decay surpassed (Appendix A, "ImageNet classification"). It prints no other number of Figure 9."""
-
-SEEDS = 3
-"""Number of seeds of the paper's means and population standard deviations."""
 
 
-@dataclass(frozen=True)
-class Hours:
+class Hours(NamedTuple):
     """Wall-clock time of one of the authors' runs."""
 
     hours: float
@@ -97,6 +80,7 @@ class Hours:
         return f"{time} on {many}{self.device}"
 
 
+# Approximate, by task, from Appendix A. The MNIST networks were trained on an unknown GPU and timed on a P100.
 HOURS = {
     REPARAM: Hours(1 / 60, "P100"),
     DEEP: Hours(0.5, "P100"),
@@ -108,36 +92,25 @@ HOURS = {
     PONG: Hours(1.5, "2080 Ti"),
     IMAGENET: Hours(45, "2080 Ti", gpus=4),
 }
-"""Approximate, by task, from Appendix A. The MNIST networks were trained on an unknown GPU and timed on a P100."""
 
-ResultKey = tuple[str, Variant, str]
-"""(task, variant sorted by name, optimiser)."""
+ResultKey = tuple[str, Variant, str]  # (task, variant sorted by name, optimiser)
 
 
 def key(cell: Cell) -> ResultKey:
     """The key of the paper's result for a cell, regardless of the label of its row."""
-    return cell.task, sorted_variant(cell.variant), cell.optim
+    return cell.task, tuple(sorted(cell.variant)), cell.optim
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """One result of the paper."""
 
     mean: float
     std: float  # population standard deviation over the seeds
     lr: float
-    n: int = SEEDS  # two or more
+    n: int = 3  # two or more
 
 
-class LastLogged(NamedTuple):
-    """The last logged epoch, before the end of training if the run was interrupted."""
-
-    epoch: int
-    value: float
-
-
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """Published numbers for a table."""
 
     source: str  # name of the lines with these numbers
@@ -146,26 +119,28 @@ class Published:
     remark: str = ""  # a further sentence on the source
 
 
-def table1(folder: Path = PAPER) -> Published:
+def table1() -> Published:
     """Table 1 as printed."""
     results: dict[ResultKey, Result] = {}
     metrics = {}
-    with (folder / "table1.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            task = TABLE1_TASKS[row["task"], row["model"]]
-            metrics[task] = ShownMetric(row["metric"], row["goal"])
-            results[task, (), row["optimizer"]] = Result(float(row["mean"]), float(row["std"]), float(row["lr"]))
+    for row in pd.read_csv(PAPER / "table1.csv").to_dict("records"):
+        task = TABLE1_TASKS[row["task"], row["model"]]
+        metrics[task] = ShownMetric(row["metric"], row["goal"])
+        results[task, (), row["optimizer"]] = Result(row["mean"], row["std"], row["lr"])
     return Published("paper", results, metrics)
 
 
 def ablation(folder: Path = PAPER) -> Published:
     """Table 2 as printed."""
     results: dict[ResultKey, Result] = {}
-    with (folder / "ablation.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            result = Result(float(row["top1_error"]), float(row["std"]), float(row["best_lr"]))
-            fixed = {setting: row[constraint] == "1" for constraint, setting in CONSTRAINT_SETTINGS.items()}
-            results[VGG11, *_ablation_cell(row["optimizer"], fixed)] = result
+    for row in pd.read_csv(folder / "ablation.csv").to_dict("records"):
+        optim, fixed = row["optimizer"], {setting: bool(row[name]) for name, setting in CONSTRAINT_SETTINGS.items()}
+        variant = tuple(sorted(fixed.items()))
+        if optim in BOTH_CONSTRAINTS:
+            if len(set(fixed.values())) > 1:
+                raise ValueError(f"{optim} has both constraints or none, not {fixed}")
+            variant, optim = (), BOTH_CONSTRAINTS[optim] if all(fixed.values()) else optim
+        results[VGG11, variant, optim] = Result(row["top1_error"], row["std"], row["best_lr"])
     return Published("paper", results, {VGG11: shown_metric(ERROR)})
 
 
@@ -178,74 +153,72 @@ def imagenet() -> Published:
     return Published("paper", {}, {IMAGENET: shown_metric(ERROR)}, remark)
 
 
-def checks(cells: Iterable[Cell], folder: Path = PAPER) -> Published:
+def checks(cells: Iterable[Cell]) -> Published:
     """Table 1 for cells that vary its settings."""
-    printed = table1(folder)
-    found = {key(cell): printed.results.get((cell.task, (), cell.optim)) for cell in cells}
-    results = {each: result for each, result in found.items() if result is not None}
-    return Published(printed.source, results, printed.metrics)
+    printed = table1()
+    plain = {key(cell): (cell.task, (), cell.optim) for cell in cells}
+    return printed._replace(results={each: printed.results[t] for each, t in plain.items() if t in printed.results})
 
 
-def _ablation_cell(optim: str, fixed: Mapping[str, bool]) -> tuple[Variant, str]:
-    """(variant, optimiser) of our cell for a row of Table 2."""
-    if optim not in BOTH_CONSTRAINTS:
-        return sorted_variant(tuple(fixed.items())), optim
-    if len(set(fixed.values())) > 1:
-        raise ValueError(f"{optim} has both constraints or none, not {dict(fixed)}")
-    return (), BOTH_CONSTRAINTS[optim] if all(fixed.values()) else optim
-
-
-def mnist(folder: Path = PAPER) -> Published:
+def mnist() -> Published:
     """Both halves of Figure 3: mean training accuracy over the last epoch, from the authors' logs."""
     results: dict[ResultKey, Result] = {}
-    reparam = reparam_curves(folder)
+    reparam = reparam_curves()
     last_epoch = reparam[reparam.iteration > reparam.iteration.max() * (1 - 1 / REPARAM_EPOCHS)]
     finals = last_epoch.groupby(["lr", "sigma", "seed"]).value.mean()
     for (lr, sigma), values in finals.groupby(level=["lr", "sigma"]):
         results[REPARAM, (("task.sigma", sigma),), "adam"] = _result(values, lr)
-    deep = deep_curves(folder)
-    finals = deep[deep.epoch == deep.epoch.max()].set_index(["optim", "lr", "seed"]).value
-    for (optim, lr), values in finals.groupby(level=["optim", "lr"]):
+    deep = deep_curves()
+    for (optim, lr), values in deep[deep.epoch == deep.epoch.max()].groupby(["optim", "lr"]).value:
         results[DEEP, (), optim] = _result(values, lr)
         # Also for experiments that sweep this rate.
         results[DEEP, (("optim.lr", lr),), optim] = _result(values, lr)
     return Published("authors' logs", results, dict.fromkeys((REPARAM, DEEP), shown_metric(ACCURACY)))
 
 
-def deep_curves(folder: Path = PAPER) -> pd.DataFrame:
+def _result(finals: Iterable[float], lr: float) -> Result:
+    shown = [scale(ACCURACY["key"]) * value for value in finals]
+    return Result(statistics.fmean(shown), statistics.pstdev(shown), lr, len(shown))
+
+
+# The authors' curves: a row per optimiser, learning rate, seed and epoch or iteration
+
+
+def reparam_curves() -> pd.DataFrame:
+    """Figure 3 (left): accuracy per iteration for both scales of the raw weights."""
+    return _log("mnist_reparameterised").assign(optim="adam", lr=REPARAM_LR)
+
+
+def deep_curves() -> pd.DataFrame:
     """Figure 3 (right): accuracy per epoch, each optimiser at the authors' chosen learning rate."""
-    return _at_chosen_rates(_deep_log(folder))[["optim", "lr", "seed", "epoch", "value"]]
+    return _at_chosen_rates(_log("mnist_100_layer"))
 
 
-def deep_search(seed: int, folder: Path = PAPER) -> dict[tuple[str, float], float]:
+def deep_search(seed: int) -> dict[tuple[str, float], float]:
     """Figure 3 (right): final accuracy of one seed at every logged learning rate."""
-    logged = _deep_log(folder)
+    logged = _log("mnist_100_layer")
     last = logged[(logged.seed == seed) & (logged.epoch == logged.epoch.max())]
-    return dict(zip(zip(last.optim, last.lr, strict=True), last.value, strict=True))
+    return last.set_index(["optim", "lr"]).value.to_dict()
 
 
-def _deep_log(folder: Path) -> pd.DataFrame:
-    return pd.read_csv(folder / "mnist_100_layer.csv").rename(columns={"optimizer": "optim", "train_accuracy": "value"})
-
-
-def translation_curves(folder: Path = PAPER) -> pd.DataFrame:
+def translation_curves() -> pd.DataFrame:
     """Figure 7: both perplexities per epoch, under the keys of our logs, at the authors' chosen learning rates."""
-    return _at_chosen_rates(_translation_log(folder))[["optim", "lr", "seed", "key", "epoch", "value"]]
+    logged = _at_chosen_rates(_log("multi30k_perplexity"))
+    # The authors count epochs from zero.
+    return logged.assign(epoch=logged.epoch + 1, key=logged.metric + "/perplexity")
 
 
-def translation_search(seed: int, folder: Path = PAPER) -> dict[tuple[str, float], LastLogged]:
-    """Figure 7 (right): last validation perplexity of one seed at every learning rate."""
-    logged = _translation_log(folder)
-    searched = logged[(logged.seed == seed) & (logged.key == PERPLEXITY["key"])]
+def translation_search(seed: int) -> dict[tuple[str, float], float | str]:
+    """Figure 7 (right): final validation perplexity of one seed at every learning rate, or where a run was cut off."""
+    logged = _log("multi30k_perplexity")
+    searched = logged[(logged.seed == seed) & (logged.metric == "val")]
     last = searched.loc[searched.groupby(["optim", "lr"]).epoch.idxmax()]
-    ends = [LastLogged(*end) for end in zip(last.epoch, last.value, strict=True)]
+    ends = last.value.where(last.epoch + 1 == MULTI30K_EPOCHS, "cut off at epoch " + (last.epoch + 1).astype(str))
     return dict(zip(zip(last.optim, last.lr, strict=True), ends, strict=True))
 
 
-def _translation_log(folder: Path) -> pd.DataFrame:
-    logged = pd.read_csv(folder / "multi30k_perplexity.csv").rename(columns={"optimizer": "optim"})
-    # The authors count epochs from zero.
-    return logged.assign(epoch=logged.epoch + 1, key=logged.metric + "/perplexity")
+def _log(name: str) -> pd.DataFrame:
+    return pd.read_csv(PAPER / f"{name}.csv").rename(columns={"optimizer": "optim", "train_accuracy": "value"})
 
 
 def _at_chosen_rates(logged: pd.DataFrame) -> pd.DataFrame:
@@ -254,16 +227,5 @@ def _at_chosen_rates(logged: pd.DataFrame) -> pd.DataFrame:
     The best final value does not identify it: several tie.
     """
     seeds = logged.groupby(["optim", "lr"]).seed.nunique()
-    chosen = pd.MultiIndex.from_tuples(seeds.groupby(level="optim").idxmax(), names=["optim", "lr"])
+    chosen = seeds.groupby(level="optim").idxmax()
     return logged[pd.MultiIndex.from_frame(logged[["optim", "lr"]]).isin(chosen)].reset_index(drop=True)
-
-
-def reparam_curves(folder: Path = PAPER) -> pd.DataFrame:
-    """Figure 3 (left): accuracy per iteration for both scales of the raw weights."""
-    logged = pd.read_csv(folder / "mnist_reparameterised.csv").rename(columns={"train_accuracy": "value"})
-    return logged.assign(optim="adam", lr=REPARAM_LR)[["optim", "lr", "sigma", "seed", "iteration", "value"]]
-
-
-def _result(finals: Iterable[float], lr: float) -> Result:
-    shown = [scale(ACCURACY["key"]) * value for value in finals]
-    return Result(statistics.fmean(shown), statistics.pstdev(shown), lr, len(shown))

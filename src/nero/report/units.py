@@ -1,27 +1,19 @@
 """Units of metrics: errors and accuracies are logged as fractions and shown in per cent, as in the paper."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
-ARROWS = {"min": "↓", "max": "↑"}
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class ShownMetric:
+class ShownMetric(NamedTuple):
     """A metric as shown in a table; its label ends with the unit, if there is one."""
 
     label: str
     goal: str  # "min" or "max"
 
     @property
-    def unit(self) -> str:
-        return "%" if self.label.endswith("(%)") else ""
-
-    @property
     def heading(self) -> str:
         """The label with an arrow in the direction of better values."""
-        return f"{self.label} {ARROWS[self.goal]}"
+        return f"{self.label} {'↓' if self.goal == 'min' else '↑'}"
 
     @property
     def sign(self) -> float:
@@ -29,24 +21,14 @@ class ShownMetric:
         return 1.0 if self.goal == "min" else -1.0
 
 
-def in_percent(key: str) -> bool:
-    return key.endswith(("error", "accuracy"))
-
-
-def is_ratio(key: str) -> bool:
-    """Whether `key` is shown on a log scale."""
-    return key.endswith("perplexity")
-
-
 def scale(key: str) -> float:
     """Factor from a logged value of `key` to the shown value."""
-    return 100.0 if in_percent(key) else 1.0
+    return 100.0 if key.endswith(("error", "accuracy")) else 1.0
 
 
 def shown_metric(metric: Mapping[str, Any]) -> ShownMetric:
     """From the `metric` of a run's summary."""
-    label = f"{metric['label']} (%)" if in_percent(metric["key"]) else str(metric["label"])
-    return ShownMetric(label, metric["goal"])
+    return ShownMetric(metric["label"] + " (%)" * (scale(metric["key"]) == 100), metric["goal"])
 
 
 def number(value: float) -> str:

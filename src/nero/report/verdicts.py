@@ -6,7 +6,7 @@ The paper prints a mean and a population standard deviation over a few seeds; th
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from scipy.special import stdtrit
 
@@ -14,10 +14,7 @@ from nero.report.cells import CellStatus
 from nero.report.paper import Result
 
 CONFIDENCE = 0.95
-
-PRINTED = 0.005
-"""Half a unit of the last digit that the paper prints: the smallest half-width of an interval."""
-
+PRINTED = 0.005  # half a unit of the last digit that the paper prints: the smallest half-width of an interval
 RULE = (
     f"Verdict: our mean minus the paper's, with its {100 * CONFIDENCE:g} % interval in brackets (Welch's; for a single "
     "run of ours, the prediction interval from the paper's runs). Agrees: the interval contains 0, which is weak "
@@ -27,51 +24,26 @@ RULE = (
 )
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Our mean minus the paper's in the unit of the table, and the ends of its interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> CellStatus:
-        if self.low > 0:
-            return CellStatus.HIGHER
-        return CellStatus.LOWER if self.high < 0 else CellStatus.AGREES
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A verdict and, if the results could be compared, the difference that it follows from."""
+class Comparison(NamedTuple):
+    """A verdict and, if the results could be compared, our mean minus the paper's and the ends of its interval."""
 
     verdict: CellStatus
-    difference: Difference | None = None
+    mean: float | None = None  # in the unit of the table
+    low: float | None = None
+    high: float | None = None
 
 
 def compare(finals: Sequence[float], diverged: bool, theirs: Result | None) -> Comparison | None:
     """Compare final values, in the paper's unit, with its result; None if the paper has none.
 
-    `diverged`: a seed, or every learning rate tried, has no finite result. The mean of the other seeds is then not
-    compared.
+    Two runs or more have Welch's interval. One run has no spread of its own: its interval is the prediction interval
+    for one further run of the paper's. `diverged`: a seed, or every learning rate tried, has no finite result; the mean
+    of the other seeds is then not compared.
     """
     if theirs is None:
         return None
-    if diverged:
-        return Comparison(CellStatus.DIVERGED)
-    if not finals:
-        return Comparison(CellStatus.MISSING)
-    found = difference(finals, theirs)
-    return Comparison(found.verdict, found)
-
-
-def difference(finals: Sequence[float], theirs: Result) -> Difference:
-    """The difference of the means and its interval.
-
-    Two runs or more have Welch's interval. One run has no spread of its own: its interval is the prediction interval
-    for one further run of the paper's.
-    """
+    if diverged or not finals:
+        return Comparison(CellStatus.DIVERGED if diverged else CellStatus.MISSING)
     mean = statistics.fmean(finals) - theirs.mean
     deviation = sample_deviation(theirs.std, theirs.n)
     if len(finals) == 1:
@@ -79,7 +51,8 @@ def difference(finals: Sequence[float], theirs: Result) -> Difference:
     else:
         half = welch_half_width(statistics.stdev(finals), len(finals), deviation, theirs.n)
     half = max(half, PRINTED)
-    return Difference(mean, mean - half, mean + half)
+    verdict = CellStatus.HIGHER if mean > half else CellStatus.LOWER if mean < -half else CellStatus.AGREES
+    return Comparison(verdict, mean, mean - half, mean + half)
 
 
 def sample_deviation(population_deviation: float, n: int) -> float:

@@ -1,35 +1,78 @@
-"""Curves over seeds: select them from the frames, draw their mean and range, and note what is missing."""
+"""Curves over seeds: select them from the frames, draw their mean and range, and note what is missing.
 
-from collections.abc import Mapping, Sequence
+`learning_curves` is a figure of any experiment: its metric against the epoch.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from nero.plans.plan import Cell, CellState
 from nero.report import cells
+from nero.report.evidence import Evidence
 from nero.report.figures import style
-from nero.report.units import rate, scale
+from nero.report.units import rate, scale, shown_metric
 
 
-class Notes:
-    """Notes of a panel on incomplete searches and on runs that it cannot draw."""
+@dataclass(frozen=True)
+class Curve:
+    """A cell in a panel."""
 
-    def __init__(self) -> None:
-        self._notes: dict[str, dict[str, list[str]]] = {"search incomplete": {}, "missing": {}, "diverged": {}}
+    state: CellState
+    name: str  # in notes and numbers
+    colour: str
+    label: str  # in the legend
+    group: str  # what a legend switches on and off together
+    linestyle: str = style.OURS
 
-    def add(self, topic: str, name: str, detail: str | None) -> None:
-        if detail:
-            self._notes[topic].setdefault(detail, []).append(name)
+    @property
+    def cell(self) -> Cell:
+        return self.state.cell
 
-    def lines(self) -> list[str]:
-        """Such as "search incomplete: LAMB (3 of 4 rates)" and "missing: Nero, SGD (seeds 1, 2)"."""
-        return [
-            f"{topic}: " + "; ".join(f"{', '.join(names)} ({detail})" for detail, names in details.items())
-            for topic, details in self._notes.items()
-            if details
-        ]
+
+def named_curves(named: Mapping[str, CellState], colours: Mapping[str, str]) -> list[Curve]:
+    """A curve per name; names without a colour get an unused one."""
+    palette = style.palette(named, colours)
+    usual = usual_precision(named.values())
+    return [Curve(state, name, palette[name], name + setting_text(state, usual), name) for name, state in named.items()]
+
+
+def by_optimizer(
+    states: Iterable[CellState], optimizer: Callable[[Cell], str] = lambda cell: cell.optim
+) -> list[Curve]:
+    """Curves in the usual order and colours of optimisers. Two of one optimiser need different labels."""
+    unique = cells.unique_cells(states, lambda cell: (optimizer(cell), cell.label))
+    order = style.in_order(optim for optim, _ in unique)
+    ordered = sorted(unique.items(), key=lambda item: order.index(item[0][0]))
+    named = {cells.labelled(style.name(optim), state.cell): state for (optim, _), state in ordered}
+    return named_curves(named, dict(style.OPTIMS.values()))
+
+
+def curves_of_task(task: str, states: Iterable[CellState]) -> list[Curve]:
+    """A curve for each optimiser of an experiment on this task."""
+    return by_optimizer(state for state in states if state.cell.task == task)
+
+
+def with_variants(states: Sequence[CellState]) -> list[Curve]:
+    """A curve for each optimiser; variants of it are dotted, and left out if they are the same runs."""
+    palette = style.colours(state.cell.optim for state in states)
+    usual = usual_precision(states)
+    curves = []
+    for optim in style.in_order(state.cell.optim for state in states):
+        name, colour = style.name(optim), palette[optim]
+        first, *others = (state for state in states if state.cell.optim == optim)
+        curves.append(Curve(first, name, colour, name + setting_text(first, usual), name))
+        for state in others:
+            if (state.leading_lr, state.cell.label) != (first.leading_lr, first.cell.label):
+                label = cells.labelled(name, state.cell) + setting_text(state, usual)
+                curves.append(Curve(state, curve_name(state.cell), colour, label, name, style.VARIANT))
+    return curves
 
 
 def curve_name(cell: Cell) -> str:
@@ -38,40 +81,24 @@ def curve_name(cell: Cell) -> str:
     return cells.labelled(style.name(cell.optim) + variant, cell)
 
 
+def usual_precision(states: Iterable[CellState]) -> str | None:
+    return cells.usual_precision(state.cell for state in states)
+
+
+def setting_text(state: CellState, usual: str | None) -> str:
+    """The learning rate, and the precision where it is not the usual one: such as ", η = 0.01, float32"."""
+    own = cells.precision(state.cell)
+    return rate_text(state.leading_lr) + (f", {style.precision(own)}" if own and own != usual else "")
+
+
 def rate_text(lr: float | None) -> str:
     return f", η = {rate(lr)}" if lr is not None else ""
 
 
-def precision_text(cell: Cell, usual: str | None) -> str:
-    """Such as ", float32" where the precision of the cell's runs is not the usual one of its panel."""
-    own = cells.precision(cell)
-    return f", {style.precision(own)}" if own and own != usual else ""
-
-
-# Select
-
-
 def at_leading(state: CellState, frame: pd.DataFrame, key: str) -> pd.DataFrame:
     """The lines of `frame` under `key` for a cell's runs at its leading learning rate."""
-    run_ids = [run["run_id"] for run in state.at_leading.values() if run is not None]
+    run_ids = [run["run_id"] for run in cells.leading_runs(state)]
     return frame[frame.run_id.isin(run_ids) & (frame.key == key)]
-
-
-def select(state: CellState, frame: pd.DataFrame, key: str, name: str, notes: Notes) -> pd.DataFrame:
-    """The same lines, with notes on what is missing and what diverged."""
-    found = at_leading(state, frame, key)
-    logged = set(found.run_id)
-    # A run can diverge before its first line; any other run without a line has lost its log.
-    lost = cells.seeds_text(
-        seed
-        for seed, run in state.at_leading.items()
-        if run is not None and run["run_id"] not in logged and not cells.has_diverged(run)
-    )
-    notes.add("search incomplete", name, cells.searched_text(state))
-    notes.add("missing", name, cells.missing_text(state))
-    notes.add("missing", name, f"no log of {lost}" if lost else None)
-    notes.add("diverged", name, cells.divergence(state))
-    return found
 
 
 def by_seed(frame: pd.DataFrame, x: str, factor: float) -> pd.DataFrame:
@@ -79,7 +106,32 @@ def by_seed(frame: pd.DataFrame, x: str, factor: float) -> pd.DataFrame:
     return frame.pivot(index=x, columns="seed", values="value").dropna().astype("float64") * factor
 
 
-# Draw
+def draw_curves(
+    axes: Axes, title: str, curves: Sequence[Curve], frame: pd.DataFrame, key: str, x: str = "epoch"
+) -> list[Line2D | None]:
+    """Draw what is logged under `key`: a line for each curve, or None without runs.
+
+    Notes below the title say what is missing or diverged.
+    """
+    notes: dict[str, dict[str, list[str]]] = {"search incomplete": {}, "missing": {}, "diverged": {}}
+    lines = []
+    for curve in curves:
+        state, found = curve.state, at_leading(curve.state, frame, key)
+        # A run can diverge before its first line; any other run without a line has lost its log.
+        logged = set(found.run_id)
+        runs = cells.leading_runs(state)
+        lost = cells.seeds_text(r["seed"] for r in runs if r["run_id"] not in logged and not cells.has_diverged(r))
+        details = [*cells.problems(state).items(), *([("missing", f"no log of {lost}")] if lost else [])]
+        for topic, detail in details:
+            notes[topic].setdefault(detail, []).append(curve.name)
+        look = curve.colour, curve.group, curve.label, curve.linestyle
+        lines.append(draw(axes, found, x, scale(key), *look, planned=len(curve.cell.seeds)))
+    texts = {
+        topic: "; ".join(f"{', '.join(names)} ({detail})" for detail, names in details.items())
+        for topic, details in notes.items()
+    }
+    style.set_title(axes, title, [f"{topic}: {text}" for topic, text in texts.items() if text])
+    return lines
 
 
 def draw(
@@ -108,7 +160,9 @@ def draw(
     label = f"{label}, n = {count}" + (f" of {planned}" if count < planned else "")
     means = seeds.mean(axis=1).to_numpy()
     [line] = axes.plot(at, means, linestyle, color=shade, label=label)
-    if isolated := _isolated(means):  # a line through one point is invisible
+    finite = np.pad(np.isfinite(means), 1)
+    isolated = np.flatnonzero(finite[1:-1] & ~finite[:-2] & ~finite[2:]).tolist()
+    if isolated:  # a line through one point is invisible
         line.set(marker=".", markevery=isolated)
     low = high = None
     if ours:  # the authors' range is left out: two bands of one colour could not be told apart
@@ -117,29 +171,6 @@ def draw(
     runs = tuple(frame.run_id.unique()) if "run_id" in frame else ()
     style.record(axes).series.append(style.Series(group, label, shade, linestyle, at, means, low, high, runs))
     return line
-
-
-def _isolated(values: np.ndarray) -> list[int]:
-    """Indices of finite values without a finite neighbour."""
-    finite = np.pad(np.isfinite(values), 1)
-    return [int(place) for place in np.flatnonzero(finite[1:-1] & ~finite[:-2] & ~finite[2:])]
-
-
-def draw_optimizers(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame, key: str, notes: Notes) -> None:
-    """Draw each optimiser at its leading learning rate; variants of it are dotted, unless they are the same runs."""
-    palette = style.colours(state.cell.optim for state in states)
-    usual = cells.usual_precision(state.cell for state in states)
-    for optim in style.in_order(state.cell.optim for state in states):
-        name = style.name(optim)
-        first, *others = (state for state in states if state.cell.optim == optim)
-        same = (first.leading_lr, first.cell.label)
-        for state in [first, *(state for state in others if (state.leading_lr, state.cell.label) != same)]:
-            cell, is_variant = state.cell, state is not first
-            ours = select(state, curves, key, curve_name(cell) if is_variant else name, notes)
-            labelled = cells.labelled(name, cell) if is_variant else name
-            label = f"{labelled}{rate_text(state.leading_lr)}{precision_text(cell, usual)}"
-            linestyle = style.VARIANT if is_variant else style.OURS
-            draw(axes, ours, "epoch", scale(key), palette[optim], name, label, linestyle, len(cell.seeds))
 
 
 def draw_authors(
@@ -152,3 +183,24 @@ def draw_authors(
         label = f"{name}, authors{rate_text(theirs.lr.iloc[0])}"
         lines[optim] = draw(axes, theirs, "epoch", factor, palette[optim], name, label, style.THEIRS)
     return lines
+
+
+@style.house_style()
+def learning_curves(evidence: Evidence) -> Figure:
+    """A panel per task and variant, each optimiser at its leading learning rate."""
+    title = evidence.experiment.title
+    if any(cells.is_embedded(state.cell) for state in evidence.states):
+        title = f"{title} (embedded data, not the paper's)"
+    rows = cells.rows(evidence.states)
+    figure, panels = style.panels_for(len(rows), 3, title)
+    for axes, (row, states) in zip(panels, rows.items(), strict=True):
+        metrics = [run["metric"] for state in states for run in state.logged.values()]
+        key = metrics[0]["key"] if metrics else ""
+        draw_curves(axes, cells.row_text(row), with_variants(states), evidence.curves, key)
+        if key.endswith("perplexity"):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set(xlabel="epoch", ylabel=shown_metric(metrics[0]).label if metrics else "")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        style.legend_below(axes)
+    return style.freeze_layout(figure)

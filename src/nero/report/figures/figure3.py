@@ -4,27 +4,15 @@ Left: training a reparameterised network depends on the scale of its raw weights
 its best learning rate, or at the leading one while its search is incomplete.
 """
 
-from collections.abc import Iterator, Sequence
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nero.plans.plan import CellState
+from nero.plans.plan import Cell, CellState
 from nero.report import cells, paper
 from nero.report.evidence import Evidence
-from nero.report.figures import style
-from nero.report.figures.curves import (
-    Notes,
-    at_leading,
-    by_seed,
-    curve_name,
-    draw,
-    draw_authors,
-    draw_optimizers,
-    select,
-)
-from nero.report.figures.numbers import document, search_table, shown, table
+from nero.report.figures import curves, style
+from nero.report.figures.numbers import document, search_table, table
 from nero.report.units import number, rate, scale, shown_metric
 
 KEY = paper.ACCURACY["key"]
@@ -43,97 +31,81 @@ NOTES = (
 def figure3(evidence: Evidence) -> Figure:
     cells.require_real(evidence.states)
     figure, (left, right) = style.panels(1, 2, "MNIST perceptrons (Figure 3): mean and range over seeds")
-    _draw_reparameterised(left, _of_task(evidence, paper.REPARAM), evidence.traces)
-    _draw_deep(right, _of_task(evidence, paper.DEEP), evidence.curves)
+    _draw_reparameterised(left, evidence)
+    deep = _of_task(evidence, paper.DEEP)
+    curves.draw_curves(right, "100 layers", curves.with_variants(deep), evidence.curves, KEY)
+    curves.draw_authors(right, paper.deep_curves(), scale(KEY), style.colours(state.cell.optim for state in deep))
+    right.set_xlabel("epoch")
     for axes in (left, right):
         axes.set(ylabel=shown_metric(paper.ACCURACY).label, ylim=PER_CENT)
         style.legend_below(axes)
     return style.freeze_layout(figure)
 
 
-def numbers(evidence: Evidence) -> str:
-    """The distance of our curves from the authors', and the final values of the search."""
-    cells.require_real(evidence.states)
-    left, right = (_of_task(evidence, task) for task in (paper.REPARAM, paper.DEEP))
-    compared = table(COLUMNS, [*_left_lines(left, evidence.traces), *_right_lines(right, evidence.curves)])
-    searched = [state for state in right if len(state.search) > 1]
-    return document("Figure 3", compared, NOTES, search_table(searched, "training accuracy", KEY, _authors_search))
-
-
 def _of_task(evidence: Evidence, task: str) -> list[CellState]:
     return [state for state in evidence.states if state.cell.task == task]
+
+
+def _draw_reparameterised(axes: Axes, evidence: Evidence) -> None:
+    authors = paper.reparam_curves()
+    by_sigma = cells.unique_cells(_of_task(evidence, paper.REPARAM), _sigma)
+    names = [f"σ = {sigma}" for sigma in by_sigma]
+    looks = zip(by_sigma.values(), names, style.VARIANTS, names, names, strict=True)
+    ours = [curves.Curve(*look) for look in looks]
+    curves.draw_curves(axes, "5 layers, reparameterised, Adam", ours, _block_means(evidence.traces), KEY, x="iteration")
+    for sigma, curve in zip(by_sigma, ours, strict=True):
+        theirs, label = _block_means(authors[authors.sigma == sigma]), f"{curve.name}, authors"
+        curves.draw(axes, theirs, "iteration", scale(KEY), curve.colour, curve.name, label, style.THEIRS)
+    axes.set_xlabel(f"iteration (means over {BLOCK})")
+
+
+def _sigma(cell: Cell) -> float:
+    return dict(cell.variant)["task.sigma"]
 
 
 def _block_means(frame: pd.DataFrame) -> pd.DataFrame:
     """Each seed's means over BLOCK iterations, placed at the last of them: single batches are too noisy to compare."""
     last = -(-frame.iteration // BLOCK) * BLOCK
-    by = [name for name in ("run_id", "seed") if name in frame]
+    by = [name for name in ("run_id", "key", "seed") if name in frame]
     return frame.assign(iteration=last).groupby([*by, "iteration"])[["value"]].mean().reset_index()
 
 
-def _draw_reparameterised(axes: Axes, states: Sequence[CellState], traces: pd.DataFrame) -> None:
-    authors = paper.reparam_curves()
-    notes = Notes()
-    by_sigma = cells.unique_cells(states, lambda cell: dict(cell.variant)["task.sigma"])
-    palette = dict(zip(by_sigma, style.VARIANTS, strict=True))
-    for sigma, state in by_sigma.items():
-        name = f"σ = {sigma}"
-        ours = _block_means(select(state, traces, KEY, name, notes))
-        draw(axes, ours, "iteration", scale(KEY), palette[sigma], name, name, planned=len(state.cell.seeds))
-    for sigma, colour in palette.items():
-        name, theirs = f"σ = {sigma}", _block_means(authors[authors.sigma == sigma])
-        draw(axes, theirs, "iteration", scale(KEY), colour, name, f"{name}, authors", style.THEIRS)
-    axes.set_xlabel(f"iteration (means over {BLOCK})")
-    style.set_title(axes, "5 layers, reparameterised, Adam", notes.lines())
-
-
-def _draw_deep(axes: Axes, states: Sequence[CellState], curves: pd.DataFrame) -> None:
-    notes = Notes()
-    draw_optimizers(axes, states, curves, KEY, notes)
-    draw_authors(axes, paper.deep_curves(), scale(KEY), style.colours(state.cell.optim for state in states))
-    axes.set_xlabel("epoch")
-    style.set_title(axes, "100 layers", notes.lines())
-
-
-def _left_lines(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:
-    authors = paper.reparam_curves()
+def numbers(evidence: Evidence) -> str:
+    """The distance of our curves from the authors', and the final values of the search."""
+    cells.require_real(evidence.states)
+    traces, reparam, deep = _block_means(evidence.traces), paper.reparam_curves(), paper.deep_curves()
+    lines = []
+    for state in _of_task(evidence, paper.REPARAM):
+        sigma = _sigma(state.cell)
+        theirs, name = _block_means(reparam[reparam.sigma == sigma]), cells.labelled(f"σ = {sigma}", state.cell)
+        lines.append(_compare(name, state, traces, theirs, paper.REPARAM_LR, "iteration"))
+    states = _of_task(evidence, paper.DEEP)
     for state in states:
-        sigma = dict(state.cell.variant)["task.sigma"]
-        ours, theirs = _block_means(at_leading(state, frame, KEY)), authors[authors.sigma == sigma]
-        name = cells.labelled(f"σ = {sigma}", state.cell)
-        yield _compare(name, state, ours, theirs.lr.iloc[0], _block_means(theirs), "iteration")
-
-
-def _right_lines(states: Sequence[CellState], frame: pd.DataFrame) -> Iterator[list[str]]:
-    authors = paper.deep_curves()
-    for state in states:
-        ours, theirs = at_leading(state, frame, KEY), authors[authors.optim == state.cell.optim]
-        yield _compare(curve_name(state.cell), state, ours, theirs.lr.iloc[0], theirs, "epoch")
+        theirs = deep[deep.optim == state.cell.optim]
+        lines.append(
+            _compare(curves.curve_name(state.cell), state, evidence.curves, theirs, theirs.lr.iloc[0], "epoch")
+        )
+    searched = [state for state in states if len(state.search) > 1]
+    search = search_table(searched, "training accuracy", KEY, paper.deep_search)
+    return document("Figure 3", table(COLUMNS, lines), NOTES, search)
 
 
 def _compare(
-    name: str, state: CellState, ours: pd.DataFrame, their_lr: float, theirs: pd.DataFrame, x: str
+    name: str, state: CellState, frame: pd.DataFrame, theirs: pd.DataFrame, their_lr: float, x: str
 ) -> list[str]:
     """A line of COLUMNS."""
-    mine, other = (by_seed(frame, x, scale(KEY)) for frame in (ours, theirs))
+    mine, other = (curves.by_seed(each, x, scale(KEY)) for each in (curves.at_leading(state, frame, KEY), theirs))
     gaps = (mine.mean(axis=1) - other.mean(axis=1)).dropna()
     if state.leading_lr is None or gaps.empty:
         return [name, cells.absence_text(state), rate(their_lr), *[""] * (len(COLUMNS) - 3)]
-    sizes = gaps.abs().to_numpy()
-    largest = int(sizes.argmax())
+    largest = int(gaps.abs().argmax())
     return [
         name,
         cells.leading_text(state),
         rate(their_lr),
-        str(mine.shape[1]),
-        str(other.shape[1]),
-        number(mine.mean(axis=1).iloc[-1]),
-        number(other.mean(axis=1).iloc[-1]),
-        number(sizes.mean()),
+        *(str(seeds.shape[1]) for seeds in (mine, other)),
+        *(number(seeds.mean(axis=1).iloc[-1]) for seeds in (mine, other)),
+        number(gaps.abs().mean()),
         f"{gaps.iloc[largest]:+.2f}",
         f"{x} {gaps.index[largest]}",
     ]
-
-
-def _authors_search(seed: int) -> dict[tuple[str, float], str]:
-    return {run: shown(KEY, final) for run, final in paper.deep_search(seed).items()}

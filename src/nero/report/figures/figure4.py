@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from nero.report import cells, paper
 from nero.report.evidence import Evidence
 from nero.report.figures import style
-from nero.report.figures.numbers import document, epoch_table, search_table, seed_table
-from nero.report.figures.panels import LogScale, XAxis, curves_of_task, draw_panel, precision_of
+from nero.report.figures.curves import curves_of_task
+from nero.report.figures.numbers import document, epochs, point_table, search_table, seed_table
+from nero.report.figures.panels import LogScale, draw_panel, precision_of
 
 TRAINING, VALIDATION, PLAIN = "train/fid_released", paper.FID["key"], "val/fid"
 TRAINING_LABEL, VALIDATION_LABEL = "FID against the training images", "FID against the test images"
-X = XAxis("epoch", "epoch", paper.CGAN_EPOCHS)
 SIZE = (4.6, 4.4)  # inches: taller than other panels, since one unit of 15 should be visible
 
 START = 10  # the epoch of the first FID: the scale fits what follows
@@ -24,7 +24,6 @@ COARSE = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300, 500
 CLOSE = 100.0  # below this there is room for the fine ticks
 BOUNDS = (1.0, 500.0)
 
-EPOCHS = (10, 30, 60, 90, paper.CGAN_EPOCHS)
 NOTES = (
     "FID against the test images / against the training images, both as the released code measures it / plain FID "
     "against the test images, each the mean over n seeds at the learning rate η: the best of the search by the first, "
@@ -37,16 +36,16 @@ def figure4(evidence: Evidence) -> Figure:
     """Each optimiser at the leading rate of its search, the same for generator and discriminator."""
     title = "Class-conditional GAN on CIFAR-10 (Figure 4): mean and range over seeds"
     figure, panels = style.panels(1, 3, title, SIZE)
-    curves, frame = curves_of_task(paper.CGAN, evidence.states), evidence.curves
-    name = f"BigGAN-like{precision_of(curves)}"
-    left, middle, right = panels
-    draw_panel(left, TRAINING, X, f"{name}, training", TRAINING_LABEL, curves, frame)
-    draw_panel(middle, VALIDATION, X, f"{name}, validation", VALIDATION_LABEL, curves, frame, paper.table1())
-    draw_panel(right, PLAIN, X, f"{name}, validation, plain FID", VALIDATION_LABEL, curves, frame)
-    scale = LogScale(_ticks, BOUNDS, paper.CGAN_EPOCHS, START, SHARE)
-    for panel in panels:
-        scale.fit([panel])
-    return style.freeze_layout(figure)
+    curves = curves_of_task(paper.CGAN, evidence.states)
+    for axes, key, kind, label, published in (
+        (panels[0], TRAINING, "training", TRAINING_LABEL, None),
+        (panels[1], VALIDATION, "validation", VALIDATION_LABEL, paper.table1()),
+        (panels[2], PLAIN, "validation, plain FID", VALIDATION_LABEL, None),
+    ):
+        name = f"BigGAN-like{precision_of(curves)}, {kind}"
+        draw_panel(axes, key, name, curves, evidence.curves, paper.CGAN_EPOCHS, published)
+        axes.set_ylabel(label)
+    return LogScale(_ticks, BOUNDS, paper.CGAN_EPOCHS, START, SHARE).fit_each(figure, panels)
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -60,6 +59,7 @@ def numbers(evidence: Evidence) -> str:
     curves = curves_of_task(paper.CGAN, evidence.states)
     states = [curve.state for curve in curves]
     cells.require_real(states)
-    epochs = epoch_table("optimiser", curves, evidence.curves, (VALIDATION, TRAINING, PLAIN), EPOCHS)
+    points = epochs(10, 30, 60, 90, paper.CGAN_EPOCHS)
+    means = point_table("optimiser", curves, evidence.curves, (VALIDATION, TRAINING, PLAIN), points)
     seeds, search = (make(states, VALIDATION_LABEL, VALIDATION) for make in (seed_table, search_table))
-    return document("Figure 4", epochs, NOTES, seeds, search)
+    return document("Figure 4", means, NOTES, seeds, search)

@@ -3,29 +3,24 @@
 The authors' curves are not logged anywhere, and the paper has no number for LAMB with momentum.
 """
 
-import math
-
 import pandas as pd
 from matplotlib.figure import Figure
 
 from nero.report import cells, paper
 from nero.report.evidence import Evidence
 from nero.report.figures import style
-from nero.report.figures.curves import at_leading
-from nero.report.figures.numbers import document, mean_at, search_table, seed_table, table, why_ended
-from nero.report.figures.panels import XAxis, curves_of_task, draw_panel, precision_of
+from nero.report.figures.curves import curves_of_task
+from nero.report.figures.numbers import document, point_table, search_table, seed_table
+from nero.report.figures.panels import draw_panel, precision_of
 
 REWARD = paper.REWARD["key"]
 STEPS = "train/environment_steps"
-X = XAxis(STEPS, "environment steps (millions)", paper.PONG_MILLIONS)
 SIZE = (5.6, 4.2)  # inches: a single panel, with a legend of long names
 
 TICKS = range(-21, 22, 7)  # a game ends at 21 points: rewards lie between -21 and 21
 BELOW, ABOVE = 2, 4  # room beyond those; more above, for the word over the paper's marks
 
-MILLIONS = tuple(range(1, paper.PONG_MILLIONS + 1))
-NEAR = 0.01  # million steps: a log, of every 10 updates, is never farther from any of them
-COLUMNS = ["optimiser", "η", "n", *(f"{millions} M steps" for millions in MILLIONS)]
+NEAR = 0.01  # million steps: a log, of every 10 updates, is never farther from any whole million
 NOTES = (
     f"Reward (mean return of the last {paper.REWARD_GAMES} finished games, at most 21) where it is logged nearest to "
     "so many million steps of the environment: the mean over n seeds at the learning rate η, which is the best of the "
@@ -38,9 +33,11 @@ def figure8(evidence: Evidence) -> Figure:
     """Each optimiser at the leading rate of its search, LAMB with momentum at the paper's best for LAMB."""
     figure, [axes] = style.panels(1, 1, "PPO on Atari Pong (Figure 8): mean and range over seeds", SIZE)
     curves = curves_of_task(paper.PONG, evidence.states)
+    rewards = against(evidence.curves, REWARD, STEPS, 1e6)
     title = f"Vanilla CNN{precision_of(curves)}, training games"
+    draw_panel(axes, REWARD, title, curves, rewards, paper.PONG_MILLIONS, paper.table1(), x=STEPS)
     ylabel = f"reward\n(mean of the last {paper.REWARD_GAMES} finished games)"
-    draw_panel(axes, REWARD, X, title, ylabel, curves, _rewards(evidence), paper.table1())
+    axes.set(xlabel="environment steps (millions)", ylabel=ylabel)
     axes.set(ylim=(TICKS[0] - BELOW, TICKS[-1] + ABOVE), yticks=TICKS)
     return style.freeze_layout(figure)
 
@@ -54,26 +51,14 @@ def against(frame: pd.DataFrame, key: str, x: str, unit: float) -> pd.DataFrame:
     return frame[frame.key == key].join(places.dropna(), on=["run_id", "epoch"], how="inner")
 
 
-def _rewards(evidence: Evidence) -> pd.DataFrame:
-    """Rewards against millions of environment steps."""
-    return against(evidence.curves, REWARD, STEPS, 1e6)
-
-
 def numbers(evidence: Evidence) -> str:
     """Rewards at each million steps, and the final values of all seeds and of the search."""
-    curves, rewards = curves_of_task(paper.PONG, evidence.states), _rewards(evidence)
+    curves = curves_of_task(paper.PONG, evidence.states)
     states = [curve.state for curve in curves]
     cells.require_real(states)
-    lines = []
-    for curve in curves:
-        ours = at_leading(curve.state, rewards, REWARD)
-        means = (_mean(ours, millions, why_ended(curve.state)) for millions in MILLIONS)
-        lines.append([curve.name, cells.leading_text(curve.state), str(ours.seed.nunique()), *means])
+    points = {f"{millions} M steps": millions for millions in range(1, paper.PONG_MILLIONS + 1)}
+    rewards = against(evidence.curves, REWARD, STEPS, 1e6)
+    means = point_table("optimiser", curves, rewards, (REWARD,), points, STEPS, NEAR)
     seeds = seed_table(states, paper.REWARD["label"], REWARD)
     search = search_table([state for state in states if len(state.search) > 1], paper.REWARD["label"], REWARD)
-    return document("Figure 8", table(COLUMNS, lines), NOTES, seeds, search)
-
-
-def _mean(frame: pd.DataFrame, millions: int, ended: str) -> str:
-    nearest = min(frame[STEPS].unique(), key=lambda logged: abs(logged - millions), default=math.inf)
-    return mean_at(frame, REWARD, STEPS, nearest, ended) if abs(nearest - millions) <= NEAR else ended
+    return document("Figure 8", means, NOTES, seeds, search)

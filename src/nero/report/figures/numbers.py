@@ -1,5 +1,6 @@
 """Markdown tables of a figure's numbers: points on curves, final values of seeds, and learning rate searches."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
@@ -7,8 +8,7 @@ import pandas as pd
 from nero.plans.plan import Cell, CellState, Summary
 from nero.report import cells
 from nero.report.figures import style
-from nero.report.figures.curves import at_leading
-from nero.report.figures.panels import Curve
+from nero.report.figures.curves import Curve, at_leading
 from nero.report.tables.sheets import markdown_line
 from nero.report.units import number, rate, scale
 
@@ -22,36 +22,45 @@ def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(map(markdown_line, [heads, ["---"] * len(heads), *lines]))
 
 
-def epoch_table(
-    head: str, compared: Sequence[Curve], by_epoch: pd.DataFrame, keys: Sequence[str], epochs: Sequence[int]
+def point_table(
+    head: str,
+    curves: Sequence[Curve],
+    frame: pd.DataFrame,
+    keys: Sequence[str],
+    points: Mapping[str, float],
+    x: str = "epoch",
+    near: float = 0.0,
 ) -> str:
-    """A line per curve, a column per epoch: means over seeds of all `keys`, such as "9.1 / 8.7".
+    """A line per curve, a column per point of `x`: means over seeds of all `keys`, such as "9.1 / 8.7".
 
-    n is the number of seeds of the first key.
+    n is the number of seeds of the first key. A point stands for what is logged `near` it.
     """
     lines = []
-    for curve in compared:
-        frames = {key: at_leading(curve.state, by_epoch, key) for key in keys}
+    for curve in curves:
+        ours = [(at_leading(curve.state, frame, key), key) for key in keys]
         ended = why_ended(curve.state)
-        means = (
-            " / ".join(mean_at(frame, key, "epoch", epoch, ended) for key, frame in frames.items()) for epoch in epochs
-        )
-        seeds = frames[keys[0]].seed.nunique()
-        lines.append([curve.name, cells.leading_text(curve.state), str(seeds), *means])
-    return table([head, "η", "n", *(f"epoch {epoch}" for epoch in epochs)], lines)
+        means = [" / ".join(mean_at(*each, x, at, ended, near) for each in ours) for at in points.values()]
+        lines.append([curve.name, cells.leading_text(curve.state), str(ours[0][0].seed.nunique()), *means])
+    return table([head, "η", "n", *points], lines)
 
 
-def mean_at(frame: pd.DataFrame, key: str, x: str, at: float, ended: str) -> str:
-    """Mean of `key` over seeds where `x` is `at`, or `ended` where some seed has no value there."""
-    values = frame[frame[x] == at].value
-    if values.empty or len(values) < frame.seed.nunique():
+def epochs(*numbers: int) -> dict[str, float]:
+    """Points of a `point_table`."""
+    return {f"epoch {epoch}": epoch for epoch in numbers}
+
+
+def mean_at(frame: pd.DataFrame, key: str, x: str, at: float, ended: str, near: float = 0.0) -> str:
+    """Mean of `key` over seeds where `x` is `at`, or `near` it; `ended` where some seed has no value there."""
+    nearest = min(frame[x].unique(), key=lambda logged: abs(logged - at), default=math.inf)
+    values = frame[frame[x] == nearest].value
+    if abs(nearest - at) > near or len(values) < frame.seed.nunique():
         return ended
     return shown(key, values.mean()) if values.notna().all() else "not finite"
 
 
 def why_ended(state: CellState) -> str:
     """Why a cell's curves may end early."""
-    return "diverged" if cells.divergence(state) else "missing"
+    return "diverged" if "diverged" in cells.problems(state) else "missing"
 
 
 def _optimizer(cell: Cell) -> str:
@@ -62,12 +71,12 @@ def search_table(
     states: Sequence[CellState],
     quantity: str,
     key: str,
-    authors: Callable[[int], Mapping[tuple[str, float], str]] | None = None,
+    authors: Callable[[int], Mapping[tuple[str, float], float | str]] | None = None,
     name: Callable[[Cell], str] = _optimizer,
 ) -> str:
     """Final values of the search: a line per cell, a column per learning rate.
 
-    `authors` maps a seed to the authors' final values by optimiser and learning rate, which stand beside ours.
+    `authors` maps a seed to the authors' final values, or text, by optimiser and learning rate: they stand beside ours.
     """
     [seed] = {state.cell.search_seed for state in states}
     theirs = authors(seed) if authors else {}
@@ -77,7 +86,8 @@ def search_table(
         finals = [_final(state.search.get(lr), key) for lr in lrs]
         if authors:
             others = [theirs.get((state.cell.optim, lr), "not logged") for lr in lrs]
-            finals = [f"{mine} / {other}" for mine, other in zip(finals, others, strict=True)]
+            texts = [other if isinstance(other, str) else shown(key, other) for other in others]
+            finals = [f"{mine} / {text}" for mine, text in zip(finals, texts, strict=True)]
         lines.append([name(state.cell), *finals])
     title = f"Final {quantity} of the search, seed {seed}" + (", ours / the authors':" if authors else ":")
     return f"{title}\n\n{table(['', *(f'η = {rate(lr)}' for lr in lrs)], lines)}"

@@ -1,21 +1,21 @@
 """Panels: our curves, the authors' where they logged any, and the paper's final values in a strip beside them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from nero.plans.plan import Cell, CellState
 from nero.report import cells, paper
 from nero.report.figures import style
-from nero.report.figures.curves import Notes, draw, draw_authors, precision_text, rate_text, select
+from nero.report.figures.curves import Curve, draw_authors, draw_curves, rate_text, usual_precision
 from nero.report.units import number, scale
 
 # As fractions of the training's length:
@@ -28,99 +28,71 @@ BLANK = Line2D([], [], linestyle="none", label=" ")
 NOTHING_DRAWN = 10.0
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A cell with its name and colour in the panels."""
-
-    state: CellState
-    name: str
-    colour: str
-
-    @property
-    def cell(self) -> Cell:
-        return self.state.cell
-
-
-def by_optimizer(states: Iterable[CellState], optimizer: Callable[[Cell], str]) -> list[Curve]:
-    """Curves in the usual order and colours of optimisers. Two of one optimiser need different labels."""
-    unique = cells.unique_cells(states, lambda cell: (optimizer(cell), cell.label))
-    order = style.in_order(optim for optim, _ in unique)
-    by_name = {
-        cells.labelled(style.name(optim), state.cell): state
-        for (optim, _), state in sorted(unique.items(), key=lambda item: order.index(item[0][0]))
-    }
-    palette = style.palette(by_name, dict(style.OPTIMS.values()))
-    return [Curve(state, name, palette[name]) for name, state in by_name.items()]
-
-
-def curves_of_task(task: str, states: Iterable[CellState]) -> list[Curve]:
-    """A curve for each optimiser of an experiment on this task."""
-    return by_optimizer((state for state in states if state.cell.task == task), lambda cell: cell.optim)
-
-
 def precision_of(curves: Sequence[Curve]) -> str:
     """The precision of most curves, such as " (TF32)". The legend marks those with another."""
-    usual = cells.usual_precision(curve.cell for curve in curves)
+    usual = usual_precision(curve.state for curve in curves)
     return f" ({style.precision(usual)})" if usual else ""
 
 
-@dataclass(frozen=True)
-class XAxis:
-    """What a panel's x axis shows, up to the end of training."""
+class Pair(NamedTuple):
+    """A row of two panels against the epoch: training on the left, validation on the right."""
 
-    column: str  # of the frame
-    label: str
-    end: int
-
-
-@dataclass(frozen=True)
-class Pair:
-    """What a row of two panels shows against the epoch: training on the left, validation on the right."""
-
-    training: str  # keys in the log
-    validation: str
+    name: str
+    curves: Sequence[Curve]
     quantity: str  # with its unit
+    key: str  # in the log, after "train/" and "val/"
     conditions: str  # of the training batches that the training value is measured on
-    epochs: int
 
-    def draw(
-        self,
-        panels: Sequence[Axes],
-        title: str,
-        curves: Sequence[Curve],
-        frame: pd.DataFrame,
-        published: paper.Published,
-        authors: pd.DataFrame | None = None,
-    ) -> None:
-        """Draw the row, with the paper's final values on the right; titles state the precision."""
-        left, right = panels
-        title += precision_of(curves)
-        x = XAxis("epoch", "epoch", self.epochs)
-        ylabel = f"training {self.quantity} during the epoch\n({self.conditions})"
-        draw_panel(left, self.training, x, f"{title}, training", ylabel, curves, frame, authors=authors)
-        ylabel = f"validation {self.quantity}"
-        draw_panel(right, self.validation, x, f"{title}, validation", ylabel, curves, frame, published, authors)
+
+def pair_figure(
+    title: str,
+    rows: Sequence[Pair],
+    frame: pd.DataFrame,
+    log_scale: "LogScale",
+    published: paper.Published,
+    authors: pd.DataFrame | None = None,
+    size: tuple[float, float] = style.PANEL,
+) -> tuple[Figure, list[Axes]]:
+    """A figure of such rows, with the paper's final values on the right, before its scales are fitted."""
+    figure, panels = style.panels(len(rows), 2, title, size)
+    for row, left, right in zip(rows, panels[::2], panels[1::2], strict=True):
+        name, end = row.name + precision_of(row.curves), log_scale.epochs
+        draw_panel(left, f"train/{row.key}", f"{name}, training", row.curves, frame, end, authors=authors)
+        left.set_ylabel(f"training {row.quantity} during the epoch\n({row.conditions})")
+        draw_panel(right, f"val/{row.key}", f"{name}, validation", row.curves, frame, end, published, authors)
+        right.set_ylabel(f"validation {row.quantity}")
+    return figure, panels
 
 
 def draw_panel(
     axes: Axes,
     key: str,
-    x: XAxis,
     title: str,
-    ylabel: str,
     curves: Sequence[Curve],
     frame: pd.DataFrame,
+    end: int,
     published: paper.Published | None = None,
     authors: pd.DataFrame | None = None,
+    x: str = "epoch",
 ) -> None:
-    """Draw what is logged under `key`, the paper's final values, and the authors' curves under the same keys."""
+    """Draw what is logged under `key`, the paper's final values, and the authors' curves under the same key.
+
+    `x` is the column of the frame on the x axis, which goes to the `end` of training.
+    """
     cells.require_real(curve.state for curve in curves)
-    lines = _draw_ours(axes, key, x, curves, frame, title)
-    dashed = _draw_authors(axes, key, curves, authors)
-    axes.set_ylabel(ylabel)
-    marks = _draw_marks(axes, x.end, curves, published)
-    # A curve of the authors ends at their mark: one legend entry, with the mark's label, stands for both.
-    theirs: list[Any] = [both if all(both) else both[1] or both[0] for both in zip(dashed, marks, strict=True)]
+    lines = draw_curves(axes, title, curves, frame, key, x)
+    axes.set(xlabel="epoch", xlim=(-MARGIN * end, end + MARGIN * end), xticks=range(0, end + 1, end // TICKS))
+    dashed: dict[str, Line2D | None] = {}
+    if authors is not None:
+        palette = {curve.cell.optim: curve.colour for curve in reversed(curves)}
+        dashed = draw_authors(axes, authors[(authors.key == key) & authors.optim.isin(palette)], scale(key), palette)
+    marks = _draw_marks(axes, end, curves, published)
+    # The first curve of an optimiser has the authors' line. That ends at the mark: one legend entry, with the mark's
+    # label, stands for both.
+    theirs: list[Any] = []
+    for curve, mark in zip(curves, marks, strict=True):
+        line = dashed.pop(curve.cell.optim, None)
+        theirs.append((line, mark) if line and mark else mark or line)
     # The legend has two columns: our entries beside the paper's, also where some are missing.
     if not any(lines):
         style.legend_below(axes, handles=[handle for handle in theirs if handle])
@@ -130,48 +102,16 @@ def draw_panel(
         style.legend_below(axes)
 
 
-def _draw_ours(
-    axes: Axes, key: str, x: XAxis, curves: Sequence[Curve], frame: pd.DataFrame, title: str
-) -> list[Line2D | None]:
-    """A line for each curve, or None without runs; notes below the title say what is missing or diverged."""
-    notes = Notes()
-    lines = []
-    usual = cells.usual_precision(curve.cell for curve in curves)
-    for curve in curves:
-        ours = select(curve.state, frame, key, curve.name, notes)
-        label = f"{curve.name}{rate_text(curve.state.leading_lr)}{precision_text(curve.cell, usual)}"
-        planned = len(curve.cell.seeds)
-        lines.append(draw(axes, ours, x.column, scale(key), curve.colour, curve.name, label, planned=planned))
-    margin = MARGIN * x.end
-    axes.set(xlabel=x.label, xlim=(-margin, x.end + margin))
-    axes.set_xticks(range(0, x.end + 1, x.end // TICKS))
-    style.set_title(axes, title, notes.lines())
-    return lines
-
-
-def _draw_authors(axes: Axes, key: str, curves: Sequence[Curve], authors: pd.DataFrame | None) -> list[Line2D | None]:
-    """The authors' line for each curve, or None where they logged none."""
-    if authors is None:
-        return [None] * len(curves)
-    first = {curve.cell.optim: curve for curve in reversed(curves)}
-    palette = {optim: curve.colour for optim, curve in first.items()}
-    lines = draw_authors(axes, authors[(authors.key == key) & authors.optim.isin(palette)], scale(key), palette)
-    return [lines.get(curve.cell.optim) if curve is first[curve.cell.optim] else None for curve in curves]
-
-
 def _draw_marks(
     axes: Axes, end: int, curves: Sequence[Curve], published: paper.Published | None
 ) -> list[ErrorbarContainer | None]:
     """The paper's mean ± deviation at the end of training, in a strip to the right of all curves."""
     spacing = MARK_SPACING * end
-    results = published.results if published else {}
-    seen = set()  # several curves may have the same result: the first gets the mark
+    results = dict(published.results) if published else {}
     marks: list[ErrorbarContainer | None] = []
     place = 0
     for curve in curves:
-        key = paper.key(curve.cell)
-        result = None if key in seen else results.get(key)
-        seen.add(key)
+        result = results.pop(paper.key(curve.cell), None)  # of several curves with one result the first gets the mark
         if result is None:
             marks.append(None)
             continue
@@ -179,7 +119,8 @@ def _draw_marks(
         label = f"{curve.name}, paper: {number(result.mean)} ± {number(result.std)}{rate_text(result.lr)}"
         look = {"color": style.darker(curve.colour), "ecolor": curve.colour, **MARK}
         marks.append(axes.errorbar(end + spacing * place, result.mean, result.std, label=label, **look))
-        style.record(axes).marks.append(style.Mark(curve.name, label, curve.colour, result.mean, result.std))
+        shown = {"group": curve.name, "label": label, "colour": curve.colour, "mean": result.mean, "std": result.std}
+        style.record(axes).marks.append(shown)
     if place:
         left, right = (end + spacing * edge for edge in (0.5, place + 0.5))
         axes.axvspan(left, right, color="#000000", alpha=0.06, linewidth=0)
@@ -201,6 +142,12 @@ class LogScale:
     start: int  # first epochs, whose values may lie above the panel
     share: float = 1.0  # of each curve that is visible; higher values leave the panel
     with_bars: bool = True  # whether the deviations of the paper's marks are fully visible
+
+    def fit_each(self, figure: Figure, panels: Sequence[Axes]) -> Figure:
+        """Set a scale for each panel, and fix the layout."""
+        for axes in panels:
+            self.fit([axes])
+        return style.freeze_layout(figure)
 
     def fit(self, panels: Sequence[Axes]) -> None:
         """Set one scale for all these panels."""

@@ -1,8 +1,8 @@
 """Samples of the GANs during training: for each optimiser a strip of images from the same z."""
 
+import itertools
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,27 +10,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from nero.plans.plan import CellState, Summary
+from nero.plans.plan import Summary
 from nero.report import cells, paper
 from nero.report.evidence import Evidence
 from nero.report.figures import style
-from nero.report.figures.curves import rate_text
-from nero.report.figures.panels import Curve, curves_of_task
-from nero.report.units import number, rate, scale
+from nero.report.figures.curves import Curve, curves_of_task, rate_text
+from nero.report.units import number, scale
 from nero.runs.store import RunDirectory, Store
 
-CLASSES = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "lorry")
-"""Of CIFAR-10, by label."""
-
-NUMBERED = tuple(f"class {number}" for number in range(len(CLASSES)))
-"""Of the embedded data."""
+CLASSES = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "lorry")  # of CIFAR-10
+NUMBERED = tuple(f"class {number}" for number in range(len(CLASSES)))  # of the embedded data
 
 NAME = "samples"  # of the pictures in a run directory: a column per class, a row per z
 SIDE = 32  # pixels of an image
 ROWS = 8
 SIZE = (SIDE * len(CLASSES), SIDE * ROWS)  # width and height of a picture
-GAP = 2  # white pixels between images
-STEP = SIDE + GAP
+STEP = SIDE + 2  # with the white pixels between images
 BLANK = 232  # grey, for a missing image
 
 COLUMNS = 5  # of a strip at most: photographs hardly compress, and no file of a report should exceed a megabyte
@@ -41,38 +36,6 @@ WIDTH = 26  # characters per line inside a panel
 ACROSS = 4
 
 
-@dataclass(frozen=True)
-class Strip:
-    """A run's samples from one z per class."""
-
-    epochs: tuple[int, ...]  # a column each
-    pixels: np.ndarray | None  # the whole strip; None where no picture can be shown
-    faults: tuple[str, ...]  # messages about pictures that cannot be shown
-
-
-@dataclass(frozen=True)
-class Shown:
-    """The run whose samples represent an optimiser."""
-
-    curve: Curve
-    run: Summary
-
-    @property
-    def detail(self) -> str:
-        """Such as "η = 0.01, seed 0, FID 15.74"."""
-        return f"η = {rate(self.run['lr'])}, seed {self.run['seed']}, {_final_text(self.run)}"
-
-
-def shown_runs(states: Iterable[CellState]) -> list[Shown]:
-    """One run for each optimiser on the GAN that has any at its leading learning rate."""
-    pairs = ((curve, _run(curve.state)) for curve in curves_of_task(paper.CGAN, states))
-    return [Shown(curve, run) for curve, run in pairs if run is not None]
-
-
-def is_embedded(curve: Curve, run: Summary | None) -> bool:
-    return cells.is_embedded(curve.cell) or (run is not None and run.get("data") != "real")
-
-
 @style.house_style()
 def samples(evidence: Evidence) -> Figure:
     """Each optimiser at its leading learning rate: a column per epoch, a row per class, each with its own z.
@@ -80,52 +43,58 @@ def samples(evidence: Evidence) -> Figure:
     The figure has no number from the paper, so it also shows runs on embedded data, with a title that says so.
     """
     curves = curves_of_task(paper.CGAN, evidence.states)
-    runs = [_run(curve.state) for curve in curves]
-    embedded = any(map(is_embedded, curves, runs))
+    embedded = any(map(is_embedded, curves))
     data = "embedded data, not the paper's" if embedded else "CIFAR-10"
-    across = min(ACROSS, max(1, len(curves)))
-    title = textwrap.fill(f"Class-conditional GAN ({data}): samples from the same z by epoch", TITLE * across)
-    figure, panels = style.panels(max(1, -(-len(curves) // across)), across, title, PANEL)
-    for spare in panels[len(curves) or 1 :]:
-        spare.remove()
+    title = f"Class-conditional GAN ({data}): samples from the same z by epoch"
+    wrapped = textwrap.fill(title, TITLE * min(ACROSS, max(1, len(curves))))
+    figure, panels = style.panels_for(max(1, len(curves)), ACROSS, wrapped, PANEL)
+    for axes in panels:
+        axes.grid(False)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
     if not curves:
         _write(panels[0], f"no run of {paper.CGAN} is planned")
-    for axes, curve, run in zip(panels, curves, runs, strict=False):
-        _draw_panel(axes, curve, run, evidence.store, NUMBERED if embedded else CLASSES)
+    for axes, curve in zip(panels, curves, strict=False):
+        _draw_panel(axes, curve, evidence.store, NUMBERED if embedded else CLASSES)
     return style.freeze_layout(figure)
 
 
-def _run(state: CellState) -> Summary | None:
+def shown_run(curve: Curve) -> Summary | None:
     """The search's own run at the leading learning rate, or the first other seed's."""
-    return next((run for run in state.at_leading.values() if run is not None), None)
+    return next(iter(cells.leading_runs(curve.state)), None)
 
 
-def _final_text(run: Summary) -> str:
+def is_embedded(curve: Curve) -> bool:
+    run = shown_run(curve)
+    return cells.is_embedded(curve.cell) or (run is not None and run.get("data") != "real")
+
+
+def final_text(run: Summary) -> str:
     metric = run["metric"]
     return "diverged" if cells.has_diverged(run) else f"{metric['label']} {number(scale(metric['key']) * run['final'])}"
 
 
-# Read
+def read_strip(run: RunDirectory, key: str) -> tuple[Sequence[int], Mapping[int, np.ndarray], list[str]]:
+    """Epochs of a strip, a picture of each, and messages about pictures that cannot be shown.
 
-
-def read_strip(run: RunDirectory, key: str) -> Strip:
-    """The first row of some of the pictures; there should be one for each epoch with a value of `key`."""
+    There should be a picture for each epoch with a value of `key`.
+    """
     pictures = run.pictures(NAME)
     measured = {r["epoch"] for r in run.read_metrics() if key in r and isinstance(r.get("epoch"), int)}
     epochs = spread(sorted(measured | pictures.keys()))
     found: dict[int, np.ndarray] = {}
-    faults: dict[str, list[int]] = {}
+    faults: dict[str, list[str]] = {}
     for epoch in epochs:
         picture = _read(pictures.get(epoch))
         if isinstance(picture, str):
-            faults.setdefault(picture, []).append(epoch)
+            faults.setdefault(picture, []).append(str(epoch))
         else:
             found[epoch] = picture
-    messages = tuple(f"{fault}: {_epochs_text(missing)}" for fault, missing in faults.items())
-    return Strip(epochs, _assemble(epochs, found) if found else None, messages if pictures else ("no pictures",))
+    messages = [f"{fault}: epoch{'s' if len(at) > 1 else ''} {', '.join(at)}" for fault, at in faults.items()]
+    return epochs, found, messages if pictures else ["no pictures"]
 
 
-def spread(epochs: Sequence[int], most: int = COLUMNS) -> tuple[int, ...]:
+def spread(epochs: Sequence[int], most: int = COLUMNS) -> Sequence[int]:
     """The first, the last, and those at equal distances before the last: at least two and at most `most`."""
     if len(epochs) <= most:
         return tuple(epochs)
@@ -144,51 +113,31 @@ def _read(path: Path | None) -> np.ndarray | str:
         return "damaged picture"
 
 
-def _assemble(epochs: Sequence[int], pictures: Mapping[int, np.ndarray]) -> np.ndarray:
-    """One image, a column per epoch and a row per class, on white."""
-    strip = np.full((STEP * len(CLASSES) - GAP, STEP * len(epochs) - GAP, 3), 255, dtype=np.uint8)
-    for column, epoch in enumerate(epochs):
-        for row in range(len(CLASSES)):
-            place = strip[STEP * row : STEP * row + SIDE, STEP * column : STEP * column + SIDE]
-            place[:] = pictures[epoch][:SIDE, SIDE * row : SIDE * (row + 1)] if epoch in pictures else BLANK
-    return strip
-
-
-def _epochs_text(epochs: Iterable[int]) -> str:
-    listed = [str(epoch) for epoch in epochs]
-    return f"epoch{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
-
-
-# Draw
-
-
-def _draw_panel(axes: Axes, curve: Curve, run: Summary | None, store: Store, classes: Sequence[str]) -> None:
-    missing = cells.gap(curve.state)
+def _draw_panel(axes: Axes, curve: Curve, store: Store, classes: Sequence[str]) -> None:
+    run, missing = shown_run(curve), cells.gap(curve.state)
     if run is None:
         style.set_title(axes, curve.name, [])
         _write(axes, missing or cells.absence_text(curve.state))
         return
-    strip = read_strip(store.run(run["task"], run["run_id"]), run["metric"]["key"])
+    epochs, pictures, faults = read_strip(store.run(run["task"], run["run_id"]), run["metric"]["key"])
     # Missing seeds change nothing here; an incomplete search may still find another leading rate.
     searching = [missing] if missing and curve.state.searching else []
     title = f"{curve.name}{rate_text(run['lr'])}, seed {run['seed']}:"
-    faults = strip.faults if strip.pixels is not None else ()
-    style.set_title(axes, title, [_final_text(run), *searching, *faults], TITLE)
-    if strip.pixels is None:
-        _write(axes, "\n".join(strip.faults))
+    style.set_title(axes, title, [final_text(run), *searching, *(faults if pictures else ())], TITLE)
+    if not pictures:
+        _write(axes, "\n".join(faults))
         return
-    axes.imshow(strip.pixels, interpolation="none")  # vector formats keep the original pixels
-    middle = (SIDE - 1) / 2
-    axes.set_xticks(
-        [middle + STEP * place for place in range(len(strip.epochs))], [str(epoch) for epoch in strip.epochs]
-    )
-    axes.set_yticks([middle + STEP * place for place in range(len(classes))], classes)
+    # One image on white: of each picture, the first row as a column.
+    strip = np.full((STEP * len(classes), STEP * len(epochs), 3), 255, dtype=np.uint8)
+    for row, (column, epoch) in itertools.product(range(len(classes)), enumerate(epochs)):
+        image = pictures[epoch][:SIDE, SIDE * row : SIDE * (row + 1)] if epoch in pictures else BLANK
+        strip[STEP * row : STEP * row + SIDE, STEP * column : STEP * column + SIDE] = image
+    gap = STEP - SIDE
+    axes.imshow(strip[:-gap, :-gap], interpolation="none")  # vector formats keep the original pixels
+    middles = [(SIDE - 1) / 2 + STEP * place for place in range(max(len(epochs), len(classes)))]
+    axes.set_xticks(middles[: len(epochs)], [str(epoch) for epoch in epochs])
+    axes.set_yticks(middles[: len(classes)], classes)
     axes.set(xlabel="epoch", anchor="W")
-    _hide_frame(axes)
-
-
-def _centres(count: int) -> list[float]:
-    return [(SIDE - 1) / 2 + STEP * place for place in range(count)]
 
 
 def _write(axes: Axes, text: str) -> None:
@@ -196,10 +145,3 @@ def _write(axes: Axes, text: str) -> None:
     lines = [line for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, WIDTH)]
     axes.text(0.5, 0.5, "\n".join(lines), transform=axes.transAxes, ha="center", va="center")
     axes.set(xticks=[], yticks=[])
-    _hide_frame(axes)
-
-
-def _hide_frame(axes: Axes) -> None:
-    axes.grid(False)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -17,6 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
+# File name in configs/optim -> the paper's name for it, and its colour in every figure: Okabe and Ito's, which
+# colour-blind readers can tell apart. Any other optimiser goes by its file name and gets a colour from OTHERS.
 OPTIMS = {
     "nero": ("Nero", "#D55E00"),
     "nero_tuned": ("Nero tuned", "#882255"),
@@ -26,30 +28,21 @@ OPTIMS = {
     "lamb_momentum": ("LAMB with β₁ = 0.9", "#000000"),
     "madam": ("Madam", "#E69F00"),
 }
-"""File name in configs/optim -> the paper's name for it, and its colour in every figure.
+OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
+VARIANTS = ("#808080", "#56B4E9")  # for settings of one optimiser; no optimiser has them
 
-The colours are Okabe and Ito's, which colour-blind readers can tell apart. Any other optimiser goes by its file name
-and gets a colour from OTHERS.
-"""
-
-VARIANTS = ("#808080", "#56B4E9")
-"""Colours for settings of one optimiser; no optimiser has them."""
-
+# (mean, norm) constraints of Nero -> their name in a legend, and their colour; both together are Nero itself.
 CONSTRAINTS = {
     (False, False): ("neither", VARIANTS[0]),
     (True, False): ("mean", VARIANTS[1]),
     (False, True): ("norm", "#332288"),
     (True, True): ("both", OPTIMS["nero"][1]),
 }
-"""(mean, norm) constraints of Nero -> their name in a legend, and their colour; both together are Nero itself."""
-
-PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bf16"}
-"""Precision of a run -> its name in tables and figures."""
-
-OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
+PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bf16"}  # of a run -> name in tables and figures
 
 OURS, THEIRS, VARIANT, TARGET = "-", "--", ":", "-."
 FORMATS = ("pdf", "svg", "png")
+PANEL = (4.6, 3.6)  # inches, text included
 
 RC: Any = {
     "font.size": 8,
@@ -73,11 +66,7 @@ NO_DATES = {
 }
 
 
-# Panels that record what is drawn in them, so that the HTML page can draw the same
-
-
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """A curve over seeds, with NaN where a seed's value is not finite."""
 
     group: str  # what a legend switches on and off together
@@ -91,25 +80,14 @@ class Series:
     runs: tuple[str, ...] = ()  # run ids; empty for the authors' curves
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A final value from the paper."""
-
-    group: str
-    label: str
-    colour: str
-    mean: float
-    std: float
-
-
 @dataclass
 class Record:
-    """Everything that a panel shows."""
+    """Everything that a panel shows, so that the HTML page can draw the same."""
 
     title: str = ""
     notes: Sequence[str] = ()
     series: list[Series] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[dict[str, Any]] = field(default_factory=list)  # final values from the paper
     rule: tuple[float, str] | None = None  # a horizontal line and its label
 
 
@@ -124,9 +102,6 @@ class RecordedAxes(Axes):
 def record(axes: Axes) -> Record:
     """The record of a panel; for plain axes a new one, which nobody reads."""
     return axes.record if isinstance(axes, RecordedAxes) else Record()
-
-
-# Style
 
 
 @contextmanager
@@ -158,12 +133,11 @@ def name(optim: str) -> str:
 
 
 def precision(key: str) -> str:
-    """The name of a run's precision in tables and figures."""
     return PRECISIONS.get(key, key)
 
 
 def colours(optims: Iterable[str]) -> dict[str, str]:
-    """One colour per optimiser; those of OPTIMS are the same in every figure."""
+    """One per optimiser; those of OPTIMS are the same in every figure."""
     return palette(in_order(optims), {key: colour for key, (_, colour) in OPTIMS.items()})
 
 
@@ -185,13 +159,21 @@ def in_order(optims: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(dict.fromkeys(optims), key=lambda optim: places.get(optim, len(places))))
 
 
-def panels(rows: int, columns: int, title: str, size: tuple[float, float] = (4.6, 3.6)) -> tuple[Figure, list[Axes]]:
-    """An empty figure and its panels, row by row; `size` is the width and height of one in inches, text included."""
-    width, height = size
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+def panels(rows: int, columns: int, title: str, size: tuple[float, float] = PANEL) -> tuple[Figure, list[Axes]]:
+    """An empty figure and its panels, row by row; `size` is the width and height of one."""
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
     figure.suptitle(title, fontsize=10)
     axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"axes_class": RecordedAxes})
     return figure, list(axes.flat)
+
+
+def panels_for(count: int, most: int, title: str, size: tuple[float, float] = PANEL) -> tuple[Figure, list[Axes]]:
+    """The same for `count` panels, at most so many in a row."""
+    across = min(count, most)
+    figure, axes = panels(-(-count // across), across, title, size)
+    for spare in axes[count:]:
+        spare.remove()
+    return figure, axes[:count]
 
 
 def set_title(axes: Axes, title: str, notes: Iterable[str], width: int = 62) -> None:

@@ -1,88 +1,81 @@
-"""The text of an experiment's table: cells, notes, layout and CSV records, ready for every format of `sheets`."""
+"""The text of an experiment's table: cells, notes, findings, layout and CSV records, for every format of `sheets`."""
 
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from nero.report import cells
 from nero.report.cells import CellKey, CellStatus
 from nero.report.figures import style
-from nero.report.findings import Ranking, findings, groups, ranking
 from nero.report.tables.sheets import EMBEDDED, Line, Printed, RunLink, Sheet, Text, exact, row_label
-from nero.report.tables.table import Entry, Listing, Row, Table
+from nero.report.tables.table import Entry, Row, Table, ranks
 from nero.report.units import number, rate, signed
 from nero.report.verdicts import RULE
 
 
 def print_table(table: Table) -> Printed:
     """The table, ready for any format."""
-    rankings = [ranking(group) for group in groups(table)] * (len(table.rows) if table.listing else 1)
-    records = tuple(
-        _record(table, row, ranked, optim, entry)
-        for row, ranked in zip(table.rows, rankings, strict=True)
-        for optim, entry in row.entries.items()
+    return Printed(
+        name=table.name,
+        title=table.title,
+        sheet=_listed(table) if table.listing else grid(table),
+        notes=notes(table),
+        records=tuple(
+            _record(table, row, order, entry)
+            for row, (order, _) in zip(table.rows, map(ranking, table.rows), strict=True)
+            for entry in row.entries.values()
+        ),
+        warning=EMBEDDED if table.embedded else "",
+        findings=findings(table),
+        reasons=reasons(table),
     )
-    sheet = _listed(table, table.listing) if table.listing else grid(table)
-    warning = EMBEDDED if table.embedded else ""
-    return Printed(table.name, table.title, sheet, notes(table), records, warning, findings(table), reasons(table))
-
-
-# Cells
 
 
 def entry_text(entry: Entry) -> Text:
     """Our result: "11.16 ± 0.17" with n and learning rate, or why there is none."""
-    result = entry.result
-    details = []
-    if entry.mean is not None:
-        details.append(f"n = {entry.n}" + (f" of {entry.planned}" if entry.n < entry.planned else ""))
-        if diverged := cells.divergence(result.state):
-            details.append(f"{diverged} diverged")
-        details.append(_rate_text(entry))
-        if second := entry.secondary:
-            details.append(f"{second.name} {_spread(second.mean, second.std)}")
-    if result.status is not CellStatus.MISSING:
+    state, cell = entry.state, entry.cell
+    leads = entry.published is not None and state.leading_lr == entry.published.lr
+    # An incomplete search of several logged rates is led by one that is not the paper's: the rate's text says so.
+    searched = [run for run in state.search.values() if run is not None]
+    names_search = state.searching and len(searched) > 1 and entry.mean is not None and not leads
+    details: list[str | None] = []
+    if entry.mean is not None and state.leading_lr is not None:
+        shown = f"η = {rate(state.leading_lr)}"
+        if state.searching:
+            shown = f"at the paper's {shown}" if leads else f"at {shown}"
+        elif len(state.search) > 1:  # the search is complete
+            whose = {None: "", True: ", the paper's", False: ", not the paper's"}[entry.has_papers_rate]
+            shown = f"best {shown}{whose}"
+        problems, second = cells.problems(state), entry.secondary
+        details = [
+            f"n = {entry.n}" + (f" of {len(cell.seeds)}" if entry.n < len(cell.seeds) else ""),
+            f"{problems['diverged']} diverged" if "diverged" in problems else None,
+            shown + (f", best of {problems['search incomplete']} searched" if names_search else ""),
+            f"{second.name} {_spread(second.mean, second.std)}" if second else None,
+        ]
+    if entry.status is not CellStatus.MISSING:
         details.append(precision_text(entry))
     detail = ", ".join(filter(None, details))
-    if result.status is CellStatus.INCOMPLETE and not _names_search(entry):
-        detail = "; ".join(filter(None, [detail, cells.gap(result.state)]))
-    name = "|".join((entry.cell.task, entry.cell.label, cells.variant_text(entry.cell.variant), entry.cell.optim))
-    return Text(value(entry), detail, entry.rank, runs=_runs(entry), cell=name, verdict=entry.verdict or "")
+    if entry.status is CellStatus.INCOMPLETE and not names_search:
+        detail = "; ".join(filter(None, [detail, cells.gap(state)]))
+    # The seeds at the leading learning rate or, if none leads, the diverged runs of the search.
+    links = [RunLink.to(run, f"seed {run['seed']}") for run in entry.runs] or [
+        RunLink.to(run, f"η = {rate(run['lr'])}") for run in searched
+    ]
+    name = "|".join((cell.task, cell.label, cells.variant_text(cell.variant), cell.optim))
+    return Text(value(entry), detail, entry.rank, runs=tuple(links), cell=name, verdict=entry.verdict or "")
 
 
 def value(entry: Entry) -> str:
     """The mean and its deviation, or why there is none."""
     if entry.mean is not None:
         return _spread(entry.mean, entry.std)
-    return str(CellStatus.MISSING if entry.result.status is CellStatus.MISSING else CellStatus.DIVERGED)
+    return str(CellStatus.MISSING if entry.status is CellStatus.MISSING else CellStatus.DIVERGED)
 
 
 def _spread(mean: float, std: float | None) -> str:
     return number(mean) + (f" ± {number(std)}" if std is not None else "")
-
-
-def _rate_text(entry: Entry) -> str:
-    """The leading learning rate, called the best only if its search is complete."""
-    state, lr = entry.result.state, entry.result.lr
-    assert lr is not None, "there is no mean without a leading rate"
-    shown = f"η = {rate(lr)}"
-    if len(state.search) == 1:
-        return shown
-    if not state.searching:
-        return f"best {shown}" + {None: "", True: ", the paper's", False: ", not the paper's"}[entry.has_papers_rate]
-    if _names_search(entry):
-        return f"at {shown}, best of {cells.searched_text(state)} searched"
-    return f"at the paper's {shown}" if _leads_with_papers_rate(entry) else f"at {shown}"
-
-
-def _names_search(entry: Entry) -> bool:
-    """An incomplete search of several logged rates is led by one that is not the paper's: the rate's text says so."""
-    state = entry.result.state
-    several = state.searching and cells.searched(state) > 1 and entry.mean is not None
-    return several and not _leads_with_papers_rate(entry)
-
-
-def _leads_with_papers_rate(entry: Entry) -> bool:
-    return entry.published is not None and entry.result.lr == entry.published.lr
 
 
 def precision_text(entry: Entry) -> str:
@@ -90,28 +83,21 @@ def precision_text(entry: Entry) -> str:
     return style.precision(entry.marked_precision) if entry.marked_precision else ""
 
 
-def _runs(entry: Entry) -> tuple[RunLink, ...]:
-    """The seeds at the leading learning rate or, if none leads, the diverged runs of the search."""
-    if entry.result.runs:
-        return tuple(RunLink.to(run, f"seed {run['seed']}") for run in entry.result.runs)
-    searched = (run for run in entry.result.state.search.values() if run is not None)
-    return tuple(RunLink.to(run, f"η = {rate(run['lr'])}") for run in searched)
-
-
 def verdict_text(entry: Entry) -> Text:
     """Such as "agrees: +0.28 [-0.04, +0.60] (preliminary, n = 1)"."""
     detail = ""
-    if entry.verdict not in (None, CellStatus.MISSING, CellStatus.INCOMPLETE) and not entry.result.complete:
+    if entry.verdict not in (None, CellStatus.MISSING, CellStatus.INCOMPLETE) and not entry.complete:
         detail = "preliminary" + (f", n = {entry.n}" if entry.n else "")
     return Text(verdict_words(entry), detail, verdict=entry.verdict or "")
 
 
 def verdict_words(entry: Entry) -> str:
     """The verdict and the difference that it follows from."""
-    difference = entry.comparison.difference if entry.comparison else None
-    if difference is None:
-        return str(entry.verdict or "")
-    return f"{entry.verdict}: {signed(difference.mean)} [{signed(difference.low)}, {signed(difference.high)}]"
+    if entry.comparison is None:
+        return ""
+    verdict, *difference = entry.comparison
+    shown = [signed(end) for end in difference if end is not None]
+    return f"{verdict}: {shown[0]} [{shown[1]}, {shown[2]}]" if shown else str(verdict)
 
 
 def published_text(entry: Entry) -> Text:
@@ -119,24 +105,21 @@ def published_text(entry: Entry) -> Text:
     theirs = entry.published
     if theirs is None:
         return Text("")
-    detail = f"n = {theirs.n}, η = {rate(theirs.lr)}"
-    return Text(f"{number(theirs.mean)} ± {number(theirs.std)}", detail, entry.published_rank)
-
-
-# Notes
+    return Text(_spread(theirs.mean, theirs.std), f"n = {theirs.n}, η = {rate(theirs.lr)}", entry.published_rank)
 
 
 def notes(table: Table) -> str:
     """How to read the table."""
     ranked = "column" if table.listing else "row"
+    states = [entry.state for entry in table.entries]
     text = ["Mean ± population standard deviation over n seeds, at the end of training and at the learning rate η."]
-    if any(len(entry.result.state.search) > 1 for entry in table.entries):
+    if any(len(state.search) > 1 for state in states):
         text.append("Best η: of a complete search, with one seed at each rate of the grid.")
-    if any(entry.result.state.searching for entry in table.entries):
+    if any(state.searching for state in states):
         text.append("While a search is incomplete, a cell shows the best rate searched so far.")
     text.append(f"In each {ranked}, the best is bold and the runner-up underlined.")
     if table.listing:
-        text.append(f"Task: {', '.join(dict.fromkeys(row.key.task for row in table.rows))}.")
+        text.append(f"Task: {table.rows[0].key.task}.")
     text += [_arithmetic(table), RULE if _has_verdicts(table) else "", table.remark]
     if not table.complete:
         text.append(f"Our results in a {ranked} are ranked once none of its runs is missing.")
@@ -150,19 +133,19 @@ def _has_verdicts(table: Table) -> bool:
 def _arithmetic(table: Table) -> str:
     """The arithmetic of each row, with exceptions; empty if no task has a config yet."""
     found: dict[str, list[str]] = {}  # rows by arithmetic
-    for group in groups(table):
-        row = cells.row_text(group.key)
+    for row in table.rows:
+        text = cells.row_text(row.key)
         names: dict[str, list[str]] = {}  # of the cells by arithmetic
-        for name, entry in zip(group.names, group.entries, strict=True):
+        for entry in row.entries.values():
             if precision := cells.precision(entry.cell):
-                names.setdefault(precision, []).append(name)
-        usual = cells.usual_precision(entry.cell for entry in group.entries)
+                names.setdefault(precision, []).append(entry.name)
+        usual = cells.usual_precision(entry.cell for entry in row.entries.values())
         if usual:
             others = (f", except {', '.join(of)}: {style.precision(key)}" for key, of in names.items() if key != usual)
-            found.setdefault(usual, []).append(row + "".join(others))
+            found.setdefault(usual, []).append(text + "".join(others))
         else:
             for key, of in names.items():
-                found.setdefault(key, []).append(f"{row} with {', '.join(of)}")
+                found.setdefault(key, []).append(f"{text} with {', '.join(of)}")
     if not found:
         return ""
     one = len(found) == 1 and not any(entry.marked_precision for entry in table.entries)
@@ -171,99 +154,154 @@ def _arithmetic(table: Table) -> str:
     return f"Arithmetic: {', '.join(of_rows)}{theirs}."
 
 
+def findings(table: Table) -> tuple[Text, ...]:
+    """One or two sentences on each row for which the paper has numbers."""
+    found = []
+    for row in table.rows:
+        sentences = " ".join(filter(None, [ranking(row)[1], rates_text(row)]))
+        if sentences:
+            found.append(Text(f"{cells.row_detail(row.key)}: {sentences}", code=row.key.task))
+    return tuple(found)
+
+
+def ranking(row: Row) -> tuple[str, str]:
+    """Whether the paper's ranking of the entries "holds", "differs", or is "unknown" yet, and a sentence that says so.
+
+    Both are empty for fewer than two entries for which the paper has numbers.
+    """
+    theirs = {key: entry.published.mean for key, entry in row.entries.items() if entry.published}
+    if row.metric is None or len(theirs) < 2:
+        return "", ""
+    ours = {key: row.entries[key] for key in theirs}
+    if not all(entry.complete for entry in ours.values()):
+        return "unknown", "Ranking not known yet: runs are missing."
+    # What diverged comes last.
+    means: dict[Any, float] = dict.fromkeys(ours, row.metric.sign * math.inf)
+    finite = {key: e.mean for key, e in ours.items() if e.mean is not None and e.verdict is not CellStatus.DIVERGED}
+    our_places, their_places = ranks(means | finite, row.metric), ranks(theirs, row.metric)
+    our_order = _in_order(our_places, {key: e.name + " (diverged)" * (key not in finite) for key, e in ours.items()})
+    if our_places == their_places:
+        return "holds", f"Ranking holds: {our_order}."
+    their_order = _in_order(their_places, {key: entry.name for key, entry in ours.items()})
+    return "differs", f"Ranking differs: {our_order} (paper: {their_order})."
+
+
+def _in_order(places: Mapping[Any, int], names: Mapping[Any, str]) -> str:
+    """Such as "Nero, SGD = Adam, LAMB"."""
+    shared: dict[int, list[str]] = {}
+    for key, place in places.items():
+        shared.setdefault(place, []).append(names[key])
+    return ", ".join(" = ".join(shared[place]) for place in sorted(shared))
+
+
+def rates_text(row: Row) -> str | None:
+    """How many complete searches have the paper's best rate, and which do not; None if nothing is searched."""
+    entries = row.entries.values()
+    if not any(entry.published and len(entry.state.search) > 1 for entry in entries):
+        return None
+    complete = [entry for entry in entries if entry.has_papers_rate is not None]
+    if not complete:
+        return "No search is complete."
+    others = []
+    for entry in complete:
+        if entry.published and not entry.has_papers_rate:
+            ours = "every rate diverged" if entry.state.best_lr is None else rate(entry.state.best_lr)
+            others.append(f"{entry.name}: {ours} (paper {rate(entry.published.lr)})")
+    count = f"{len(complete) - len(others)} of {len(complete)} complete search{'es' * (len(complete) > 1)}"
+    return "; ".join([f"Best rate is the paper's for {count}", *others]) + "."
+
+
 def reasons(table: Table) -> tuple[Text, ...]:
     """Why cells differ from the paper's, from results/disagreements.yaml."""
     known = {each.key: each for each in table.disagreements}
     found = []
-    for group in groups(table):
-        for name, entry in zip(group.names, group.entries, strict=True):
+    for row in table.rows:
+        for entry in row.entries.values():
             why = known.get(CellKey.of(entry.cell))
             if why and entry.verdict and entry.verdict.differs:
-                cell = f"{cells.row_detail(group.key)}, {name} ({verdict_words(entry)})"
-                found.append(Text(f"{cell}: {why.reason} Check: {why.check}", code=group.key.task))
+                cell = f"{cells.row_detail(row.key)}, {entry.name} ({verdict_words(entry)})"
+                found.append(Text(f"{cell}: {why.reason} Check: {why.check}", code=row.key.task))
     return tuple(found)
-
-
-# Layouts
 
 
 def grid(
     table: Table, ours: Callable[[Entry], Text] = entry_text, theirs: Callable[[Entry], Text] = published_text
 ) -> Sheet:
     """A block per row: our results and, if the paper has numbers, its results and our verdicts below."""
+    blank = Text("")
     heads = ["task", "metric", *([""] if table.source else [])]
     blocks = []
     for row in table.rows:
-        block = [[row_label(row.key), Text(_heading(row)), *([Text("ours")] if table.source else [])]]
-        block[0] += _places(table, row, ours)
+
+        def line(words: Callable[[Entry], Text], *first: Text, row: Row = row) -> Line:
+            return [*first, *(words(row.entries[optim]) if optim in row.entries else blank for optim in table.optims)]
+
+        label = row_label(row.key), Text(_heading(row))
         if table.source:
-            block.append([Text(""), Text(""), Text(table.source), *_places(table, row, theirs)])
+            block = [line(ours, *label, Text("ours")), line(theirs, blank, blank, Text(table.source))]
             if any(entry.verdict for entry in row.entries.values()):
-                block.append([Text(""), Text(""), Text("verdict"), *_places(table, row, verdict_text)])
+                block.append(line(verdict_text, blank, blank, Text("verdict")))
+        else:
+            block = [line(ours, *label)]
         blocks.append(block)
     return Sheet([*heads, *map(style.name, table.optims)], blocks, len(heads))
-
-
-def _places(table: Table, row: Row, words: Callable[[Entry], Text]) -> Line:
-    """One text per optimiser, empty if the row does not have it."""
-    entries = (row.entries.get(optim) for optim in table.optims)
-    return [words(entry) if entry else Text("") for entry in entries]
 
 
 def _heading(row: Row) -> str:
     return row.metric.heading if row.metric else ""
 
 
-def _listed(table: Table, listing: Listing) -> Sheet:
+def _listed(table: Table) -> Sheet:
     """One line per cell, ours and the paper's side by side; lines with the same first text form a block."""
-    [metric] = {_heading(row) for row in table.rows}
-    judged = _has_verdicts(table)
-    heads = [*listing.heads, *(f"{metric}, {whose}".lstrip(", ") for whose in ("ours", table.source) if whose)]
-    heads += ["verdict"] * judged
-    lines = []
-    for entry in table.entries:
-        theirs = [published_text(entry)] if table.source else []
-        theirs += [verdict_text(entry)] * judged
-        lines.append([*map(Text, listing.words(entry.cell)), entry_text(entry), *theirs])
+    assert table.listing is not None
+    columns: dict[str, Callable[[Entry], Text]] = {"ours": entry_text}
+    if table.source:
+        columns[table.source] = published_text
+    heads = [f"{_heading(table.rows[0])}, {whose}".lstrip(", ") for whose in columns]
+    if _has_verdicts(table):
+        heads, columns = [*heads, "verdict"], columns | {"verdict": verdict_text}
+    lines = [
+        [*map(Text, table.listing.words(entry.cell)), *(words(entry) for words in columns.values())]
+        for entry in table.entries
+    ]
     blocks = [list(block) for _, block in itertools.groupby(lines, key=lambda line: line[0].value)]
-    return Sheet(heads, blocks, len(listing.heads))
+    return Sheet([*table.listing.heads, *heads], blocks, len(table.listing.heads))
 
 
-def _record(table: Table, row: Row, ranked: Ranking | None, optim: str, entry: Entry) -> dict[str, str]:
+def _record(table: Table, row: Row, ranked: str, entry: Entry) -> dict[str, str]:
     """A line of the CSV; run ids are separated by spaces."""
-    result, theirs, second = entry.result, entry.published, entry.secondary
-    search = [run for run in result.state.search.values() if run is not None]
-    difference = entry.comparison.difference if entry.comparison else None
+    cell, theirs, second = entry.cell, entry.published, entry.secondary
+    search = [run for run in entry.state.search.values() if run is not None]
     return {
         "experiment": table.name,
-        "task": row.key.task,
-        "label": row.key.label,
-        "variant": cells.variant_text(row.key.variant),
-        "optim": optim,
+        "task": cell.task,
+        "label": cell.label,
+        "variant": cells.variant_text(cell.variant),
+        "optim": cell.optim,
         "data": "embedded" if table.embedded else "real",
-        "precision": cells.precision(entry.cell) or "",
+        "precision": cells.precision(cell) or "",
         "metric": row.metric.label if row.metric else "",
         "goal": row.metric.goal if row.metric else "",
-        "status": result.status,
+        "status": entry.status,
         "mean": exact(entry.mean),
         "std": exact(entry.std),
         "n": str(entry.n),
         "secondary": second.name if second else "",
         **{f"secondary_{name}": exact(getattr(second, name, None)) for name in ("mean", "std")},
-        "diverged": str(result.diverged),
-        "planned": str(entry.planned),
-        "lr": exact(result.lr),
+        "diverged": str(len(entry.runs) - entry.n),
+        "planned": str(len(cell.seeds)),
+        "lr": exact(entry.state.leading_lr),
         "searched": str(len(search)),
-        "grid": str(len(result.state.search)),
+        "grid": str(len(entry.state.search)),
         "rank": exact(entry.rank),
         **{f"paper_{name}": exact(getattr(theirs, name, None)) for name in ("mean", "std", "n", "lr")},
         "paper_rank": exact(entry.published_rank),
         "verdict": entry.verdict or "",
-        "complete": exact(result.complete),
-        "difference": exact(difference.mean if difference else None),
-        **{f"difference_{end}": exact(getattr(difference, end, None)) for end in ("low", "high")},
+        "complete": exact(entry.complete),
+        "difference": exact(getattr(entry.comparison, "mean", None)),
+        **{f"difference_{end}": exact(getattr(entry.comparison, end, None)) for end in ("low", "high")},
         "best_lr_is_papers": exact(entry.has_papers_rate),
-        "ranking": ranked.order if ranked else "",
-        "runs": " ".join(run["run_id"] for run in result.runs),
+        "ranking": ranked,
+        "runs": " ".join(run["run_id"] for run in entry.runs),
         "search_runs": " ".join(run["run_id"] for run in search),
     }

@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 from nero.plans.plan import Summary
 from nero.report import cells
 
+EMBEDDED = "Embedded data, not the paper's: these numbers test the pipeline and cannot be compared with the paper's."
+REASONS = "Why cells differ from the paper's:"
 
-@dataclass(frozen=True)
-class RunLink:
+
+class RunLink(NamedTuple):
     """A run that a number comes from, and the text of the link to it."""
 
     words: str
@@ -29,8 +32,7 @@ class RunLink:
         return f"{self.task}/{self.run_id}"
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """The text of one table cell: a value, which may be emphasised, and details."""
 
     value: str
@@ -45,17 +47,13 @@ class Text:
 
 Line = list[Text]
 
-EMBEDDED = "Embedded data, not the paper's: these numbers test the pipeline and cannot be compared with the paper's."
-REASONS = "Why cells differ from the paper's:"
-
 
 def row_label(row: cells.RowKey) -> Text:
     """Such as "`mnist_reparam`, sigma = 100"."""
     return Text(cells.row_detail(row), code=row.task)
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(NamedTuple):
     """Headings and lines; lines of one block are set together."""
 
     heads: list[str]
@@ -77,69 +75,57 @@ class Printed:
     reasons: tuple[Text, ...] = ()  # why cells differ from the paper's
 
 
-@dataclass(frozen=True)
-class Markup:
+class Markup(NamedTuple):
     """How one format writes a cell; templates have %s for the text."""
 
     escape: Callable[[str], str]
     code: str
     value: Mapping[int | None, str]  # by rank; None is any other
     detail: str
-    link: Callable[[RunLink, str], str] | None  # given the escaped words; None writes no links
+    link: str = ""  # has {words}, {path} of the run's directory, and {run}, its id
+    address: Callable[[str], str] = str  # escapes that path
 
-    def cell(self, text: Text) -> str:
+    def cell(self, text: Text, runs: str | None = None) -> str:
+        """`runs` is the relative path of the store; without it there are no links to runs."""
+
+        def link(run: RunLink, words: str) -> str:
+            return self.link.format(words=words, path=self.address(f"{runs}/{run.path}"), run=escape(run.run_id))
+
         value = self.value.get(text.rank, self.value[None]) % self.escape(text.value) if text.value else ""
-        if text.link and self.link:
-            value = self.link(text.link, value)
+        if text.link and runs is not None:
+            value = link(text.link, value)
         details = [self.escape(text.detail)] if text.detail else []
-        if text.runs and self.link:
-            details.append(", ".join(self.link(run, self.escape(run.words)) for run in text.runs))
+        if text.runs and runs is not None:
+            details.append(", ".join(link(run, self.escape(run.words)) for run in text.runs))
         code = self.code % self.escape(text.code) if text.code else ""
         return code + value + (self.detail % "; ".join(details) if details else "")
 
 
-# Markdown
+MARKDOWN = Markup(str, "`%s`", {1: "**%s**", 2: "<u>%s</u>", None: "%s"}, " (%s)", "[{words}]({path})")
 
 
 def to_markdown(printed: Printed, runs: str | None = None) -> str:
     """The table with its title and notes. `runs` is the relative path of the store, for links to runs."""
-    lines = [f"# {printed.title}", ""]
-    if printed.warning:
-        lines += [f"**{printed.warning}**", ""]
-    lines += [*sheet_lines(printed.sheet, runs), ""]
-    if printed.findings:
-        lines += [*list_lines(printed.findings), ""]
-    lines += [printed.notes, ""]
-    if printed.reasons:
-        lines += [REASONS, "", *list_lines(printed.reasons), ""]
-    return "\n".join(lines)
+    warning = [f"**{printed.warning}**", ""] if printed.warning else []
+    findings = [*list_lines(printed.findings), ""] if printed.findings else []
+    reasons = [REASONS, "", *list_lines(printed.reasons), ""] if printed.reasons else []
+    lines = [*warning, *sheet_lines(printed.sheet, runs), "", *findings, printed.notes, "", *reasons]
+    return "\n".join([f"# {printed.title}", "", *lines])
 
 
 def sheet_lines(sheet: Sheet, runs: str | None = None) -> Iterator[str]:
     """The Markdown of the table alone."""
-    yield markdown_line(sheet.heads)
-    yield markdown_line(["---"] * len(sheet.heads))
-    for block in sheet.blocks:
-        yield from (markdown_line([_markdown(runs).cell(text) for text in line]) for line in block)
+    yield from map(markdown_line, (sheet.heads, ["---"] * len(sheet.heads)))
+    yield from (markdown_line([MARKDOWN.cell(text, runs) for text in line]) for block in sheet.blocks for line in block)
 
 
 def list_lines(texts: Iterable[Text]) -> Iterator[str]:
     """A Markdown list of sentences."""
-    return (f"- {_markdown(None).cell(text)}" for text in texts)
+    return (f"- {MARKDOWN.cell(text)}" for text in texts)
 
 
 def markdown_line(words: Sequence[str]) -> str:
     return f"| {' | '.join(word.replace('|', '&#124;') for word in words)} |"
-
-
-def _markdown(runs: str | None) -> Markup:
-    def link(run: RunLink, words: str) -> str:
-        return f"[{words}]({runs}/{run.path})"
-
-    return Markup(str, "`%s`", {1: "**%s**", 2: "<u>%s</u>", None: "%s"}, " (%s)", None if runs is None else link)
-
-
-# CSV
 
 
 def to_csv(records: Sequence[Mapping[str, str]]) -> str:
@@ -156,9 +142,8 @@ def exact(value: float | None) -> str:
     return "" if value is None else f"{value:.10g}"
 
 
-# LaTeX
-
-LATEX = {
+# Characters that have a meaning in LaTeX, or that would need further packages.
+LATEX_SIGNS = {
     "\\": r"\textbackslash{}",
     **{sign: "\\" + sign for sign in "&%$#_{}"},
     "~": r"\textasciitilde{}",
@@ -174,10 +159,20 @@ LATEX = {
     "↑": r"$\uparrow$",
     "✓": r"\checkmark{}",
 }
-"""Characters that have a meaning in LaTeX, or that would need further packages."""
+PACKAGES = {"booktabs": r"\toprule", "amssymb": LATEX_SIGNS["✓"], "hyperref": r"\href"}  # the commands that need them
 
-PACKAGES = {"booktabs": r"\toprule", "amssymb": LATEX["✓"], "hyperref": r"\href"}
-"""Package -> the command that needs it."""
+LATEX_TABLE = r"""\begin{table*}[t]
+\centering\footnotesize
+\begin{tabular}{%s}
+\toprule
+%s \\
+\midrule
+%s\bottomrule
+\end{tabular}
+%s\caption{%s}
+\label{table:%s}
+\end{table*}
+"""
 
 
 def to_latex(printed: Printed, runs: str | None = None) -> str:
@@ -185,90 +180,74 @@ def to_latex(printed: Printed, runs: str | None = None) -> str:
 
     `runs` is the path of the store from the document, for links to runs.
     """
-    sheet, markup = printed.sheet, _latex(runs)
+    sheet = printed.sheet
     columns = "l" * sheet.left + "c" * (len(sheet.heads) - sheet.left)
-    body: list[str] = []
-    for block in sheet.blocks:
-        if body:
-            body.append(r"\addlinespace")
-        body += [" & ".join(map(markup.cell, line)) + r" \\" for line in block]
-    caption = " ".join(filter(None, [f"{printed.title}.", printed.warning, printed.notes]))
-    lines = [
-        r"\begin{table*}[t]",
-        r"\centering\footnotesize",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        " & ".join(map(_latex_escaped, sheet.heads)) + r" \\",
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-        *([r"\par\smallskip"] if printed.findings else []),
-        *(rf"{{\raggedright\scriptsize {_latex(None).cell(text)}\par}}" for text in printed.findings),
-        rf"\caption{{{_latex_escaped(caption)}}}",
-        rf"\label{{table:{printed.name}}}",
-        r"\end{table*}",
-        "",
-    ]
-    text = "\n".join(lines)
+    heads = " & ".join(map(_latex_escaped, sheet.heads))
+    lines = ([" & ".join(LATEX.cell(text, runs) for text in line) for line in block] for block in sheet.blocks)
+    blocks = ("".join(f"{line} \\\\\n" for line in block) for block in lines)
+    sentences = [rf"{{\raggedright\scriptsize {LATEX.cell(text)}\par}}" for text in printed.findings]
+    findings = "".join(f"{line}\n" for line in ([r"\par\smallskip", *sentences] if sentences else []))
+    caption = _latex_escaped(" ".join(filter(None, [f"{printed.title}.", printed.warning, printed.notes])))
+    text = LATEX_TABLE % (columns, heads, "\\addlinespace\n".join(blocks), findings, caption, printed.name)
     *most, last = [package for package, sign in PACKAGES.items() if sign in text]
     return f"% Needs {' and '.join(filter(None, [', '.join(most), last]))}.\n{text}"
 
 
-def _latex(runs: str | None) -> Markup:
-    def link(run: RunLink, words: str) -> str:
-        # A backslash before these characters is all that the address of a link needs.
-        address = re.sub(r"([%#&_])", r"\\\1", f"{runs}/{run.path}")
-        return rf"\href{{{address}}}{{{words}}}"
-
-    value: dict[int | None, str] = {1: r"\textbf{%s}", 2: r"\underline{%s}", None: "%s"}
-    return Markup(_latex_escaped, "%s", value, r" {\scriptsize (%s)}", None if runs is None else link)
-
-
 def _latex_escaped(text: str) -> str:
-    escaped = "".join(LATEX.get(sign, sign) for sign in text)
+    escaped = "".join(LATEX_SIGNS.get(sign, sign) for sign in text)
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)  # hyphens before digits are minus signs
 
 
-# HTML
+LATEX = Markup(
+    _latex_escaped,
+    code="%s",
+    value={1: r"\textbf{%s}", 2: r"\underline{%s}", None: "%s"},
+    detail=r" {\scriptsize (%s)}",
+    link=r"\href{{{path}}}{{{words}}}",
+    # A backslash before these characters is all that the address of a link needs.
+    address=lambda path: re.sub(r"([%#&_])", r"\\\1", path),
+)
+
+
+HTML_TABLE = """<section id="{name}" class="table">
+<h2 id="{name}-title">{title}</h2>{warning}
+<div class="scroll" tabindex="0" role="region" aria-labelledby="{name}-title">
+<table>
+<thead><tr>{heads}</tr></thead>
+{bodies}
+</table>
+</div>
+{findings}<p class="notes">{notes}</p>
+{reasons}</section>"""
 
 
 def to_html(printed: Printed) -> str:
     """A section with title, table and notes; runs link to their place on the same page."""
-    name = escape(printed.name, quote=True)
-    warning = f'<p class="warning">{escape(printed.warning)}</p>' if printed.warning else ""
-    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in printed.sheet.heads)
     bodies = ["\n".join(["<tbody>", *map(_html_line, block), "</tbody>"]) for block in printed.sheet.blocks]
-    return "\n".join(
-        [
-            f'<section id="{name}" class="table">',
-            f'<h2 id="{name}-title">{escape(printed.title)}</h2>{warning}',
-            f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{name}-title">',
-            f"<table>\n<thead><tr>{heads}</tr></thead>",
-            "\n".join(bodies),
-            "</table>\n</div>",
-            *_html_list(printed.findings),
-            f'<p class="notes">{escape(printed.notes)}</p>',
-            *([f'<p class="notes">{escape(REASONS)}</p>'] if printed.reasons else []),
-            *_html_list(printed.reasons),
-            "</section>",
-        ]
+    return HTML_TABLE.format(
+        name=escape(printed.name, quote=True),
+        title=escape(printed.title),
+        warning=f'<p class="warning">{escape(printed.warning)}</p>' if printed.warning else "",
+        heads="".join(f'<th scope="col">{escape(head)}</th>' for head in printed.sheet.heads),
+        bodies="\n".join(bodies),
+        findings=_html_list(printed.findings),
+        notes=escape(printed.notes),
+        reasons=(f'<p class="notes">{escape(REASONS)}</p>\n' if printed.reasons else "") + _html_list(printed.reasons),
     )
 
 
-def _html_list(texts: Sequence[Text]) -> list[str]:
-    items = (f"<li>{LIST_HTML.cell(text)}</li>" for text in texts)
-    return ['<ul class="notes">', *items, "</ul>"] if texts else []
+def _html_list(texts: Sequence[Text]) -> str:
+    items = "".join(f"<li>{LIST_HTML.cell(text)}</li>\n" for text in texts)
+    return f'<ul class="notes">\n{items}</ul>\n' if items else ""
 
 
 def _html_line(line: Line) -> str:
-    return f"<tr>{''.join(map(_html_cell, line))}</tr>"
-
-
-def _html_cell(text: Text) -> str:
-    attributes = {"data-cell": text.cell, "data-verdict": text.verdict}
-    written = "".join(f' {name}="{escape(value, quote=True)}"' for name, value in attributes.items() if value)
-    return f"<td{written}>{CELL_HTML.cell(text)}</td>"
+    html = ""
+    for text in line:
+        attributes = {"data-cell": text.cell, "data-verdict": text.verdict}
+        written = "".join(f' {name}="{escape(value, quote=True)}"' for name, value in attributes.items() if value)
+        html += f"<td{written}>{CELL_HTML.cell(text, '')}</td>"
+    return f"<tr>{html}</tr>"
 
 
 def _html_escaped(text: str) -> str:
@@ -277,26 +256,16 @@ def _html_escaped(text: str) -> str:
     return escape(re.sub(r"(\[\S+,) (\S+\])", "\\1\N{NO-BREAK SPACE}\\2", joined))
 
 
-def _html_link(run: RunLink, words: str) -> str:
-    return f'<a class="run" href="#run={escape(run.run_id, quote=True)}">{words}</a>'
-
-
-CELL_HTML = Markup(
-    _html_escaped,
-    "<code>%s</code>",
-    {
-        1: '<span class="value best">%s</span>',
-        2: '<span class="value second">%s</span>',
-        None: '<span class="value">%s</span>',
-    },
-    ' <span class="detail">(%s)</span>',
-    _html_link,
+LIST_HTML = Markup(_html_escaped, "<code>%s</code>", {None: "%s"}, " (%s)")
+CELL_HTML = LIST_HTML._replace(
+    value={rank: f'<span class="value{name}">%s</span>' for rank, name in {1: " best", 2: " second", None: ""}.items()},
+    detail=' <span class="detail">(%s)</span>',
+    link='<a class="run" href="#run={run}">{words}</a>',
 )
-LIST_HTML = Markup(_html_escaped, "<code>%s</code>", {None: "%s"}, " (%s)", None)
 
+# File name extension -> renderer, given the table and the relative path of the store.
 FORMATS: dict[str, Callable[[Printed, str], str]] = {
     "md": to_markdown,
     "csv": lambda printed, _: to_csv(printed.records),
     "tex": to_latex,
 }
-"""File name extension -> renderer, given the table and the relative path of the store."""
