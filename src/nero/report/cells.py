@@ -173,9 +173,9 @@ def precision(cell: Cell) -> str | None:
     return None if cell.missing_config else str(cell.setting("precision"))
 
 
-def usual_precision(cells: Iterable[Cell]) -> str | None:
+def usual_precision(states: Iterable[CellState]) -> str | None:
     """The arithmetic of more than half of the cells whose arithmetic is known; None without a majority."""
-    counts = Counter(filter(None, map(precision, cells)))
+    counts = Counter(known for state in states if (known := precision(state.cell)))
     return next((name for name, count in counts.items() if 2 * count > counts.total()), None)
 
 

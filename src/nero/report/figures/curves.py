@@ -39,7 +39,7 @@ class Curve:
 def named_curves(named: Mapping[str, CellState], colours: Mapping[str, str]) -> list[Curve]:
     """A curve per name; names without a colour get an unused one."""
     palette = style.palette(named, colours)
-    usual = usual_precision(named.values())
+    usual = cells.usual_precision(named.values())
     return [Curve(state, name, palette[name], name + setting_text(state, usual), name) for name, state in named.items()]
 
 
@@ -62,7 +62,7 @@ def curves_of_task(task: str, states: Iterable[CellState]) -> list[Curve]:
 def with_variants(states: Sequence[CellState]) -> list[Curve]:
     """A curve for each optimiser; variants of it are dotted, and left out if they are the same runs."""
     palette = style.colours(state.cell.optim for state in states)
-    usual = usual_precision(states)
+    usual = cells.usual_precision(states)
     curves = []
     for optim in style.in_order(state.cell.optim for state in states):
         name, colour = style.name(optim), palette[optim]
@@ -79,10 +79,6 @@ def curve_name(cell: Cell) -> str:
     """Such as "Nero", or "Nero at lr = 0.001"."""
     variant = f" at {cells.variant_text(cell.variant)}" if cell.variant else ""
     return cells.labelled(style.name(cell.optim) + variant, cell)
-
-
-def usual_precision(states: Iterable[CellState]) -> str | None:
-    return cells.usual_precision(state.cell for state in states)
 
 
 def setting_text(state: CellState, usual: str | None) -> str:

@@ -15,7 +15,7 @@ from matplotlib.ticker import NullLocator
 
 from nero.report import cells, paper
 from nero.report.figures import style
-from nero.report.figures.curves import Curve, draw_authors, draw_curves, rate_text, usual_precision
+from nero.report.figures.curves import Curve, draw_authors, draw_curves, rate_text
 from nero.report.units import number, scale
 
 # As fractions of the training's length:
@@ -30,7 +30,7 @@ NOTHING_DRAWN = 10.0
 
 def precision_of(curves: Sequence[Curve]) -> str:
     """The precision of most curves, such as " (TF32)". The legend marks those with another."""
-    usual = usual_precision(curve.state for curve in curves)
+    usual = cells.usual_precision(curve.state for curve in curves)
     return f" ({style.precision(usual)})" if usual else ""
 
 

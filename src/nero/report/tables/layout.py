@@ -139,7 +139,7 @@ def _arithmetic(table: Table) -> str:
         for entry in row.entries.values():
             if precision := cells.precision(entry.cell):
                 names.setdefault(precision, []).append(entry.name)
-        usual = cells.usual_precision(entry.cell for entry in row.entries.values())
+        usual = cells.usual_precision(entry.state for entry in row.entries.values())
         if usual:
             others = (f", except {', '.join(of)}: {style.precision(key)}" for key, of in names.items() if key != usual)
             found.setdefault(usual, []).append(text + "".join(others))

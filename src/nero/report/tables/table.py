@@ -158,7 +158,7 @@ def _row(
     places = ranks(ranked, metric) if all(state.complete for state in states) else {}
     theirs = {key: published.results.get(paper.key(state.cell)) for key, state in by_key.items()}
     their_places = ranks({key: result.mean for key, result in theirs.items() if result}, metric)
-    usual = cells.usual_precision(state.cell for state in states)
+    usual = cells.usual_precision(states)
     entries = {
         key: Entry(
             name=name_of(state.cell),
