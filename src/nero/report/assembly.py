@@ -142,7 +142,7 @@ def readme_results(experiments: Sequence[Evidence], table: Table) -> str:
     for evidence in experiments:
         # An unfinished search may still add repeats at another rate.
         to_run = len(pending(evidence.states)) + sum(state.to_follow for state in evidence.states)
-        logged = len(evidence.logged)
+        logged = len({run_id for state in evidence.states for run_id in state.logged})
         progress.append(f"`{evidence.experiment.name}` {logged} of {logged + to_run}")
         tasks = {state.cell.task for state in evidence.states if state.logged}
         figures |= {n for n in catalogue.contents_of(evidence).figures if n in HIGHLIGHTS and tasks & HIGHLIGHTS[n][0]}

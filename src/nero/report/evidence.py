@@ -34,11 +34,6 @@ class Evidence:
     def _leading_runs(self) -> set[str]:
         return {run["run_id"] for state in self.states for run in state.at_leading.values() if run is not None}
 
-    @property
-    def logged(self) -> set[str]:
-        """Ids of all finished runs of the experiment."""
-        return {run_id for state in self.states for run_id in state.logged}
-
     def gaps(self) -> list[str]:
         """What is missing, one line per row and reason, with the ids of failed runs."""
         has_failed = {run_id for run_id, run in self.summaries.items() if run.get("status") == Status.FAILED}

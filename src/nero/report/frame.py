@@ -1,7 +1,6 @@
 """A store as tidy frames, which figures are drawn from, and frames as files for other programs."""
 
 import importlib.util
-import itertools
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,29 +55,24 @@ def load_curves(store: Store, run_ids: Collection[str] | None = None) -> pd.Data
     """
     runs: list[Record] = []
     keys: dict[str, int] = {}
-    parts = [np.empty((5, 0))]  # run, epoch, key, step and value of each row, as float64
+    parts = [np.empty((0, 5))]
     for run, records in _lines(store, run_ids):
-        for key in dict.fromkeys(itertools.chain.from_iterable(records)):
-            lines = [record for record in records if key in record and _is_number(record[key])]
-            if key not in NOT_CURVES and lines:
-                numbers = [[line["epoch"] for line in lines], [line.get("step") for line in lines]]
-                epoch, step, value = np.array([*numbers, [line[key] for line in lines]], dtype=np.float64)
-                place, code = np.full((2, len(lines)), [[len(runs)], [keys.setdefault(key, len(keys))]])
-                parts.append(np.stack([place, epoch, code, step, value]))
+        rows = [
+            (len(runs), record["epoch"], record.get("step"), keys.setdefault(key, len(keys)), value)
+            for record in records
+            for key, value in record.items()
+            if key not in NOT_CURVES and _is_number(value)
+        ]
+        parts.append(np.array(rows, dtype=np.float64).reshape(-1, 5))
         runs.append(run)
-    rows = np.concatenate(parts, axis=1)
-    place, epoch, code, step, value = rows[:, np.lexsort(rows[2::-1])]  # in the order of the log, then by key
+    place, epoch, step, code, value = np.concatenate(parts).T
     texts = dict.fromkeys(("run_id", "task", "optim"), "category")
-    frame = pd.DataFrame(runs, columns=list(RUN_KEYS)).astype(RUN_KEYS).astype(texts)
-    return (
-        frame.take(place.astype(int))
-        .assign(
-            epoch=epoch.astype(int),
-            step=pd.array(step, dtype="Float64").astype("Int64"),
-            key=pd.Categorical.from_codes(code.astype(int), pd.Index(list(keys), dtype="str")),
-            value=value,
-        )
-        .reset_index(drop=True)
+    frame = pd.DataFrame(runs, columns=list(RUN_KEYS)).astype(RUN_KEYS).astype(texts).take(place.astype(int))
+    return frame.reset_index(drop=True).assign(
+        epoch=epoch.astype(int),
+        step=pd.array(step, dtype="Float64").astype("Int64"),
+        key=pd.Categorical.from_codes(code.astype(int), pd.Index(list(keys), dtype="str")),
+        value=value,
     )
 
 

@@ -48,13 +48,12 @@ def _of_task(evidence: Evidence, task: str) -> list[CellState]:
 
 def _draw_reparameterised(axes: Axes, evidence: Evidence) -> None:
     authors = paper.reparam_curves()
-    by_sigma = cells.unique_cells(_of_task(evidence, paper.REPARAM), _sigma)
-    names = [f"σ = {sigma}" for sigma in by_sigma]
-    looks = zip(by_sigma.values(), names, style.VARIANTS, names, names, strict=True)
-    ours = [curves.Curve(*look) for look in looks]
+    named = cells.unique_cells(_of_task(evidence, paper.REPARAM), lambda cell: f"σ = {_sigma(cell)}")
+    looks = zip(named.items(), style.VARIANTS, strict=True)
+    ours = [curves.Curve(state, name, colour, name, name) for (name, state), colour in looks]
     curves.draw_curves(axes, "5 layers, reparameterised, Adam", ours, _block_means(evidence.traces), KEY, x="iteration")
-    for sigma, curve in zip(by_sigma, ours, strict=True):
-        theirs, label = _block_means(authors[authors.sigma == sigma]), f"{curve.name}, authors"
+    for curve in ours:
+        theirs, label = _block_means(authors[authors.sigma == _sigma(curve.cell)]), f"{curve.name}, authors"
         curves.draw(axes, theirs, "iteration", scale(KEY), curve.colour, curve.name, label, style.THEIRS)
     axes.set_xlabel(f"iteration (means over {BLOCK})")
 
@@ -85,7 +84,7 @@ def numbers(evidence: Evidence) -> str:
         lines.append(
             _compare(curves.curve_name(state.cell), state, evidence.curves, theirs, theirs.lr.iloc[0], "epoch")
         )
-    searched = [state for state in states if len(state.search) > 1]
+    searched = curves.by_optimizer(state for state in states if len(state.search) > 1)
     search = search_table(searched, "training accuracy", KEY, paper.deep_search)
     return document("Figure 3", table(COLUMNS, lines), NOTES, search)
 

@@ -57,9 +57,8 @@ def _ticks(low: float, high: float) -> list[float]:
 def numbers(evidence: Evidence) -> str:
     """All panels at some epochs, and the final values of all seeds and of the search."""
     curves = curves_of_task(paper.CGAN, evidence.states)
-    states = [curve.state for curve in curves]
-    cells.require_real(states)
+    cells.require_real(curve.state for curve in curves)
     points = epochs(10, 30, 60, 90, paper.CGAN_EPOCHS)
     means = point_table("optimiser", curves, evidence.curves, (VALIDATION, TRAINING, PLAIN), points)
-    seeds, search = (make(states, VALIDATION_LABEL, VALIDATION) for make in (seed_table, search_table))
+    seeds, search = (make(curves, VALIDATION_LABEL, VALIDATION) for make in (seed_table, search_table))
     return document("Figure 4", means, NOTES, seeds, search)

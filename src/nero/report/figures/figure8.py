@@ -54,11 +54,10 @@ def against(frame: pd.DataFrame, key: str, x: str, unit: float) -> pd.DataFrame:
 def numbers(evidence: Evidence) -> str:
     """Rewards at each million steps, and the final values of all seeds and of the search."""
     curves = curves_of_task(paper.PONG, evidence.states)
-    states = [curve.state for curve in curves]
-    cells.require_real(states)
+    cells.require_real(curve.state for curve in curves)
     points = {f"{millions} M steps": millions for millions in range(1, paper.PONG_MILLIONS + 1)}
     rewards = against(evidence.curves, REWARD, STEPS, 1e6)
     means = point_table("optimiser", curves, rewards, (REWARD,), points, STEPS, NEAR)
-    seeds = seed_table(states, paper.REWARD["label"], REWARD)
-    search = search_table([state for state in states if len(state.search) > 1], paper.REWARD["label"], REWARD)
-    return document("Figure 8", means, NOTES, seeds, search)
+    searched = [curve for curve in curves if len(curve.state.search) > 1]
+    search = search_table(searched, paper.REWARD["label"], REWARD)
+    return document("Figure 8", means, NOTES, seed_table(curves, paper.REWARD["label"], REWARD), search)

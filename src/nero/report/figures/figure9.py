@@ -37,8 +37,7 @@ TARGET = (
 )
 GREY = "#444444"
 
-WIDTH, HEIGHT = 4.6, 3.6  # inches of a panel, with a legend of two lines
-LINE = 0.15  # inches more for each further line
+LINE = 0.15  # inches that a panel is higher for each line of its legend beyond two
 LONG = 24  # characters: longer names leave no room for a second column
 
 QUANTITY = "validation error (%)"
@@ -55,7 +54,8 @@ def figure9(evidence: Evidence) -> Figure:
     columns = 1 if any(len(curve.name) > LONG for curve in curves) else 2
     further = max(0, -(-len(curves) // columns) - 2)
     title = "ImageNet (Figure 9): mean and range over seeds"
-    rows, size = [Pair("ResNet-50", curves, "top-1 error (%)", "error", "augmented")], (WIDTH, HEIGHT + LINE * further)
+    width, height = style.PANEL
+    rows, size = [Pair("ResNet-50", curves, "top-1 error (%)", "error", "augmented")], (width, height + LINE * further)
     figure, panels = pair_figure(title, rows, evidence.curves, SCALE, paper.imagenet(), size=size)
     # The target is drawn before the scale is fitted, so that it is visible; its label is below it, where curves end.
     axes, target = panels[1], paper.IMAGENET_TARGET
@@ -78,14 +78,13 @@ def _curves(states: Iterable[CellState]) -> list[Curve]:
 def numbers(evidence: Evidence) -> str:
     """Both panels at some epochs, the final values of all seeds and of searches, and whether the target is met."""
     curves = _curves(evidence.states)
-    states = [curve.state for curve in curves]
-    cells.require_real(states)
+    cells.require_real(curve.state for curve in curves)
     points = epochs(1, 10, 30, 60, paper.IMAGENET_EPOCHS)
     means = point_table("curve", curves, evidence.curves, (VALIDATION, TRAINING), points)
-    parts = [means, NOTES, seed_table(states, QUANTITY, VALIDATION, curve_name)]
-    if searched := [state for state in states if len(state.search) > 1]:
-        parts.append(search_table(searched, QUANTITY, VALIDATION, name=curve_name))
-    ours = (f"Ours with weight decay: {_verdict(state)}." for state in states if curve_name(state.cell) == BASELINE)
+    parts = [means, NOTES, seed_table(curves, QUANTITY, VALIDATION)]
+    if searched := [curve for curve in curves if len(curve.state.search) > 1]:
+        parts.append(search_table(searched, QUANTITY, VALIDATION))
+    ours = (f"Ours with weight decay: {_verdict(curve.state)}." for curve in curves if curve.name == BASELINE)
     return document("Figure 9", *parts, "\n".join([paper.imagenet().remark, *ours]))
 
 

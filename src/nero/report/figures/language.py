@@ -72,16 +72,15 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def figure6_numbers(evidence: Evidence) -> str:
     """The final values of the search."""
-    states = [curve.state for curve in curves_of_task(paper.WIKITEXT2, evidence.states)]
-    cells.require_real(states)
-    return document("Figure 6", search_table(states, "validation perplexity", VALIDATION))
+    curves = curves_of_task(paper.WIKITEXT2, evidence.states)
+    cells.require_real(curve.state for curve in curves)
+    return document("Figure 6", search_table(curves, "validation perplexity", VALIDATION))
 
 
 def figure7_numbers(evidence: Evidence) -> str:
     """Validation perplexity at some epochs, ours and the authors', and the final values of both searches."""
     curves = curves_of_task(paper.MULTI30K, evidence.states)
-    states = [curve.state for curve in curves]
-    cells.require_real(states)
+    cells.require_real(curve.state for curve in curves)
     authors = paper.translation_curves()
     lines = []
     for curve in curves:
@@ -93,5 +92,5 @@ def figure7_numbers(evidence: Evidence) -> str:
         counts = (str(each.seed.nunique()) for each in (ours, theirs))
         lines.append([curve.name, cells.leading_text(curve.state), their_rates, *counts, *means])
     compared = table(["optimiser", "η", "authors' η", "n", "authors' n", *POINTS], lines)
-    search = search_table(states, "validation perplexity", VALIDATION, paper.translation_search)
+    search = search_table(curves, "validation perplexity", VALIDATION, paper.translation_search)
     return document("Figure 7", compared, NOTES, search)

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from nero.plans.plan import Cell, CellState, Summary
+from nero.plans.plan import CellState, Summary
 from nero.report import cells
-from nero.report.figures import style
 from nero.report.figures.curves import Curve, at_leading
 from nero.report.tables.sheets import markdown_line
 from nero.report.units import number, rate, scale
@@ -63,40 +62,35 @@ def why_ended(state: CellState) -> str:
     return "diverged" if "diverged" in cells.problems(state) else "missing"
 
 
-def _optimizer(cell: Cell) -> str:
-    return cells.labelled(style.name(cell.optim), cell)
-
-
 def search_table(
-    states: Sequence[CellState],
+    curves: Sequence[Curve],
     quantity: str,
     key: str,
     authors: Callable[[int], Mapping[tuple[str, float], float | str]] | None = None,
-    name: Callable[[Cell], str] = _optimizer,
 ) -> str:
     """Final values of the search: a line per cell, a column per learning rate.
 
     `authors` maps a seed to the authors' final values, or text, by optimiser and learning rate: they stand beside ours.
     """
-    [seed] = {state.cell.search_seed for state in states}
+    [seed] = {curve.cell.search_seed for curve in curves}
     theirs = authors(seed) if authors else {}
-    lrs = sorted({lr for state in states for lr in state.search})
+    lrs = sorted({lr for curve in curves for lr in curve.state.search})
     lines = []
-    for state in states:
-        finals = [_final(state.search.get(lr), key) for lr in lrs]
+    for curve in curves:
+        finals = [_final(curve.state.search.get(lr), key) for lr in lrs]
         if authors:
-            others = [theirs.get((state.cell.optim, lr), "not logged") for lr in lrs]
+            others = [theirs.get((curve.cell.optim, lr), "not logged") for lr in lrs]
             texts = [other if isinstance(other, str) else shown(key, other) for other in others]
             finals = [f"{mine} / {text}" for mine, text in zip(finals, texts, strict=True)]
-        lines.append([name(state.cell), *finals])
+        lines.append([curve.name, *finals])
     title = f"Final {quantity} of the search, seed {seed}" + (", ours / the authors':" if authors else ":")
     return f"{title}\n\n{table(['', *(f'η = {rate(lr)}' for lr in lrs)], lines)}"
 
 
-def seed_table(states: Sequence[CellState], quantity: str, key: str, name: Callable[[Cell], str] = _optimizer) -> str:
+def seed_table(curves: Sequence[Curve], quantity: str, key: str) -> str:
     """Final values at the leading learning rate: a line per cell, a column per seed."""
-    seeds = sorted({seed for state in states for seed in state.cell.seeds})
-    lines = [[name(state.cell), *(_final(state.at_leading.get(seed), key) for seed in seeds)] for state in states]
+    seeds = sorted({seed for curve in curves for seed in curve.cell.seeds})
+    lines = [[curve.name, *(_final(curve.state.at_leading.get(seed), key) for seed in seeds)] for curve in curves]
     title = f"Final {quantity} of each seed at that learning rate:"
     return f"{title}\n\n{table(['', *(f'seed {seed}' for seed in seeds)], lines)}"
 

@@ -9,9 +9,11 @@ from nero.report import cells
 from nero.report.cells import CellKey, CellStatus
 from nero.report.figures import style
 from nero.report.tables.sheets import EMBEDDED, Line, Printed, RunLink, Sheet, Text, exact, row_label
-from nero.report.tables.table import Entry, Row, Table, ranks
+from nero.report.tables.table import Entry, Listing, Row, Table, ranks
 from nero.report.units import number, rate, signed
 from nero.report.verdicts import RULE
+
+VERDICT = "verdict"
 
 
 def print_table(table: Table) -> Printed:
@@ -19,7 +21,7 @@ def print_table(table: Table) -> Printed:
     return Printed(
         name=table.name,
         title=table.title,
-        sheet=_listed(table) if table.listing else grid(table),
+        sheet=_listed(table, table.listing) if table.listing else grid(table),
         notes=notes(table),
         records=tuple(
             _record(table, row, order, entry)
@@ -120,14 +122,10 @@ def notes(table: Table) -> str:
     text.append(f"In each {ranked}, the best is bold and the runner-up underlined.")
     if table.listing:
         text.append(f"Task: {table.rows[0].key.task}.")
-    text += [_arithmetic(table), RULE if _has_verdicts(table) else "", table.remark]
+    text += [_arithmetic(table), RULE if any(entry.verdict for entry in table.entries) else "", table.remark]
     if not table.complete:
         text.append(f"Our results in a {ranked} are ranked once none of its runs is missing.")
     return " ".join(filter(None, text))
-
-
-def _has_verdicts(table: Table) -> bool:
-    return any(entry.verdict for entry in table.entries)
 
 
 def _arithmetic(table: Table) -> str:
@@ -228,44 +226,40 @@ def grid(
     table: Table, ours: Callable[[Entry], Text] = entry_text, theirs: Callable[[Entry], Text] = published_text
 ) -> Sheet:
     """A block per row: our results and, if the paper has numbers, its results and our verdicts below."""
-    blank = Text("")
     heads = ["task", "metric", *([""] if table.source else [])]
     blocks = []
     for row in table.rows:
-
-        def line(words: Callable[[Entry], Text], *first: Text, row: Row = row) -> Line:
-            return [*first, *(words(row.entries[optim]) if optim in row.entries else blank for optim in table.optims)]
-
-        label = row_label(row.key), Text(_heading(row))
-        if table.source:
-            block = [line(ours, *label, Text("ours")), line(theirs, blank, blank, Text(table.source))]
-            if any(entry.verdict for entry in row.entries.values()):
-                block.append(line(verdict_text, blank, blank, Text("verdict")))
-        else:
-            block = [line(ours, *label)]
+        block: list[Line] = []
+        for kind, words in _kinds(table, row, ours, theirs).items():
+            first = [Text(""), Text("")] if block else [row_label(row.key), Text(_heading(row))]
+            places = [words(row.entries[optim]) if optim in row.entries else Text("") for optim in table.optims]
+            block.append([*first, *([Text(kind)] if table.source else []), *places])
         blocks.append(block)
     return Sheet([*heads, *map(style.name, table.optims)], blocks, len(heads))
 
 
-def _heading(row: Row) -> str:
-    return row.metric.heading if row.metric else ""
-
-
-def _listed(table: Table) -> Sheet:
+def _listed(table: Table, listing: Listing) -> Sheet:
     """One line per cell, ours and the paper's side by side; lines with the same first text form a block."""
-    assert table.listing is not None
-    columns: dict[str, Callable[[Entry], Text]] = {"ours": entry_text}
-    if table.source:
-        columns[table.source] = published_text
-    heads = [f"{_heading(table.rows[0])}, {whose}".lstrip(", ") for whose in columns]
-    if _has_verdicts(table):
-        heads, columns = [*heads, "verdict"], columns | {"verdict": verdict_text}
+    [row] = table.rows
+    kinds = _kinds(table, row, entry_text, published_text)
+    heads = [kind if kind == VERDICT else f"{_heading(row)}, {kind}".lstrip(", ") for kind in kinds]
     lines = [
-        [*map(Text, table.listing.words(entry.cell)), *(words(entry) for words in columns.values())]
-        for entry in table.entries
+        [*map(Text, listing.words(entry.cell)), *(words(entry) for words in kinds.values())] for entry in table.entries
     ]
     blocks = [list(block) for _, block in itertools.groupby(lines, key=lambda line: line[0].value)]
-    return Sheet([*table.listing.heads, *heads], blocks, len(table.listing.heads))
+    return Sheet([*listing.heads, *heads], blocks, len(listing.heads))
+
+
+def _kinds(
+    table: Table, row: Row, ours: Callable[[Entry], Text], theirs: Callable[[Entry], Text]
+) -> dict[str, Callable[[Entry], Text]]:
+    """What is shown of the cells of a row: our results and, if there are any, the paper's and our verdicts."""
+    kinds = {"ours": ours} | ({table.source: theirs} if table.source else {})
+    return kinds | ({VERDICT: verdict_text} if any(entry.verdict for entry in row.entries.values()) else {})
+
+
+def _heading(row: Row) -> str:
+    return row.metric.heading if row.metric else ""
 
 
 def _record(table: Table, row: Row, ranked: str, entry: Entry) -> dict[str, str]:

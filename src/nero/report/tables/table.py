@@ -7,7 +7,7 @@ rate of a complete search, or at the leading rate of an incomplete one.
 
 import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from nero.plans.plan import Cell, CellState, Summary
@@ -39,12 +39,12 @@ class Entry:
     n: int  # number of those in the mean, which did not diverge
     mean: float | None
     std: float | None  # None for fewer than two runs
-    rank: int | None  # 1 is the best of its row; None while unranked
     published: paper.Result | None
-    published_rank: int | None
     comparison: Comparison | None  # None if the paper has no number
     marked_precision: str | None  # of its runs, if it is not that of most cells of its row
     secondary: Secondary | None
+    rank: int | None = None  # 1 is the best of its row; None while unranked
+    published_rank: int | None = None
 
     @property
     def cell(self) -> Cell:
@@ -113,18 +113,15 @@ def build_table(evidence: Evidence, published: paper.Published | None = None, li
     if listing:  # the paper's cells in the paper's order, then the others
         places = {key: place for place, key in enumerate(known.results)}
         states.sort(key=lambda state: places.get(paper.key(state.cell), len(places)))
-    found = cells.rows(states)
+    rows = cells.rows(states)
     if listing:
-        every = [state for row in found.values() for state in row]
-        rows = [_row(RowKey(every[0].cell.task), every, known, CellKey.of, listing.name)]
-    else:
-        rows = [_row(key, row, known, lambda c: c.optim, lambda c: style.name(c.optim)) for key, row in found.items()]
+        rows = {RowKey(states[0].cell.task): [state for row in rows.values() for state in row]}
     reasons = disagreements.of_store(evidence.store)
     return Table(
         name=experiment.name,
         title=experiment.title,
         optims=style.in_order(state.cell.optim for state in states),
-        rows=tuple(rows),
+        rows=tuple(_row(key, row, known, listing) for key, row in rows.items()),
         embedded=any(cells.is_embedded(state.cell) for state in states),
         source=known.source if known.results else None,
         remark=" ".join(filter(None, [known.remark, experiment.note])),
@@ -141,43 +138,37 @@ def ranks(means: Mapping[Key, float], metric: ShownMetric | None) -> dict[Key, i
     return {name: order.index(metric.sign * mean) + 1 for name, mean in means.items()}
 
 
-def _row(
-    key: RowKey,
-    states: Sequence[CellState],
-    published: paper.Published,
-    key_of: Callable[[Cell], Hashable],
-    name_of: Callable[[Cell], str],
-) -> Row:
+def _row(key: RowKey, states: Sequence[CellState], published: paper.Published, listing: Listing | None) -> Row:
     metric, factor = _metric(states, published)
-    by_key = {key_of(state.cell): state for state in states}
-    runs = {key: cells.leading_runs(state) for key, state in by_key.items()}
-    finals = {key: [factor * r["final"] for r in of_cell if not cells.has_diverged(r)] for key, of_cell in runs.items()}
-    means = {key: statistics.fmean(values) for key, values in finals.items() if values}
-    # A cell with a diverged seed is not ranked: the mean of the other seeds must not win a row.
-    ranked = {key: mean for key, mean in means.items() if len(finals[key]) == len(runs[key])}
-    places = ranks(ranked, metric) if all(state.complete for state in states) else {}
-    theirs = {key: published.results.get(paper.key(state.cell)) for key, state in by_key.items()}
-    their_places = ranks({key: result.mean for key, result in theirs.items() if result}, metric)
     usual = cells.usual_precision(states)
-    entries = {
-        key: Entry(
-            name=name_of(state.cell),
+    entries: dict[Hashable, Entry] = {}
+    for state in states:
+        cell = state.cell
+        runs = cells.leading_runs(state)
+        finals = [factor * run["final"] for run in runs if not cells.has_diverged(run)]
+        theirs = published.results.get(paper.key(cell))
+        entries[CellKey.of(cell) if listing else cell.optim] = Entry(
+            name=listing.name(cell) if listing else style.name(cell.optim),
             state=state,
             status=cells.status(state),
-            runs=runs[key],
-            n=len(finals[key]),
-            mean=means.get(key),
-            std=_deviation(finals[key]),
-            rank=places.get(key),
-            published=theirs[key],
-            published_rank=their_places.get(key),
-            comparison=_comparison(state, finals[key], theirs[key]),
-            marked_precision=own if (own := cells.precision(state.cell)) != usual else None,
-            secondary=_secondary(runs[key]),
+            runs=runs,
+            n=len(finals),
+            mean=statistics.fmean(finals) if finals else None,
+            std=_deviation(finals),
+            published=theirs,
+            comparison=_comparison(state, finals, theirs),
+            marked_precision=own if (own := cells.precision(cell)) != usual else None,
+            secondary=_secondary(runs),
         )
-        for key, state in by_key.items()
+    # A cell with a diverged seed is not ranked: the mean of the other seeds must not win a row.
+    means = {key: e.mean for key, e in entries.items() if e.mean is not None and e.n == len(e.runs)}
+    places = ranks(means, metric) if all(entry.complete for entry in entries.values()) else {}
+    their_places = ranks({key: e.published.mean for key, e in entries.items() if e.published}, metric)
+    ranked = {
+        key: replace(entry, rank=places.get(key), published_rank=their_places.get(key))
+        for key, entry in entries.items()
     }
-    return Row(key, metric, entries)
+    return Row(key, metric, ranked)
 
 
 def _deviation(values: Sequence[float]) -> float | None:
