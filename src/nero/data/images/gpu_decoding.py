@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from nero.data.images.decoding import resized_crop
+from nero.data.images.reading import resized_crop
 
 
 def decode_and_crop(
@@ -20,28 +20,11 @@ def decode_and_crop(
     """uint8 [n, 3, size, size] in channels_last format on the device, and {place: reason} of the images that failed.
 
     encoded:  uint8 on the CPU: JPEG files [bytes], or decoded images [3, H, W]
-    windows:  int64 [n, 4] on the CPU: top, left, height, width; see `crop_and_resize`
+    windows:  int64 [n, 4] on the CPU: top, left, height, width
 
     An image fails if it cannot be decoded or is smaller than its window expects; its pixels are zeros. On a GPU the
     host waits for earlier work of the current stream and for the decoding, but not for the crops.
     """
-    images: list[Tensor] = []
-    failures: dict[int, str] = {}
-    windows = windows.clone()
-    for place, (image, window) in enumerate(zip(_decoded(encoded, device), windows.tolist(), strict=True)):
-        problem = image if isinstance(image, str) else misfit(image, window)
-        if isinstance(image, str) or problem:
-            failures[place] = str(problem)
-            # A black pixel takes its place, so that all are cropped alike.
-            images.append(torch.zeros(3, 1, 1, dtype=torch.uint8, device=device))
-            windows[place] = torch.tensor([0, 0, 1, 1])
-        else:
-            images.append(image.to(device))
-    return crop_and_resize(images, windows, size).to(device), failures
-
-
-def _decoded(encoded: Sequence[Tensor], device: torch.device) -> list[Tensor | str]:
-    """Each image, on the device or the CPU, or why it could not be decoded."""
     files = [entry for entry in encoded if entry.dim() == 1]
     if device.type == "cuda":
         # nvJPEG writes on its own stream into memory that torch considers free once this stream's kernels are queued,
@@ -50,10 +33,22 @@ def _decoded(encoded: Sequence[Tensor], device: torch.device) -> list[Tensor | s
         decoded = iter(_decoded_on_gpu(files, device))
     else:
         decoded = map(_decoded_on_cpu, files)
-    return [next(decoded) if entry.dim() == 1 else entry for entry in encoded]
+    images: list[Tensor] = []
+    failures: dict[int, str] = {}
+    windows = windows.clone()
+    for place, (entry, window) in enumerate(zip(encoded, windows.tolist(), strict=True)):
+        image = next(decoded) if entry.dim() == 1 else entry
+        failure = image if isinstance(image, str) else misfit(image, window)
+        if isinstance(image, str) or failure:
+            failures[place] = str(failure)
+            # A black pixel takes its place, so that all are cropped alike.
+            image, windows[place] = torch.zeros(3, 1, 1, dtype=torch.uint8), torch.tensor([0, 0, 1, 1])
+        images.append(image.to(device))
+    return crop_and_resize(images, windows, size, device), failures
 
 
 def _decoded_on_gpu(files: list[Tensor], device: torch.device) -> list[Tensor | str]:
+    """Each image, on the device or the CPU, or why it could not be decoded."""
     if not files:
         return []
     try:
@@ -74,31 +69,6 @@ def _decoded_on_cpu(file: Tensor) -> Tensor | str:
         return (str(error).strip().splitlines() or ["unknown reason"])[0]
 
 
-def crop_and_resize(images: Sequence[Tensor], windows: Tensor, size: int) -> Tensor:
-    """uint8 [n, 3, size, size] in channels_last format: the window of each image, resized bilinearly with antialiasing.
-
-    images:   uint8 [3, H, W], of any sizes and strides, all on one device
-    windows:  int64 [n, 4] on the CPU: top, left, height, width; ValueError for one that exceeds its image
-
-    Up to one level of rounding it is torchvision's resized_crop on a CPU. On a GPU everything is queued on the current
-    stream, to which the result belongs: to use it, or images allocated, on another stream, synchronise as usual
-    (`wait_stream`, `record_stream`).
-    """
-    _check(images, windows, size)
-    device = images[0].device if images else torch.device("cpu")
-    if _has_kernels(device):
-        from nero.data.images import crop_kernels
-
-        table = _pointer_table(images, windows)
-        if device.type == "cuda":  # the allocator keeps the pinned copy until the stream has read it
-            table = table.pin_memory().to(device, non_blocking=True)
-        return crop_kernels.crop_and_resize(table, size)
-    result = torch.empty(len(images), size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
-    for pixels, image, window in zip(result, images, windows.tolist(), strict=True):
-        pixels.copy_(resized_crop(image, window, size))
-    return result
-
-
 def misfit(image: Tensor, window: Sequence[int]) -> str | None:
     """Why the window (top, left, height, width) cannot be cropped from the image, or None."""
     if image.dtype != torch.uint8 or image.dim() != 3 or len(image) != 3:
@@ -110,27 +80,30 @@ def misfit(image: Tensor, window: Sequence[int]) -> str | None:
     return None
 
 
-def _check(images: Sequence[Tensor], windows: Tensor, size: int) -> None:
-    if size < 1:
-        raise ValueError(f"the size must be at least 1 pixel, not {size}")
-    if windows.shape != (len(images), 4) or windows.dtype != torch.int64 or windows.is_cuda:
-        raise ValueError(
-            f"{len(images)} images need windows int64 [{len(images)}, 4] on the CPU,"
-            f" not {windows.dtype} {list(windows.shape)} on {windows.device}"
-        )
-    for place, (image, window) in enumerate(zip(images, windows.tolist(), strict=True)):
-        if problem := misfit(image, window):
-            raise ValueError(f"image {place}: {problem}")
-        if image.device != images[0].device:
-            raise ValueError(f"image {place} is on {image.device}, the first one on {images[0].device}")
+def crop_and_resize(images: Sequence[Tensor], windows: Tensor, size: int, device: torch.device) -> Tensor:
+    """uint8 [n, 3, size, size] in channels_last format: the window of each image, resized bilinearly with antialiasing.
 
+    images:   uint8 [3, H, W] on the device, of any sizes and strides
+    windows:  int64 [n, 4] on the CPU: top, left, height, width. It is not checked that they lie within the images
 
-def _pointer_table(images: Sequence[Tensor], windows: Tensor) -> Tensor:
-    """The argument of `crop_kernels.crop_and_resize`, on the CPU."""
-    memory = torch.tensor([(image.data_ptr(), *image.stride()) for image in images], dtype=torch.int64)
-    pointer, channel, row, column = memory.reshape(-1, 4).unbind(1)
-    top, left, height, width = windows.unbind(1)
-    return torch.stack([pointer + top * row + left * column, channel, row, column, height, width], 1)
+    Up to one level of rounding it is torchvision's resized_crop on a CPU. On a GPU everything is queued on the current
+    stream, to which the result belongs: to use it, or images allocated, on another stream, synchronise as usual
+    (`wait_stream`, `record_stream`).
+    """
+    if _has_kernels(device):
+        from nero.data.images import crop_kernels
+
+        memory = torch.tensor([(image.data_ptr(), *image.stride()) for image in images], dtype=torch.int64)
+        pointer, channel, row, column = memory.reshape(-1, 4).unbind(1)
+        top, left, height, width = windows.unbind(1)
+        table = torch.stack([pointer + top * row + left * column, channel, row, column, height, width], 1)
+        if device.type == "cuda":  # the allocator keeps the pinned copy until the stream has read it
+            table = table.pin_memory().to(device, non_blocking=True)
+        return crop_kernels.crop_and_resize(table, size)
+    result = torch.empty(len(images), size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
+    for pixels, image, window in zip(result, images, windows.tolist(), strict=True):
+        pixels.copy_(resized_crop(image, window, size))
+    return result
 
 
 @cache

@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from nero.data.images.folders import JPEG, ListedImages, absence, is_image, list_images, some
 from nero.data.sources import MissingData, fetch_command
 
@@ -45,26 +47,15 @@ TAIL = 4096
 CHUNK = 500  # files that a thread checks before it reports
 
 
-def split_folder(data_root: Path | str, split: str) -> Path:
-    """The folder of "train" or "val", whether it exists or not."""
-    return Path(data_root) / FOLDER / split
-
-
 @dataclass(frozen=True)
 class Survey:
-    """What is in ImageNet's folder; problems are one line each.
+    """What is in ImageNet's folder; problems are one line each."""
 
-    train, val:   None if they cannot be listed
-    unusable:     why it cannot be trained on
-    differences:  how it differs from ImageNet, though it can be trained on
-    strays:       files that are skipped
-    """
-
-    train: ListedImages | None
+    train: ListedImages | None  # None if they cannot be listed
     val: ListedImages | None
-    unusable: tuple[str, ...]
-    differences: tuple[str, ...] = ()
-    strays: tuple[str, ...] = ()
+    unusable: tuple[str, ...]  # why it cannot be trained on
+    differences: tuple[str, ...] = ()  # how it differs from ImageNet, though it can be trained on
+    strays: tuple[str, ...] = ()  # files that are skipped
 
     @property
     def problems(self) -> list[str]:
@@ -73,19 +64,36 @@ class Survey:
 
 def survey(data_root: Path | str) -> Survey:
     """List both splits and compare them with ImageNet; no file is opened."""
-    if problem := absence(Path(data_root) / FOLDER):
+    folder = Path(data_root) / FOLDER
+    if problem := absence(folder):
         return Survey(None, None, (problem,))
-    found = {split: _listed(split_folder(data_root, split), SPLITS[split]) for split in SPLITS}
-    listed = {split: images for split, images in found.items() if isinstance(images, ListedImages)}
-    unusable = [problem for problem in found.values() if isinstance(problem, str)]
+    listed: dict[str, ListedImages] = {}
+    unusable: list[str] = []
+    for split in SPLITS:
+        try:
+            listed[split] = list_images(folder / split)
+        except ValueError as error:
+            unusable.append(_flat(folder / split) or str(error))
+        except OSError as error:
+            unusable.append(f"{error.filename or folder / split} cannot be read: {error.strerror or error}")
     train, val = listed.get("train"), listed.get("val")
     if train is not None and val is not None and train.classes != val.classes:
         only = {"train": set(train.classes) - set(val.classes), "val": set(val.classes) - set(train.classes)}
         parts = [f"only in {split}: {some(sorted(names))}" for split, names in only.items() if names]
         unusable.append(f"{train.root} and {val.root} have different classes; {'; '.join(parts)}")
-    differences = (line for split, images in listed.items() for line in _differences(images, SPLITS[split]))
-    strays = (line for images in listed.values() for line in _strays(images))
+    differences = [line for images in listed.values() for line in _differences(images)]
+    strays = [line for images in listed.values() for line in _strays(images)]
     return Survey(train, val, tuple(unusable), tuple(differences), tuple(strays))
+
+
+def _flat(folder: Path) -> str | None:
+    """The problem of a folder with images that are not sorted into class folders, or None if it is not one."""
+    if not folder.is_dir() or not (flat := sum(is_image(path.name) for path in folder.iterdir() if not path.is_dir())):
+        return None
+    return (
+        f"{folder} has {flat:,} images outside of class folders: rename it, and let"
+        f" torchvision.datasets.ImageNet sort {SPLITS[folder.name].archive} into classes"
+    )
 
 
 def require(data_root: Path | str) -> tuple[ListedImages, ListedImages]:
@@ -101,7 +109,7 @@ def require(data_root: Path | str) -> tuple[ListedImages, ListedImages]:
 def remarks(train: ListedImages, val: ListedImages) -> tuple[str, ...]:
     """What a run reports about these images, one line each; nothing if they are exactly ImageNet."""
     lines = [*_strays(train), *_strays(val)]
-    if _differences(train, SPLITS["train"]) or _differences(val, SPLITS["val"]):
+    if _differences(train) or _differences(val):
         sizes = (len(train), len(val), len(train.classes), len(val.classes))
         same = sizes == (SPLITS["train"].images, SPLITS["val"].images, CLASSES, CLASSES)
         lines.insert(0, f"not ImageNet: {summary(train, val)}{', but not its numbers in each class' if same else ''}")
@@ -154,30 +162,15 @@ def unreadable(
                 log(f"{split}: checked {min(number * CHUNK, total):,} of {total:,} files")
 
 
-def _listed(folder: Path, split: Split) -> ListedImages | str:
-    """The images of a split, or why they cannot be listed."""
-    try:
-        return list_images(folder)
-    except ValueError as error:
-        names = [path.name for path in folder.iterdir() if not path.is_dir()] if folder.is_dir() else []
-        if flat := sum(map(is_image, names)):
-            return (
-                f"{folder} has {flat:,} images outside of class folders: rename it, and let"
-                f" torchvision.datasets.ImageNet sort {split.archive} into classes"
-            )
-        return str(error)
-    except OSError as error:
-        return f"{error.filename or folder} cannot be read: {error.strerror or error}"
-
-
-def _differences(images: ListedImages, split: Split) -> list[str]:
+def _differences(images: ListedImages) -> list[str]:
+    split = SPLITS[images.root.name]
     lines = []
     if (len(images), len(images.classes)) != (split.images, CLASSES):
         lines.append(
             f"{images.root} has {len(images):,} images in {len(images.classes):,} classes"
             f" instead of {split.images:,} in {CLASSES:,}"
         )
-    counts = zip(images.classes, images.counts().tolist(), strict=True)
+    counts = zip(images.classes, np.bincount(images.labels).tolist(), strict=True)
     odd = [f"{name} ({count:,})" for name, count in counts if not split.fewest <= count <= split.most]
     if odd:
         right = f"{split.fewest:,}" if split.fewest == split.most else f"{split.fewest:,} to {split.most:,}"

@@ -1,29 +1,33 @@
-"""What worker processes do: read image files, and decode them unless the device does."""
+"""What worker processes do: read image files, decode them unless the device does, and crop them as torchvision does."""
 
 import gc
-import itertools
+import io
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
+from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.transforms import v2
+from torchvision.transforms.v2.functional import pil_to_tensor
 
-from nero.data.images.decoding import (
-    FILL,
-    Box,
-    Unreadable,
-    Window,
-    centre_crop,
-    decode,
-    header,
-    random_window,
-    read,
-    resized_crop,
-)
-from nero.data.images.folders import ListedImages
+from nero.data.images.folders import JPEG, ListedImages
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's pixels, by colour: the usual normalisation."""
+
+FILL = tuple(round(255 * mean) for mean in MEAN)
+"""The pixels of an image that could not be read: zero once normalised."""
+
+Box = tuple[int, int, int, int]
+"""Top, left, height, width of a crop."""
 
 IGNORED = -100
 """The label of an image that could not be read or that pads a batch; torch's losses skip it."""
@@ -34,145 +38,166 @@ TERM_GRACE = 30
 Request = tuple[int, int]
 """Index of an image, -1 for padding, and the seed of its random crop and flip."""
 
+_RANDOM_CROP = v2.RandomResizedCrop(224)
+
+
+class Unreadable(ValueError):
+    """A file is damaged or not an image; the message is one line."""
+
+
+def read(path: Path) -> Tensor:
+    """A file's bytes, uint8."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Unreadable(error.strerror or "cannot be read") from error
+    if not data:
+        raise Unreadable("an empty file")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def decode(data: Tensor) -> Tensor:
+    """Pixels of an image file, uint8 [3, height, width]. torchvision decodes JPEGs, Pillow everything else."""
+    # Not other formats: torchvision's GIF decoder writes out of bounds for a damaged file.
+    if bytes(data[: len(JPEG)].tolist()) == JPEG:
+        try:
+            return decode_jpeg(data, mode=ImageReadMode.RGB)
+        except RuntimeError:
+            pass
+    with _opened(data) as image:
+        if image.mode.startswith("I"):  # 16-bit greys: Pillow would clip everything above 255 to white
+            image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+        return pil_to_tensor(image.convert("RGB"))
+
+
+def header(data: Tensor) -> tuple[int, int, bool]:
+    """Height and width of an image file, and whether nvJPEG can decode it: a JPEG in grey or RGB."""
+    with _opened(data) as image:
+        return image.height, image.width, image.format == "JPEG" and image.mode in ("RGB", "L")
+
+
+@contextmanager
+def _opened(data: Tensor) -> Iterator[Image.Image]:
+    """Opened by Pillow; any exception then or later becomes Unreadable, with a reason in one line."""
+    try:
+        with Image.open(io.BytesIO(data.numpy().tobytes())) as image:
+            yield image
+    except UnidentifiedImageError as error:  # whose message has the address of a buffer
+        raise Unreadable("no image") from error
+    except Exception as error:  # a damaged file can make a decoder raise anything
+        raise Unreadable(" ".join(str(error).split()) or "no image") from error
+
+
+def random_window(height: int, width: int) -> Box:
+    """The window of torchvision's RandomResizedCrop in an image, drawn from torch's global generator."""
+    # Only the size of the image matters: one pixel is expanded to it.
+    drawn = _RANDOM_CROP.make_params([torch.empty(()).expand(3, height, width)])
+    return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
+
+
+def resized_crop(pixels: Tensor, window: Box, size: int) -> Tensor:
+    """A crop of an image resized to uint8 [3, size, size]; a channels-last layout is kept."""
+    part = v2.functional.crop(pixels, *window)
+    if part.stride(0) == 1:  # torch would not keep channels last for a crop, whose rows are not adjacent
+        part = part.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    return _resize(part, [size, size])
+
+
+def centre_crop(pixels: Tensor, resize: int, size: int) -> Tensor:
+    """The centre of an image whose shorter side is first resized to `resize`, as uint8 [3, size, size]."""
+    return v2.functional.center_crop(_resize(pixels, [resize]), [size, size])
+
+
+def _resize(pixels: Tensor, size: list[int]) -> Tensor:
+    """As torchvision resizes, with antialiasing; uint8."""
+    if min(size) > 1:
+        return v2.functional.resize(pixels, size, antialias=True)
+    # torch's AVX kernel for uint8 treats a 1 x 1 output as channels last, and fails if the input is channels first.
+    return v2.functional.resize(pixels.float(), size, antialias=True).round().to(torch.uint8)
+
 
 class ReadImages(NamedTuple):
-    """A batch from a worker: few large tensors, since each costs a file descriptor.
+    """A batch from a worker: few large tensors, since each costs a file descriptor."""
 
-    pixels:   uint8 [N, 3, size, size] if the worker has decoded; else empty
-    files:    all files' bytes one after another if the device decodes; else empty
-    ends:     int64 [N]: where each file ends
-    sides:    int64 [N, 2]: height and width if `files` has an image's pixels instead of its file; else 0
-    windows:  int64 [N, 4]: top, left, height and width of the crop, for images that the device decodes
-    flips:    bool [N]: flip left and right
-    labels, numbers:  int64 [N]: labels, and indices of the images
-    faults:   places in the batch that could not be read, and why
-    """
-
-    pixels: Tensor
-    files: Tensor
-    ends: Tensor
-    sides: Tensor
-    windows: Tensor
-    flips: Tensor
-    labels: Tensor
-    numbers: Tensor
-    faults: list[tuple[int, str]]
+    pixels: Tensor  # uint8 [N, 3, size, size] in channels_last format if the worker has decoded; else empty
+    files: Tensor  # all files' bytes one after another if the device decodes; else empty, as the next two
+    lengths: Tensor  # int64 [N]: bytes of each file
+    sides: Tensor  # int64 [N, 2]: height and width if `files` has an image's pixels instead of its file; else 0
+    windows: Tensor  # int64 [N, 4]: top, left, height and width of the crop
+    flips: Tensor  # bool [N]: flip left and right
+    labels: Tensor  # int64 [N]
+    numbers: Tensor  # int64 [N]: indices of the images
+    faults: dict[int, str]  # places in the batch that could not be read, and why
 
 
 @dataclass(frozen=True)
-class RandomCrops:
-    """Training images: a random resized crop and a random flip, which depend on the seed in the request alone.
+class Reader:
+    """Reads batches of images.
 
-    on_device:  the device decodes: the worker reads the file and draws the crop from the size in its header
+    resize:     for validation, the shorter side before the centre is cropped; None for training: a random resized crop
+                and a random flip, which depend on the seed in the request alone
+    on_device:  the device decodes: the worker reads the file and draws the crop from the size in its header. Not for
+                validation, so that metrics do not depend on the device
     """
 
     images: ListedImages
     size: int
+    resize: int | None = None
     on_device: bool = False
 
     def __getitems__(self, requests: Sequence[Request]) -> ReadImages:
-        batch = _Batch(self.size, len(requests), self.on_device)
-        window = random_window(self.size)
         # torchvision draws from torch's global generator, which the run may use too.
         with torch.random.fork_rng(devices=[]):
-            for number, seed in requests:
-                torch.default_generator.manual_seed(seed)
-                flip = bool(torch.rand(()) < 0.5)
-                try:
-                    image, drawn = self._crop(read(self.images.path(number)), window)
-                    batch.add(number, int(self.images.labels[number]), image, drawn, flip)
-                except Unreadable as error:
-                    batch.add_blank(number, str(error), flip)
-        return batch.finish()
+            read = [self._read(*request) for request in requests]
+        images, windows, flips, labels, reasons = zip(*read, strict=True)
+        pixels, files, lengths, sides = (torch.empty(0, dtype=torch.uint8) for _ in range(4))
+        if self.on_device:
+            sides = torch.tensor([tuple(image.shape[1:]) if image.ndim == 3 else (0, 0) for image in images])
+            lengths = torch.tensor([image.numel() for image in images])
+            files = torch.cat([image.flatten() for image in images])
+        else:  # the three bytes of a pixel are adjacent, as the decoder has them and convolutions want them
+            pixels = torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
+        return ReadImages(
+            pixels,
+            files,
+            lengths,
+            sides,
+            torch.tensor(windows),
+            torch.tensor(flips),
+            torch.tensor(labels),
+            torch.tensor([number for number, _ in requests]),
+            {place: reason for place, reason in enumerate(reasons) if reason},
+        )
 
-    def _crop(self, data: Tensor, window: Window) -> tuple[Tensor, Box]:
-        """What goes into the batch, and the crop."""
+    def _read(self, number: int, seed: int) -> tuple[Tensor, Box, bool, int, str | None]:
+        """An image, its window, whether it is flipped, its label, and why it could not be read."""
+        torch.default_generator.manual_seed(seed)
+        flip = self.resize is None and bool(torch.rand(()) < 0.5)
+        reason = None
+        try:
+            if number >= 0:
+                image, window = self._crop(read(self.images.path(number)))
+                return image, window, flip, int(self.images.labels[number]), None
+        except Unreadable as error:
+            reason = str(error)
+        blank = torch.tensor(FILL, dtype=torch.uint8).reshape(3, 1, 1).expand(3, self.size, self.size)
+        return blank, (0, 0, self.size, self.size), flip, IGNORED, reason
+
+    def _crop(self, data: Tensor) -> tuple[Tensor, Box]:
         if self.on_device:
             height, width, device_decodes = header(data)
-            return data if device_decodes else decode(data), window(height, width)
+            return data if device_decodes else decode(data), random_window(height, width)
         pixels = decode(data)
-        drawn = window(*pixels.shape[1:])
-        return resized_crop(pixels, drawn, self.size), drawn
-
-
-@dataclass(frozen=True)
-class CentreCrops:
-    """Validation images: the shorter side is resized to `resize` pixels, then the centre is cropped.
-
-    Always decoded by the workers, so that metrics do not depend on the device.
-    """
-
-    images: ListedImages
-    size: int
-    resize: int
-
-    def __getitems__(self, requests: Sequence[Request]) -> ReadImages:
-        batch = _Batch(self.size, len(requests), on_device=False)
-        for number, _ in requests:
-            try:
-                if number < 0:
-                    batch.add_blank(number)
-                    continue
-                pixels = centre_crop(decode(read(self.images.path(number))), self.resize, self.size)
-                batch.add(number, int(self.images.labels[number]), pixels)
-            except Unreadable as error:
-                batch.add_blank(number, str(error))
-        return batch.finish()
-
-
-class _Batch:
-    """Collects images: their pixels or, if the device decodes, their files."""
-
-    def __init__(self, size: int, images: int, on_device: bool) -> None:
-        self.size, self.on_device = size, on_device
-        # The three bytes of a pixel are adjacent, as the decoder has them and convolutions want them.
-        shape = (0 if on_device else images, size, size, 3)
-        self.pixels = torch.empty(shape, dtype=torch.uint8).permute(0, 3, 1, 2)
-        self.files: list[Tensor] = []
-        self.windows: list[Box] = []
-        self.rows: list[tuple[int, int, bool]] = []  # number, label, flip
-        self.faults: list[tuple[int, str]] = []
-
-    def add(self, number: int, label: int, image: Tensor, window: Box = (0, 0, 0, 0), flip: bool = False) -> None:
-        """image: a file's bytes [n] for the device to decode, or pixels [3, height, width]."""
-        if self.on_device:
-            self.files.append(image)
-            self.windows.append(window)
-        else:
-            self.pixels[len(self.rows)] = image
-        self.rows.append((number, label, flip))
-
-    def add_blank(self, number: int, fault: str | None = None, flip: bool = False) -> None:
-        """An image that could not be read, or padding."""
-        if fault is not None:
-            self.faults.append((len(self.rows), fault))
-        blank = torch.tensor(FILL, dtype=torch.uint8).reshape(3, 1, 1).expand(3, self.size, self.size)
-        self.add(number, IGNORED, blank, (0, 0, self.size, self.size), flip)
-
-    def finish(self) -> ReadImages:
-        numbers, labels, flips = zip(*self.rows, strict=True) if self.rows else ((), (), ())
-        sides = [tuple(file.shape[1:]) if file.ndim == 3 else (0, 0) for file in self.files]
-        flat = [file.contiguous().flatten() for file in self.files]
-        return ReadImages(
-            self.pixels,
-            torch.cat(flat) if flat else torch.empty(0, dtype=torch.uint8),
-            torch.tensor([len(file) for file in flat], dtype=torch.int64).cumsum(0),
-            torch.tensor(sides, dtype=torch.int64).reshape(-1, 2),
-            torch.tensor(self.windows, dtype=torch.int64).reshape(-1, 4),
-            torch.tensor(flips, dtype=torch.bool),
-            torch.tensor(labels, dtype=torch.int64),
-            torch.tensor(numbers, dtype=torch.int64),
-            self.faults,
-        )
+        if self.resize is not None:
+            return centre_crop(pixels, self.resize, self.size), (0, 0, self.size, self.size)
+        window = random_window(*pixels.shape[1:])
+        return resized_crop(pixels, window, self.size), window
 
 
 def files_of(batch: ReadImages) -> list[Tensor]:
     """For each image that the device decodes, its file [n] or its pixels [3, height, width]."""
-    parts = [batch.files[begin:end] for begin, end in itertools.pairwise([0, *batch.ends.tolist()])]
-    return [
-        part.reshape(3, height, width) if height else part
-        for part, (height, width) in zip(parts, batch.sides.tolist(), strict=True)
-    ]
+    parts = zip(batch.files.split(batch.lengths.tolist()), batch.sides.tolist(), strict=True)
+    return [part.reshape(3, height, width) if height else part for part, (height, width) in parts]
 
 
 def defer_signals(worker: int) -> None:

@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from nero.data.images.arrays import ImageSet
-from nero.data.synthetic.streams import balanced_labels, stream, uniform
+from nero.data.synthetic.streams import image_set, uniform
 
 SIDE = 28
-CHUNK = 1000  # images drawn at once: bounds the memory
 FIELD = 96  # pixels along a side of a glyph's distance field
 REACH = 1.5  # a field covers [-REACH, REACH] in both directions; a glyph, about [-0.5, 0.5] x [-0.85, 0.85]
 VIEW = 1.3  # an image shows [-VIEW, VIEW]: a digit is some 19 pixels tall
@@ -26,10 +25,8 @@ Stroke = list[Point]
 
 
 def digits(seed: int = 0, train: int = 10_000, test: int = 2_000) -> ImageSet:
-    """Ten classes of grey 28 x 28 images; training and test images come from different streams."""
-    train_images, train_labels = _draw(stream(seed, "digits/train"), train)
-    test_images, test_labels = _draw(stream(seed, "digits/test"), test)
-    return ImageSet(train_images, train_labels, test_images, test_labels, classes=10)
+    """Ten classes of grey 28 x 28 images."""
+    return image_set("digits", _draw, (SIDE, SIDE), seed, train, test)
 
 
 def _arc(x: float, y: float, width: float, height: float, start: float, end: float) -> Stroke:
@@ -100,15 +97,7 @@ def _distance(pixels: np.ndarray, stroke: Stroke) -> np.ndarray:
     return np.linalg.norm(offset - share[..., None] * along, axis=-1).min(-1)
 
 
-def _draw(rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
-    labels = balanced_labels(rng, count, 10)
-    images = np.empty((count, SIDE, SIDE), np.uint8)
-    for start in range(0, count, CHUNK):
-        images[start : start + CHUNK] = _draw_chunk(rng, labels[start : start + CHUNK])
-    return torch.from_numpy(images), torch.from_numpy(labels).long()
-
-
-def _draw_chunk(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
+def _draw(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
     count = len(labels)
     fields, first, ways = _fields()
     glyph = first[labels] + (rng.random(count) * ways[labels]).astype(int)

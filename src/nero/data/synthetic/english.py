@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
-from nero.data.synthetic.streams import word_stream
-
 T = TypeVar("T")
 
 
@@ -90,9 +88,7 @@ ADVERBS = ("quietly", "often", "never", "slowly", "again")
 
 def grammar_text(seed: int, sentences: int) -> list[str]:
     """Sentences of words and punctuation marks separated by spaces; a shorter list is the beginning of a longer one."""
-    if sentences < 0:
-        raise ValueError(f"a number of sentences is not negative: {sentences}")
-    rng = word_stream(seed, "grammar")
+    rng = random.Random(f"{seed}/grammar")
     return [_Writer(rng).sentence() for _ in range(sentences)]
 
 

@@ -8,23 +8,18 @@ images in ten right, a small network nine.
 from collections.abc import Callable
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from nero.data.images.arrays import ImageSet
-from nero.data.synthetic.streams import balanced_labels, stream, uniform
+from nero.data.synthetic.streams import image_set, uniform
 
 SIDE = 32
-CHUNK = 1000  # images drawn at once: bounds the memory
 
 Figure = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def shapes(seed: int = 0, train: int = 10_000, test: int = 2_000) -> ImageSet:
-    """Ten classes of colour 3 x 32 x 32 images; training and test images come from different streams."""
-    train_images, train_labels = _draw(stream(seed, "shapes/train"), train)
-    test_images, test_labels = _draw(stream(seed, "shapes/test"), test)
-    return ImageSet(train_images, train_labels, test_images, test_labels, classes=len(FIGURES))
+    """Ten classes of colour 3 x 32 x 32 images."""
+    return image_set("shapes", _draw, (3, SIDE, SIDE), seed, train, test)
 
 
 def _within(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -48,15 +43,7 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def _draw(rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
-    labels = balanced_labels(rng, count, len(FIGURES))
-    images = np.empty((count, 3, SIDE, SIDE), np.uint8)
-    for start in range(0, count, CHUNK):
-        images[start : start + CHUNK] = _draw_chunk(rng, labels[start : start + CHUNK])
-    return torch.from_numpy(images), torch.from_numpy(labels).long()
-
-
-def _draw_chunk(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
+def _draw(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
     count = len(labels)
     axis = (np.arange(SIDE, dtype=np.float32) + 0.5) * (2 / SIDE) - 1
     right, down = np.broadcast_arrays(axis[None, None, :], axis[None, :, None])

@@ -1,30 +1,44 @@
 """Independent random streams for synthetic data, named by purpose: the same seed gives the same data."""
 
-import random
 import zlib
+from collections.abc import Callable
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from nero.data.images.arrays import ImageSet
+
+CHUNK = 1000  # images drawn at once: bounds the memory
 
 
 def stream(seed: int, purpose: str) -> np.random.Generator:
     """A generator that depends on the seed, a non-negative integer, and the purpose alone."""
-    if seed < 0:
-        raise ValueError(f"a seed is a non-negative integer, not {seed}")
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, zlib.crc32(purpose.encode())])))
 
 
-def word_stream(seed: int, purpose: str) -> random.Random:
-    """The same for single choices, for which Python's own generator is faster."""
-    if seed < 0:
-        raise ValueError(f"a seed is a non-negative integer, not {seed}")
-    return random.Random(f"{seed}/{purpose}")
+def image_set(
+    name: str,
+    draw: Callable[[np.random.Generator, np.ndarray], np.ndarray],
+    shape: tuple[int, ...],
+    seed: int,
+    train: int,
+    test: int,
+) -> ImageSet:
+    """Ten classes, whose sizes differ by one at most; training and test images come from different streams.
 
+    draw:  from a generator and labels [N] to uint8 images [N, *shape]
+    """
 
-def balanced_labels(rng: np.random.Generator, count: int, classes: int) -> np.ndarray:
-    """`count` class numbers in random order, with class sizes that differ by one at most."""
-    if count < 0:
-        raise ValueError(f"a number of images is not negative: {count}")
-    return rng.permutation(np.arange(count) % classes)
+    def drawn(part: str, count: int) -> tuple[Tensor, Tensor]:
+        rng = stream(seed, f"{name}/{part}")
+        images = np.empty((count, *shape), np.uint8)
+        labels = rng.permutation(np.arange(count) % 10)
+        for start in range(0, count, CHUNK):
+            images[start : start + CHUNK] = draw(rng, labels[start : start + CHUNK])
+        return torch.from_numpy(images), torch.from_numpy(labels).long()
+
+    return ImageSet(*drawn("train", train), *drawn("test", test), classes=10)
 
 
 def uniform(rng: np.random.Generator, low: float, high: float, count: int) -> np.ndarray:

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from nero.data.synthetic.streams import word_stream
-
 T = TypeVar("T")
 
 
@@ -112,9 +110,7 @@ def translation_pairs(seed: int, pairs: int) -> list[tuple[str, str]]:
 
     A shorter list is the beginning of a longer one.
     """
-    if pairs < 0:
-        raise ValueError(f"a number of pairs is not negative: {pairs}")
-    writer = _Writer(word_stream(seed, "translation"))
+    writer = _Writer(random.Random(f"{seed}/translation"))
     found: dict[str, str] = {}
     while len(found) < pairs:
         german, english = writer.sentence()

@@ -5,7 +5,7 @@ hundred batches, then the batches of each pool shuffled. Without it, which the a
 batches at random: a pool is then one batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -17,29 +17,16 @@ from nero.data.text.parallel_text import PAD
 
 def length_key(source: int, target: int) -> int:
     """The bits of two lengths interleaved, the source's first: pairs similar in both lengths have nearby keys."""
-    if source < 0 or target < 0:
-        raise ValueError(f"a length is not negative: {min(source, target)}")
     bits = range(max(source, target).bit_length())
     return sum((source >> bit & 1) << 2 * bit + 1 | (target >> bit & 1) << 2 * bit for bit in bits)
 
 
-def bucketed(
-    order: Sequence[int], key: Sequence[int] | Callable[[int], int], batch_size: int, pool: int = 100
-) -> list[list[int]]:
-    """Cut examples into batches after a stable sort by key within each pool of `pool` batches.
-
-    key:  of an example, by its number; a function or a list
-    """
-    if batch_size < 1 or pool < 1:
-        raise ValueError(f"a batch size and a number of batches are at least 1, not {batch_size} and {pool}")
+def bucketed(order: Sequence[int], keys: Sequence[int], batch_size: int, pool: int = 100) -> list[list[int]]:
+    """Cut examples into batches after a stable sort by `keys[example]` within each pool of `pool` batches."""
     examples = np.asarray(order, np.int64)
-    if callable(key):
-        keys = np.fromiter(map(key, examples.tolist()), np.int64, len(examples))
-    else:
-        keys = np.asarray(key, np.int64)[examples]
     # Sorted by pool first, so that one stable sort of everything sorts each pool.
     pools = np.arange(len(examples)) // (pool * batch_size)
-    found = examples[np.lexsort((keys, pools))].tolist()
+    found = examples[np.lexsort((np.asarray(keys, np.int64)[examples], pools))].tolist()
     return [found[start : start + batch_size] for start in range(0, len(found), batch_size)]
 
 
@@ -64,10 +51,6 @@ def padded_length(length: int, lengths: Sequence[int]) -> int:
 def padded(sentences: Sequence[Sequence[int]], rows: int, length: int, pad: int = PAD) -> Tensor:
     """int64 [rows, length]: the sentences from the top left, and `pad` elsewhere."""
     sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
-    if len(sizes) > rows:
-        raise ValueError(f"{len(sizes)} sentences do not fit in {rows} rows")
-    if len(sizes) and sizes.max() > length:
-        raise ValueError(f"a sentence of {sizes.max()} does not fit in rows of {length}")
     filled = np.full((rows, length), pad, np.int64)
     inside = np.arange(length) < sizes[:, None]
     filled[: len(sizes)][inside] = np.fromiter(chain.from_iterable(sentences), np.int64, sizes.sum())

@@ -30,13 +30,18 @@ class Corpus:
     test: Tensor
 
 
-def corpus_from_lines(train: Sequence[str], valid: Sequence[str], test: Sequence[str]) -> Corpus:
-    """The words of each line followed by <eos>; ids in order of first appearance in train, then valid, then test."""
-    parts = [_words(lines) for lines in (train, valid, test)]
+def corpus_from_lines(*lines: Sequence[str]) -> Corpus:
+    """The words of each line of train, valid and test, each line followed by <eos>; ids in order of appearance."""
+    parts = [_words(part) for part in lines]
     vocabulary = Vocabulary(tuple(dict.fromkeys(chain.from_iterable(parts))))
     ids = vocabulary.ids.__getitem__
     tokens = (torch.from_numpy(np.fromiter(map(ids, words), np.int64, len(words))) for words in parts)
     return Corpus(vocabulary, *tokens)
+
+
+def _words(lines: Sequence[str]) -> list[str]:
+    # One split of the whole text is several times faster than one of each line.
+    return f" {END_OF_LINE} ".join([*lines, ""]).split()
 
 
 def load_wikitext2(root: Path | str, train_lines: int | None = None) -> Corpus:
@@ -45,9 +50,8 @@ def load_wikitext2(root: Path | str, train_lines: int | None = None) -> Corpus:
     train_lines:  train on the first lines only; the vocabulary, and so the network, remains that of the whole
     """
     require("wikitext2", root)
-    folder = Path(root) / "wikitext-2"
-    parts = [(folder / f"wiki.{part}.tokens").read_bytes().decode() for part in ("train", "valid", "test")]
-    train, valid, test = map(split_lines, parts)
+    texts = (Path(root, "wikitext-2", f"wiki.{part}.tokens").read_bytes() for part in ("train", "valid", "test"))
+    train, valid, test = (split_lines(text.decode()) for text in texts)
     corpus = corpus_from_lines(train, valid, test)
     if train_lines is None:
         return corpus
@@ -62,8 +66,6 @@ def grammar_corpus(train: int, valid: int) -> Corpus:
 
 def streams(tokens: Tensor, count: int) -> Tensor:
     """[count, len(tokens) // count]: row i continues row i - 1; tokens that do not fill a column are dropped."""
-    if count < 1:
-        raise ValueError(f"a number of streams is at least 1, not {count}")
     length = len(tokens) // count
     if length < 2:
         raise ValueError(f"{len(tokens)} tokens are too few for {count} streams of at least 2")
@@ -76,8 +78,6 @@ def blocks(streams: Tensor, length: int) -> tuple[Block, Block | None]:
     Returns the n full blocks, [n, count, length] each, and the shorter last one, [count, rest] each, or None. Together
     they predict every token of a stream but the first once.
     """
-    if length < 1:
-        raise ValueError(f"a block's length is at least 1, not {length}")
     count, predicted = len(streams), streams.shape[1] - 1
     full = predicted // length * length
 
@@ -87,8 +87,3 @@ def blocks(streams: Tensor, length: int) -> tuple[Block, Block | None]:
 
     rest = (streams[:, full:-1].contiguous(), streams[:, full + 1 :].contiguous()) if full < predicted else None
     return (stacked(0), stacked(1)), rest
-
-
-def _words(lines: Sequence[str]) -> list[str]:
-    # One split of the whole text is several times faster than one of each line.
-    return f" {END_OF_LINE} ".join([*lines, ""]).split()

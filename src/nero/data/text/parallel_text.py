@@ -11,12 +11,14 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, TypeVar
 
 from nero.atomic import write_atomic
 from nero.data.sources import MissingData, require
 from nero.data.synthetic.translation import translation_pairs
 from nero.data.text.vocabulary import Vocabulary, frequent, split_lines
+
+T = TypeVar("T")
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 MARKS = ("<blank>", "<unk>", "<s>", "</s>")
@@ -33,52 +35,30 @@ PAIRS = {"train": 29_000, "val": 1_014, "test_2016_flickr": 1_000}
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Sentences and their translations, as ids between BEGIN and END."""
+class Pairs(Generic[T]):
+    """Sentences and their translations, as ids between BEGIN and END or as text."""
 
-    source: list[list[int]]
-    target: list[list[int]]
-
-    def __post_init__(self) -> None:
-        if len(self.source) != len(self.target):
-            raise ValueError(f"{len(self.source)} sentences but {len(self.target)} translations")
+    source: list[T]
+    target: list[T]
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def first(self, pairs: int | None) -> "Pairs":
+    def first(self, pairs: int | None) -> "Pairs[T]":
         """The first pairs; None for all."""
         return Pairs(self.source[:pairs], self.target[:pairs])
 
 
-class Lines(NamedTuple):
-    """Sentences and their translations as text, to read and to measure BLEU with."""
-
-    source: list[str]
-    target: list[str]
-
-
 @dataclass(frozen=True)
 class ParallelText:
-    """A translation data set."""
+    """A translation data set; lines are the text as written, to read and to measure BLEU with."""
 
     vocabulary: Vocabulary
-    train: Pairs
-    valid: Pairs
-    test: Pairs
-    valid_lines: Lines
-    test_lines: Lines
-
-    def __post_init__(self) -> None:
-        for pairs, lines in ((self.valid, self.valid_lines), (self.test, self.test_lines)):
-            if {len(side) for side in lines} != {len(pairs)}:
-                raise ValueError(f"{len(pairs)} pairs but {' and '.join(str(len(side)) for side in lines)} lines")
-
-
-def merged_vocabulary(source: Iterable[Iterable[str]], target: Iterable[Iterable[str]], minimum: int) -> Vocabulary:
-    """The four marks, the words that occur at least `minimum` times in the source, then the target's remaining ones."""
-    words = dict.fromkeys((*MARKS, *frequent(source, minimum), *frequent(target, minimum)))
-    return Vocabulary(tuple(words), UNKNOWN)
+    train: Pairs[list[int]]
+    valid: Pairs[list[int]]
+    test: Pairs[list[int]]
+    valid_lines: Pairs[str]
+    test_lines: Pairs[str]
 
 
 def load_multi30k(root: Path | str, minimum: int = 3, train_pairs: int | None = None) -> ParallelText:
@@ -88,28 +68,36 @@ def load_multi30k(root: Path | str, minimum: int = 3, train_pairs: int | None = 
     train_pairs:  train on the first pairs only; the vocabulary, and so the network, remains that of the whole
     """
     parts = tokenised_multi30k(root)
-    vocabulary = merged_vocabulary(parts["train"]["de"], parts["train"]["en"], minimum)
-    train, valid, test = (_pairs(vocabulary, *(parts[part][language] for language in LANGUAGES)) for part in PAIRS)
-    valid_lines, test_lines = (
-        Lines(*(raw_lines(root, part, language) for language in LANGUAGES)) for part in ("val", "test_2016_flickr")
-    )
-    return ParallelText(vocabulary, train.first(train_pairs), valid, test, valid_lines, test_lines)
+    words = [Pairs(*(parts[part][language] for language in LANGUAGES)) for part in PAIRS]
+    _, *lines = (Pairs(*(raw_lines(root, part, language) for language in LANGUAGES)) for part in PAIRS)
+    return _parallel_text(words, lines, minimum, train_pairs)
 
 
 def toy_pairs(train: int, valid: int, minimum: int = 1) -> ParallelText:
     """The embedded default: this many synthetic pairs, no source twice; as many in test as in valid."""
     drawn = translation_pairs(0, train + 2 * valid)
-    source, target = ([pair[side].split() for pair in drawn] for side in (0, 1))
-    vocabulary = merged_vocabulary(source[:train], target[:train], minimum)
-    cuts = (slice(train), slice(train, train + valid), slice(train + valid, None))
-    training, validation, test = (_pairs(vocabulary, source[cut], target[cut]) for cut in cuts)
-    valid_lines, test_lines = (Lines(*([pair[side] for pair in drawn[cut]] for side in (0, 1))) for cut in cuts[1:])
-    return ParallelText(vocabulary, training, validation, test, valid_lines, test_lines)
+    parts = drawn[:train], drawn[train : train + valid], drawn[train + valid :]
+    lines = [Pairs(*([pair[side] for pair in part] for side in (0, 1))) for part in parts]
+    words = [Pairs(*([line.split() for line in side] for side in (part.source, part.target))) for part in lines]
+    return _parallel_text(words, lines[1:], minimum)
 
 
-def _pairs(vocabulary: Vocabulary, source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]) -> Pairs:
-    sides = ([[BEGIN, *vocabulary.encode(words), END] for words in sentences] for sentences in (source, target))
-    return Pairs(*sides)
+def _parallel_text(
+    words: Sequence[Pairs[list[str]]], lines: Sequence[Pairs[str]], minimum: int, train_pairs: int | None = None
+) -> ParallelText:
+    vocabulary = merged_vocabulary(words[0].source, words[0].target, minimum)
+
+    def encoded(sentences: Sentences) -> list[list[int]]:
+        return [[BEGIN, *vocabulary.encode(sentence), END] for sentence in sentences]
+
+    train, valid, test = (Pairs(encoded(part.source), encoded(part.target)) for part in words)
+    return ParallelText(vocabulary, train.first(train_pairs), valid, test, *lines)
+
+
+def merged_vocabulary(source: Iterable[Iterable[str]], target: Iterable[Iterable[str]], minimum: int) -> Vocabulary:
+    """The four marks, the words that occur at least `minimum` times in the source, then the target's remaining ones."""
+    words = dict.fromkeys((*MARKS, *frequent(source, minimum), *frequent(target, minimum)))
+    return Vocabulary(tuple(words), UNKNOWN)
 
 
 # --------------------------------------------------------------------------------------------------------- tokenising
@@ -134,18 +122,22 @@ def tokenised_multi30k(root: Path | str) -> Parts:
             raise ValueError(f"{folder}: {part} has not {PAIRS[part]:,} lines in each language but {found}")
     try:
         import spacy
-
-        tokenisers = {language: tokeniser(language) for language in LANGUAGES}
     except ImportError as error:
         raise MissingData(
             f"multi30k: {cache} is missing or does not fit the raw text, and spaCy, which makes it, is"
             " not installed; get it with: pip install 'nero[text]', or copy that file from a machine that has it"
         ) from error
+    tokenisers = {language: tokeniser(language) for language in LANGUAGES}
     parts = {
         part: {language: [*map(tokenisers[language], lines)] for language, lines in texts.items()}
         for part, texts in raw.items()
     }
-    _write(cache, {"format": FORMAT, "inputs": inputs, "spacy": spacy.__version__, "parts": parts})
+    content = {"format": FORMAT, "inputs": inputs, "spacy": spacy.__version__, "parts": parts}
+    rest = json.dumps(content, ensure_ascii=False, separators=(",", ":"))[1:].encode()
+    try:
+        write_atomic(cache, _first_line(rest) + b"\n" + rest)
+    except OSError as error:
+        warnings.warn(f"multi30k was tokenised but could not be cached for the next run: {error}", stacklevel=2)
     return parts
 
 
@@ -159,7 +151,7 @@ def tokeniser(language: str) -> Callable[[str], list[str]]:
 
 def raw_lines(root: Path | str, part: str, language: str) -> list[str]:
     """The lines of one raw file of Multi30k."""
-    return split_lines((Path(root) / "multi30k" / f"{part}.{language}").read_bytes().decode())
+    return split_lines(Path(root, "multi30k", f"{part}.{language}").read_bytes().decode())
 
 
 def _inputs(folder: Path) -> str:
@@ -181,15 +173,6 @@ def _read(place: Path, inputs: str) -> Parts | None:
         return None
     cached = json.loads(first + rest)
     return cached["parts"] if (cached.get("format"), cached.get("inputs")) == (FORMAT, inputs) else None
-
-
-def _write(place: Path, content: dict[str, object]) -> None:
-    """Write atomically; only warn if that is impossible."""
-    rest = json.dumps(content, ensure_ascii=False, separators=(",", ":"))[1:].encode()
-    try:
-        write_atomic(place, _first_line(rest) + b"\n" + rest)
-    except OSError as error:
-        warnings.warn(f"multi30k was tokenised but could not be cached for the next run: {error}", stacklevel=3)
 
 
 def _first_line(rest: bytes) -> bytes:
