@@ -33,7 +33,7 @@ from nero.plans.config import compose
 from nero.report.tables.sheets import markdown_line
 from nero.runs.provenance import code_in_words
 from nero.tasks.cgan import PLAIN, ConditionalGAN
-from nero.tasks.fid import Judge, NoJudge
+from nero.tasks.fid import Judge
 from nero.train.build import build_task, choose_device, device_name
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def _lines(repeats: int, overrides: list[str]) -> Iterator[str]:
     task = build_task(config, device)
     assert isinstance(task, ConditionalGAN)
     judge = task.judges[PLAIN]
-    if isinstance(judge, NoJudge):
+    if judge.network is None:
         raise NotMeasured("; ".join(task.remarks))
     judge.folder = None  # as in a run without stored statistics
     about = f"{with_versions(device_name(device), packages=('torch', 'torchmetrics'))}; {code_in_words()}."

@@ -177,11 +177,6 @@ def test_fewer_than_two_images_have_no_statistics(batches: list[Tensor]) -> None
         Statistics.of(StandIn(), batches)
 
 
-def test_features_that_are_not_a_row_an_image_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"4 images need as many rows of features, not \[4, 2, 1\]"):
-        Statistics.of(as_they_are, [torch.zeros(4, 2, 1)])
-
-
 def test_autocast_around_changes_nothing() -> None:
     batch = images(20, 0)
     plain = Statistics.of(StandIn(), [batch])

@@ -11,7 +11,7 @@ from torchvision.utils import make_grid, save_image
 
 from nero.data.synthetic.shapes import shapes
 from nero.models.inception import StandIn
-from nero.tasks.fid import Judge, NoJudge, Reference, Statistics, convolutions, stretched
+from nero.tasks.fid import Judge, Reference, Statistics, convolutions, stretched
 
 CPU = torch.device("cpu")
 
@@ -72,7 +72,7 @@ def test_fid_as_released_is_of_files_that_torchvision_wrote(tmp_path: Path) -> N
 
 
 def test_a_judge_that_is_missing_has_the_names_of_either_kind() -> None:
-    judge = NoJudge("fid", "FID").released()
+    judge = Judge(None, "fid", "FID", real(), CPU).released()
     assert (judge.key("val"), judge.distances([])) == ("val/fid_released", {})
 
 

@@ -275,7 +275,7 @@ def test_the_host_watches_the_device_for_a_moment_and_then_sleeps(
 
 def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
     scores = EpisodeStatistics(count=2, window=3)
-    assert math.isnan(scores.mean_return(3))
+    assert all(map(math.isnan, scores.means(3)))
 
     def turn(rewards: list[float], over: list[bool]) -> Turn:
         ended = np.array([True, True])  # a lost life is no end of a game
@@ -288,15 +288,14 @@ def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
         ([7.0, 7.0], [False, False]),
     ):
         scores.add(turn(rewards, over))
-    assert scores.mean_return(3) == scores.mean_return(100) == pytest.approx((10 + 0 + 3) / 3)
-    assert scores.mean_return(2) == pytest.approx((0 + 3) / 2)
-    assert scores.mean_length(3) == pytest.approx((2 + 1 + 3) / 3)
-    assert scores.mean_length(1) == 3
+    assert scores.means(3) == scores.means(100) == pytest.approx(((10 + 0 + 3) / 3, (2 + 1 + 3) / 3))
+    assert scores.means(2)[0] == pytest.approx((0 + 3) / 2)
+    assert scores.means(1)[1] == 3
     other = EpisodeStatistics(count=2, window=3)
     other.restore(scores.state())
     for one in (scores, other):
         one.add(turn([1.0, 2.0], [True, False]))
-        assert one.mean_return(3) == pytest.approx((0 + 3 + 8) / 3), "the oldest is forgotten"
+        assert one.means(3)[0] == pytest.approx((0 + 3 + 8) / 3), "the oldest is forgotten"
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ from nero.checkpoints.loading import Trained, Unusable, run_command, run_parser
 from nero.models.biggan import Z
 from nero.plans.argparse_types import check_out, non_negative_int, positive_int
 from nero.tasks.cgan import ConditionalGAN, grid, to_image
-from nero.tasks.fid import NoJudge
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +39,7 @@ def _sample(trained: Trained[ConditionalGAN], options: argparse.Namespace) -> No
     if not options.fid:
         return
     task = trained.task
-    if any(isinstance(judge, NoJudge) for judge in task.judges.values()):
+    if any(judge.network is None for judge in task.judges.values()):
         raise Unusable("; ".join(task.remarks))
     samples = _samples(trained, task.labels, options.seed)
     for judge in task.judges.values():

@@ -43,6 +43,14 @@ def check_examples(wanted: int | None, available: int | None = None) -> None:
             raise BadSetting(f"train_examples must be at most {available}, not {wanted}")
 
 
+def build_network(network: Callable[..., nn.Module], *sizes: int, **named: int) -> nn.Module:
+    """The network for sizes that its task knows; its errors become one-line BadSettings."""
+    try:
+        return network(*sizes, **named)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadSetting(f"network: {' '.join(str(error).split())}") from error
+
+
 @dataclass(frozen=True)
 class Metric:
     """What tables report of a task: the value of `key` at the end of training."""
@@ -215,6 +223,7 @@ class Task(ABC):
     """One learning problem. A new task is a module with a subclass of this and a YAML in configs/task."""
 
     metric: Metric
+    network: nn.Module
     epochs: int
     steps_per_epoch: int
     meters: Meters
@@ -239,9 +248,9 @@ class Task(ABC):
     the yielded losses is the loss of the whole batch, `meters` are made with the context's ranks, and `evaluate`, which
     all ranks call, returns the same on each."""
 
-    @abstractmethod
     def networks(self) -> dict[str, nn.Module]:
-        """The networks by name; each gets an optimiser of its own."""
+        """The networks by name, if there are several; each gets an optimiser of its own."""
+        return {NETWORK: self.network}
 
     def spread(self, over_ranks: Callable[[nn.Module], nn.Module]) -> None:
         """Called once, before optimisers are made. Training must call `over_ranks(network)` instead of the network."""

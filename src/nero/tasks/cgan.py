@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from PIL import Image
@@ -37,7 +36,7 @@ class ConditionalGAN(Task):
 
     FID uses as many samples as there are test images, with their labels. Both kinds are logged: "val/fid" against the
     test images and "train/fid" against the training images; "val/fid_released" and "train/fid_released" likewise (see
-    `fid.Released`). For embedded data a small network replaces Inception, and the keys name it.
+    `fid.Judge.released`). For embedded data a small network replaces Inception, and the keys name it.
     """
 
     def __init__(
@@ -93,11 +92,14 @@ class ConditionalGAN(Task):
         loss = fake_scores.clamp(min=-1).mean() - real_scores.clamp(max=1).mean()
         self.meters.add_("discriminator", loss * count)
         yield DISCRIMINATOR, loss
-        with without_gradients(self.discriminator):
+        self.discriminator.requires_grad_(False)
+        try:
             loss = -self.discriminator(self.generator(self._z(count), labels), labels).mean()
             self.meters.add_("generator", loss * count)
             self.meters.add_("count", float(count))
             yield GENERATOR, loss
+        finally:
+            self.discriminator.requires_grad_(True)
 
     def _z(self, count: int) -> Tensor:
         return torch.randn(count, Z, device=self.device)
@@ -134,16 +136,6 @@ class ConditionalGAN(Task):
                 yield ((images.to(torch.float32) + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
         finally:
             self.generator.train()
-
-
-@contextmanager
-def without_gradients(network: nn.Module) -> Iterator[None]:
-    """Skip the gradients of the network's parameters for losses computed inside."""
-    network.requires_grad_(False)
-    try:
-        yield
-    finally:
-        network.requires_grad_(True)
 
 
 def grid(images: Tensor, rows: int) -> Tensor:

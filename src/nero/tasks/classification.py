@@ -88,7 +88,27 @@ class Score:
         return (self.count - self.correct) / self.count
 
 
-class Classification(Task):
+class ImageTask(Task):
+    """A task of one network that takes normalised images."""
+
+    def place(self, context: Context, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        """Move the network to the device; mean and std are those of the images' colours, from 0 to 1."""
+        self.device, self.network = context.device, network.to(context.device)
+        self.channels_last = context.machine.channels_last
+        if self.channels_last:
+            convert_conv2d_weight_memory_format(self.network, torch.channels_last)
+        # Per channel, in units of a pixel's 0 to 255; grey images have no channel axis.
+        self.mean, self.std = (
+            (255 * torch.tensor(values, device=self.device)).reshape(-1, 1, 1) for values in (mean, std)
+        )
+
+    def prepare(self, pixels: Tensor) -> Tensor:
+        """uint8 images as the network takes them."""
+        images = (pixels.to(torch.float32) - self.mean) / self.std
+        return images if self.channels_last else images.contiguous()
+
+
+class Classification(ImageTask):
     """Minimise the cross entropy of one network over shuffled minibatches."""
 
     def __init__(
@@ -103,23 +123,15 @@ class Classification(Task):
         augmentation: Augmentation | None = None,
         trace_accuracy: bool = False,
     ) -> None:
-        self.device = device = context.device
+        self.place(context, network, mean, std)
         self.epochs = epochs
         self.training = ShuffledImages(context, images, batch_size, epochs, augmentation)
         self.steps_per_epoch = self.training.steps
-        self.test_images, self.test_labels = to_device(images.test_images, device), images.test_labels.to(device)
-        self.network = network.to(device)
-        self.channels_last = context.machine.channels_last
-        if self.channels_last:
-            convert_conv2d_weight_memory_format(self.network, torch.channels_last)
-        # Per channel, in units of a pixel's 0 to 255; grey images have no channel axis.
-        self.mean, self.std = ((255 * torch.tensor(values, device=device)).reshape(-1, 1, 1) for values in (mean, std))
-        self.trace_accuracy = trace_accuracy
+        self.test_images = to_device(images.test_images, self.device)
+        self.test_labels = images.test_labels.to(self.device)
         traces = {"train/accuracy": self.steps_per_epoch} if trace_accuracy else {}
-        self.meters = Meters(device, sums=("loss", "correct", "count"), traces=traces)
-
-    def networks(self) -> dict[str, nn.Module]:
-        return {NETWORK: self.network}
+        self.meters = Meters(self.device, sums=("loss", "correct", "count"), traces=traces)
+        self.trace_accuracy = trace_accuracy
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         return self.training.batches(epoch, start)
@@ -135,11 +147,6 @@ class Classification(Task):
         if self.trace_accuracy:
             self.meters.append_("train/accuracy", correct / len(labels))
         yield NETWORK, loss
-
-    def prepare(self, pixels: Tensor) -> Tensor:
-        """uint8 images as the network takes them."""
-        images = (pixels.to(torch.float32) - self.mean) / self.std
-        return images if self.channels_last else images.contiguous()
 
     def evaluate(self) -> dict[str, float]:
         train, test = self.train_score(), self.test_score()

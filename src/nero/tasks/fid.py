@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -47,28 +47,15 @@ class Statistics:
     @classmethod
     def of(cls, features_of: Callable[[Tensor], Tensor], images: Iterable[Tensor]) -> "Statistics":
         """The statistics of batches of images, on the device of the features and without autocast."""
-        count = 0
-        shift = total = products = torch.empty(0)
+        batches = []
         for batch in images:
             with torch.no_grad(), torch.autocast(batch.device.type, enabled=False):
-                features = features_of(batch).to(torch.float64)
-                if features.ndim != 2 or len(features) != len(batch):
-                    raise ValueError(f"{len(batch)} images need as many rows of features, not {list(features.shape)}")
-                if not len(batch):
-                    continue
-                if not count:
-                    # Shifted near zero: the covariance is not a small difference of large numbers.
-                    shift = features.mean(0)
-                    total, products = torch.zeros_like(shift), shift.new_zeros(len(shift), len(shift))
-                features = features - shift
-                total += features.sum(0)
-                products.addmm_(features.T, features)
-                count += len(batch)
+                batches.append(features_of(batch))
+        count = sum(map(len, batches))
         if count < 2:
             raise ValueError(f"statistics need at least 2 images, not {count}")
-        mean = total / count
-        covariance = (products - count * torch.outer(mean, mean)) / (count - 1)
-        return cls(count, shift + mean, covariance)
+        features = torch.cat(batches).to(torch.float64)
+        return cls(count, features.mean(0), torch.atleast_2d(features.T.cov()))
 
     def to(self, device: torch.device | str) -> "Statistics":
         return Statistics(self.count, self.mean.to(device), self.covariance.to(device))
@@ -137,46 +124,53 @@ def _first_line(rest: bytes) -> bytes:
     return hashlib.sha256(rest).hexdigest().encode() + b"\n"
 
 
+@dataclass(eq=False)
 class Judge:
     """Distances of generated images from the training and the test images, by the features of one network.
 
-    network:  uint8 [N, 3, H, W] -> features [N, d], on the device of the images
+    network:  uint8 [N, 3, H, W] -> features [N, d], on the device of the images; None if nothing can be measured
     name:     of a distance in the log: "train/<name>" and "val/<name>"
     label:    of a distance in tables
     real:     uint8 images by part of the data (train, val)
     folder:   where statistics of the real images are stored; None for nowhere
     tf32:     whether a GPU's convolutions use TF32, independent of the run's precision
+    stretch:  whether generated images are stretched to the full range of values first
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        name: str,
-        label: str,
-        real: Mapping[str, Tensor],
-        device: torch.device,
-        folder: Path | None = None,
-        tf32: bool = True,
-    ) -> None:
-        self.network, self.name, self.label = network.to(device), name, label
-        self.real, self.device, self.folder, self.tf32 = real, device, folder, tf32
+    network: nn.Module | None
+    name: str
+    label: str
+    real: Mapping[str, Tensor]
+    device: torch.device
+    folder: Path | None = None
+    tf32: bool = True
+    stretch: bool = False
 
     def key(self, part: str) -> str:
         return f"{part}/{self.name}"
 
+    def released(self) -> "Judge":
+        """The judge that measures FID as the authors' code does, on images that were written to files.
+
+        It writes them with torchvision's `save_image(..., normalize=True)`, which stretches each image, real or
+        generated, to the full range of values. Its real images are flipped at random, and each part has as many as
+        there are test images.
+        """
+        count = len(self.real["val"])
+        real = {part: flipped_at_random(stretched(images[:count])) for part, images in self.real.items()}
+        return replace(self, name=f"{self.name}_released", label=f"{self.label} as released", real=real, stretch=True)
+
     def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
         """The distances of batches of uint8 images, by key."""
-        statistics = self._statistics(images)
+        if self.network is None:
+            return {}
+        statistics = self._statistics(map(stretched, images) if self.stretch else images)
         return {self.key(part): reference.distance(statistics) for part, reference in self.references.items()}
 
     @cached_property
     def references(self) -> dict[str, Reference]:
         """The statistics of the real images by part of the data, computed or loaded on first use."""
         return {part: Reference(self._of_real(part).to(self.device)) for part in self.real}
-
-    def released(self) -> "Judge":
-        """The judge with the same network that measures FID as the authors' code does."""
-        return Released(self)
 
     def _of_real(self, part: str) -> Statistics:
         real = self.real[part]
@@ -194,27 +188,10 @@ class Judge:
         return cached_statistics(file, key, compute)
 
     def _statistics(self, images: Iterable[Tensor]) -> Statistics:
+        assert self.network is not None
         small = (part.to(self.device) for batch in images for part in batch.split(BATCH[self.device.type]))
         with convolutions(self.tf32):
-            return Statistics.of(self.network, small)
-
-
-class Released(Judge):
-    """FID as the authors' code measures it, on images that were written to files.
-
-    It writes them with torchvision's `save_image(..., normalize=True)`, which stretches each image, real or generated,
-    to the full range of values. Its real images are flipped at random, and each part has as many as there are test
-    images.
-    """
-
-    def __init__(self, plain: Judge) -> None:
-        count = len(plain.real["val"])
-        real = {part: flipped_at_random(stretched(images[:count])) for part, images in plain.real.items()}
-        name, label = f"{plain.name}_released", f"{plain.label} as released"
-        super().__init__(plain.network, name, label, real, plain.device, plain.folder, plain.tf32)
-
-    def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
-        return super().distances(stretched(batch) for batch in images)
+            return Statistics.of(self.network.to(self.device), small)
 
 
 def flipped_at_random(images: Tensor) -> Tensor:
@@ -231,34 +208,21 @@ def stretched(images: Tensor) -> Tensor:
     return (scaled + 0.5).to(torch.uint8).reshape(images.shape)
 
 
-class NoJudge(Judge):
-    """The judge without Inception: it has names, but measures no distances."""
-
-    def __init__(self, name: str, label: str) -> None:
-        self.name, self.label = name, label
-
-    def released(self) -> Judge:
-        return NoJudge(f"{self.name}_released", f"{self.label} as released")
-
-    def distances(self, images: Iterable[Tensor]) -> dict[str, float]:
-        return {}
-
-
 def judge(context: Context, images: ImageSet) -> tuple[Judge, tuple[str, ...]]:
     """The judge for the data, and remarks on it."""
     real = {"train": images.train_images, "val": images.test_images}
     if context.data == "embedded":
         return Judge(StandIn(), "stand_in_fid", "stand-in FID", real, context.device), ()
-    name, label = "fid", "FID"
     path = context.inception or context.data_root / inception_data.FILE
+    network, remarks = None, []
     try:
         if not path.is_file():
             how = f"get it with: {fetch_command('inception', context.data_root)}"
             raise NoInception(f"{path} does not exist; {how}")
         network = inception(inception_data.load_weights(path))
     except (DamagedData, NoInception) as error:
-        return NoJudge(name, label), (f"FID is not measured: {error}",)
-    return Judge(network, name, label, real, context.device, folder=context.data_root), ()
+        remarks.append(f"FID is not measured: {error}")
+    return Judge(network, "fid", "FID", real, context.device, folder=context.data_root), tuple(remarks)
 
 
 @contextmanager

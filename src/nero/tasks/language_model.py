@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +9,18 @@ from torch import Tensor, nn
 
 from nero.data.text.corpus import Block, Corpus, blocks, grammar_corpus, load_wikitext2, streams
 from nero.models.token_loss import TokenLoss, token_loss
-from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Task, check_examples, check_positive
+from nero.tasks.base import (
+    NETWORK,
+    BadSetting,
+    Batch,
+    Context,
+    Meters,
+    Metric,
+    Task,
+    build_network,
+    check_examples,
+    check_positive,
+)
 
 PERPLEXITY = Metric("val/perplexity", "min", "perplexity")
 EMBEDDED_TRAIN = 4000  # sentences or pairs
@@ -34,14 +44,6 @@ def language_metrics(train_loss: float, val_loss: float) -> dict[str, float]:
         "val/loss": val_loss,
         "val/perplexity": perplexity(val_loss),
     }
-
-
-def build_network(network: Callable[..., nn.Module], vocabulary: int) -> nn.Module:
-    """The network for a vocabulary size; its errors become one-line BadSettings."""
-    try:
-        return network(vocabulary)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise BadSetting(f"network: {str(error).splitlines()[0]}") from error
 
 
 def embedded_sizes(train_examples: int | None) -> tuple[int, int]:
@@ -78,17 +80,21 @@ class LanguageModelling(Task):
         check_positive(batch_size=batch_size, block=block, evaluation_batch=evaluation_batch)
         corpus = load_corpus(context, train_examples)
         self.epochs, self.vocabulary = epochs, corpus.vocabulary
-        cut = partial(_cut, block=block, device=context.device)
-        (self.inputs, self.targets), self.rest = cut("batch_size", corpus.train, batch_size)
+
+        def cut(text: Tensor, **count: int) -> tuple[Block, Block | None]:
+            [(name, number)] = count.items()
+            try:
+                return blocks(streams(text.to(context.device), number), block)
+            except ValueError as error:
+                raise BadSetting(f"{name}: {error}") from error
+
+        (self.inputs, self.targets), self.rest = cut(corpus.train, batch_size=batch_size)
         self.valid, self.test = (
-            _as_list(cut("evaluation_batch", text, evaluation_batch)) for text in (corpus.valid, corpus.test)
+            _as_list(cut(text, evaluation_batch=evaluation_batch)) for text in (corpus.valid, corpus.test)
         )
         self.steps_per_epoch = len(self.inputs) + (self.rest is not None)
         self.network = build_network(network, len(self.vocabulary)).to(context.device)
         self.meters = Meters(context.device, sums=("loss", "count"))
-
-    def networks(self) -> dict[str, nn.Module]:
-        return {NETWORK: self.network}
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         yield from zip(self.inputs[start:], self.targets[start:], strict=True)
@@ -129,13 +135,6 @@ def load_corpus(context: Context, train_examples: int | None) -> Corpus:
     if context.data == "embedded":
         return grammar_corpus(*embedded_sizes(train_examples))
     return load_wikitext2(context.data_root, train_examples)
-
-
-def _cut(name: str, tokens: Tensor, count: int, block: int, device: torch.device) -> tuple[Block, Block | None]:
-    try:
-        return blocks(streams(tokens.to(device), count), block)
-    except ValueError as error:
-        raise BadSetting(f"{name}: {error}") from error
 
 
 def _as_list(cut: tuple[Block, Block | None]) -> list[Block]:

@@ -87,7 +87,7 @@ class PPO(Task):
         self.network = network(self.games.actions).to(device)
         convert_conv2d_weight_memory_format(self.network, torch.channels_last)
         self.resize = AreaResize(self.games.screen, SIDE, device)
-        self.rollout = Rollout(steps, environments, self.games, device)
+        self.rollout = Rollout(steps, environments, self.games, self.resize, device)
         self.meters = Meters(device, sums=(*MEANS, "count"))
         self.episodes = EpisodeStatistics(environments, max(window, RECENT))
         self.started = False  # whether the games have been reset
@@ -106,9 +106,6 @@ class PPO(Task):
         except GameError as error:
             raise BadSetting(f"game: {error}") from error
 
-    def networks(self) -> dict[str, nn.Module]:
-        return {NETWORK: self.network}
-
     def before_training(self, as_step: Callable[[Work], Work]) -> None:
         self.act, self.observe_and_act, self.finish = map(as_step, (self._act, self._observe_and_act, self._finish))
         self.last_log = time.monotonic(), self.episodes.steps  # steps before a resume took another time
@@ -118,19 +115,15 @@ class PPO(Task):
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         if not self.started:
             self.started = True
-            self.rollout.reset_(self.games.reset(self.context.streams.number("games", epoch)), self.resize)
+            self.rollout.reset_(self.games.reset(self.context.streams.number("games", epoch)))
             self.episodes.reset()
         self._collect(epoch)
-        for order in self._orders(epoch):
-            yield from ((indices,) for indices in order.chunk(self.minibatches))
-        self.rollout.wait()  # for the end of the update, without keeping a core from the games of other runs
-
-    def _orders(self, epoch: int) -> Tensor:
-        """[update_epochs, environments * steps]: a permutation of the rollout for each pass over it."""
         generator = self.context.streams.generator("minibatches", epoch)
         count = self.environments * self.steps
         orders = torch.stack([torch.randperm(count, generator=generator) for _ in range(self.update_epochs)])
-        return orders.to(self.context.device)
+        for order in orders.to(self.context.device):
+            yield from ((indices,) for indices in order.chunk(self.minibatches))
+        self.rollout.wait()  # for the end of the update, without keeping a core from the games of other runs
 
     def _collect(self, epoch: int) -> None:
         """Play `steps` steps of all games and fill the rollout."""
@@ -139,7 +132,8 @@ class PPO(Task):
         self.act(())
         turn: Turn | None = None
         for step in range(1, self.steps + 1):
-            games.send(rollout.wait_for_actions())
+            rollout.wait()
+            games.send(rollout.host_actions.numpy())
             if turn is not None:
                 self.episodes.add(turn)  # while the games run
             turn = games.receive()
@@ -168,14 +162,14 @@ class PPO(Task):
 
     @torch.no_grad()
     def _observe_and_act(self, nothing: Batch) -> None:
-        self.rollout.observe_(self.resize)
+        self.rollout.observe_()
         self._act(nothing)
 
     @torch.no_grad()
     def _finish(self, nothing: Batch) -> None:
         """Observe the last step and compute advantages and returns by GAE (Schulman et al., 2016)."""
         rollout = self.rollout
-        rollout.observe_(self.resize)
+        rollout.observe_()
         _, last_values = self._forward(rollout.observations(rollout.now))
         values, next_values = rollout.values, torch.cat([rollout.values[1:], last_values[None]])
         td_errors = rollout.rewards + self.discount * next_values * (1 - rollout.ended) - values
@@ -220,11 +214,12 @@ class PPO(Task):
     def evaluate(self) -> dict[str, float]:
         sums = self.meters.read()
         (begun, steps), self.last_log = self.last_log, (time.monotonic(), self.episodes.steps)
+        recent_return, recent_length = self.episodes.means(RECENT)
         return {
             **{f"train/{name}": sums[name] / max(sums["count"], 1.0) for name in MEANS},
-            "train/return": self.episodes.mean_return(RECENT),
-            self.metric.key: self.episodes.mean_return(self.window),
-            "train/length": self.episodes.mean_length(RECENT),
+            "train/return": recent_return,
+            self.metric.key: self.episodes.means(self.window)[0],
+            "train/length": recent_length,
             "train/environment_steps": self.episodes.steps,
             "train/steps_per_second": (self.last_log[1] - steps) / (self.last_log[0] - begun),
             "train/restarts": self.restarts,

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ class Rollout:
     `frames`, which begins with the last frames of the previous rollout.
     """
 
-    def __init__(self, steps: int, count: int, games: Games, device: torch.device) -> None:
-        self.steps, self.count, self.device = steps, count, device
+    def __init__(self, steps: int, count: int, games: Games, resize: AreaResize, device: torch.device) -> None:
+        self.steps, self.count, self.resize, self.device = steps, count, resize, device
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
@@ -50,11 +50,11 @@ class Rollout:
         self.screens, self.outcome = torch.zeros_like(self.host_frames, device=device), zeros(2, count)
         self.done = torch.cuda.Event(blocking=True) if pinned else None
 
-    def reset_(self, frames: np.ndarray[Any, Any], resize: AreaResize) -> None:
+    def reset_(self, frames: np.ndarray[Any, Any]) -> None:
         """Store the first frames of all games."""
         np.copyto(self.host_frames.numpy(), frames)
         self.screens.copy_(self.host_frames)
-        self.frames[self.steps + EARLIER] = resize(self.screens)
+        self.frames[self.steps + EARLIER] = self.resize(self.screens)
         self.age.zero_()
 
     def begin_(self, gumbel_noise: Tensor) -> None:
@@ -75,7 +75,7 @@ class Rollout:
         for name, value in values.items():
             getattr(self, name).flatten(0, 1).index_copy_(0, self.now, value)
 
-    def observe_(self, resize: AreaResize) -> None:
+    def observe_(self) -> None:
         """Store the uploaded outcome of the current step, go to the next one and store its frame."""
         self.screens.copy_(self.host_frames, non_blocking=True)
         self.outcome.copy_(self.host_outcome, non_blocking=True)
@@ -83,17 +83,13 @@ class Rollout:
         age = (entries_at(self.now, self.age) + 1) * (1 - self.outcome[1])
         self.now += self.count
         self.put_(age=age)
-        self.frames[EARLIER:].flatten(0, 1).index_copy_(0, self.now, resize(self.screens))
+        self.frames[EARLIER:].flatten(0, 1).index_copy_(0, self.now, self.resize(self.screens))
 
     def upload(self, turn: Turn) -> None:
         # By numpy: torch would wake its threads for so few bytes.
         np.copyto(self.host_frames.numpy(), turn.frames)
         outcome = self.host_outcome.numpy()
         outcome[0], outcome[1] = np.sign(turn.rewards), turn.ended
-
-    def wait_for_actions(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        self.wait()
-        return self.host_actions.numpy()
 
     def wait(self) -> None:
         """Wait for the device: polling for a moment, since a sleeping thread wakes late, then asleep."""
@@ -119,7 +115,7 @@ class EpisodeStatistics:
 
     def __init__(self, count: int, window: int) -> None:
         self.returns, self.lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
-        self.finished: deque[tuple[float, int]] = deque(maxlen=window)
+        self.finished: deque[tuple[float, float]] = deque(maxlen=window)
         self.steps = 0  # of all environments together
 
     def reset(self) -> None:
@@ -133,12 +129,11 @@ class EpisodeStatistics:
             self.finished.extend(zip(self.returns[turn.over].tolist(), self.lengths[turn.over].tolist(), strict=True))
             self.returns[turn.over], self.lengths[turn.over] = 0.0, 0
 
-    def mean_return(self, games: int) -> float:
-        """Over at most the last `games` finished games; NaN if there are none."""
-        return _mean([score for score, _ in list(self.finished)[-games:]])
-
-    def mean_length(self, games: int) -> float:
-        return _mean([length for _, length in list(self.finished)[-games:]])
+    def means(self, games: int) -> tuple[float, float]:
+        """Mean return and length of at most the last `games` finished games; NaN if there are none."""
+        finished = list(self.finished)[-games:] or [(math.nan, math.nan)]
+        score, length = np.mean(finished, axis=0).tolist()
+        return score, length
 
     def state(self) -> dict[str, Any]:
         returns, lengths = self.returns.tolist(), self.lengths.tolist()
@@ -149,10 +144,6 @@ class EpisodeStatistics:
         self.finished.clear()
         self.finished.extend(state["finished"])
         self.steps = state["steps"]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
 
 
 def entries_at(indices: Tensor, recorded: Tensor) -> Tensor:

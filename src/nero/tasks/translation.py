@@ -12,8 +12,19 @@ from nero.data.text.buckets import bucketed, length_key, padded, padded_length, 
 from nero.data.text.parallel_text import PAD, Pairs, ParallelText, load_multi30k, toy_pairs
 from nero.models.attention import EMPTY, take_tokens, token_indices
 from nero.models.token_loss import TokenLoss, token_loss
-from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Prefetch, Task, check_examples, check_positive
-from nero.tasks.language_model import PERPLEXITY, build_network, embedded_sizes, language_metrics
+from nero.tasks.base import (
+    NETWORK,
+    BadSetting,
+    Batch,
+    Context,
+    Meters,
+    Prefetch,
+    Task,
+    build_network,
+    check_examples,
+    check_positive,
+)
+from nero.tasks.language_model import PERPLEXITY, embedded_sizes, language_metrics
 
 EVALUATION_BATCH = 512  # sentences
 SLOTS_PER_ROW = 4  # a batch's number of slots is a multiple of this times its rows
@@ -70,9 +81,6 @@ class Translation(Task):
         self.network = build_network(network, len(self.vocabulary)).to(self.device)
         self.meters = Meters(self.device, sums=("loss", "count"))
         self.prefetch = Prefetch(self._epoch_batches, epochs)
-
-    def networks(self) -> dict[str, nn.Module]:
-        return {NETWORK: self.network}
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         yield from self.prefetch.take(epoch)[start:]
@@ -136,7 +144,7 @@ class _Sentences:
     counts:  for source and target, the words of each pair that the network attends to: all but a target's last
     """
 
-    def __init__(self, pairs: Pairs, device: torch.device) -> None:
+    def __init__(self, pairs: Pairs[list[int]], device: torch.device) -> None:
         self.blank = len(pairs)
         source_lengths, target_lengths = [*map(len, pairs.source)], [*map(len, pairs.target)]
         self.keys = [*map(length_key, source_lengths, target_lengths)]
