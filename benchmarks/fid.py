@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.tables import NotMeasured, benchmark_parser, exit_status, print_lines, table_head, with_versions
-from nero.data.download.inception import FILE, load_weights
+from nero.data.download.files import INCEPTION_FILE
+from nero.data.download.inception import load_weights
 from nero.engine.precision import autocast, set_precision
 from nero.models.biggan import Z
 from nero.models.inception import FastInception, plain_inception
@@ -65,7 +66,7 @@ def _lines(repeats: int, overrides: list[str]) -> Iterator[str]:
     about = f"{with_versions(device_name(device), packages=('torch', 'torchmetrics'))}; {code_in_words()}."
     head = table_head(judge.label, about, ["what", "seconds", "range"], numbers=(1, 2))
     seconds, references = _timed(lambda: judge.references, device)
-    counts = " and ".join(f"{reference.statistics.count:,}" for reference in references.values())
+    counts = " and ".join(f"{reference.count:,}" for reference in references.values())
     yield from head
     yield markdown_line([f"statistics of {counts} real images, once", f"{seconds:.2f}", ""])
 
@@ -79,10 +80,10 @@ def _lines(repeats: int, overrides: list[str]) -> Iterator[str]:
     what = f"{judge.label} of {len(task.labels):,} samples from both, and the picture of samples"
     yield markdown_line([what, f"{statistics.median(times):.2f}", f"{min(times):.2f} - {max(times):.2f}"])
     yield ""
-    apart = references["train"].distance(references["val"].statistics)
+    apart = references["train"].distance(references["val"])
     yield f"{judge.label} of the training images from the test images: {apart:.4f}"
     if config.cfg.data == "real":
-        weights = load_weights(Path(config.cfg.inception or Path(config.cfg.data_root, FILE)).expanduser())
+        weights = load_weights(Path(config.cfg.inception or Path(config.cfg.data_root, INCEPTION_FILE)).expanduser())
         yield ""
         yield from _arithmetic(task, judge, weights)
 

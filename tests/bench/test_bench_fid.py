@@ -9,7 +9,7 @@ from torch import Tensor
 from conftest import bench_module, exit_status
 from nero.data.synthetic.shapes import shapes
 from nero.models.inception import StandIn
-from nero.tasks.fid import Reference, Statistics
+from nero.tasks.fid import Statistics
 
 SMALL = [
     "machine=cpu",
@@ -38,7 +38,7 @@ def test_the_table_is_printed_and_written(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == text
     data = shapes(train=40, test=100)
     train, test = (Statistics.of(StandIn(), [images]) for images in (data.train_images, data.test_images))
-    assert apart == f"stand-in FID of the training images from the test images: {Reference(train).distance(test):.4f}"
+    assert apart == f"stand-in FID of the training images from the test images: {train.distance(test):.4f}"
 
 
 def test_every_repeat_is_timed_and_one_more_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_real_images_are_measured_in_several_arithmetics(
             return super().forward(images) / 2
 
     monkeypatch.setattr("nero.tasks.cgan.load_cifar10", lambda root: shapes(train=40, test=30))
-    monkeypatch.setattr("nero.tasks.fid.inception_data.load_weights", lambda path: {})
+    monkeypatch.setattr("nero.tasks.fid.load_weights", lambda path: {})
     monkeypatch.setattr("nero.tasks.fid.inception", lambda weights: StandIn())
     monkeypatch.setattr(bench, "load_weights", lambda path: {})
     monkeypatch.setattr(bench, "plain_inception", lambda weights: StandIn())

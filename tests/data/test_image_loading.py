@@ -1,11 +1,14 @@
 """Images from folders to batches: the same whoever reads them and from wherever, and what becomes of damaged ones."""
 
+import contextlib
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -26,7 +29,7 @@ from nero.data.images import loading as image_loading
 from nero.data.images import reading as image_reading
 from nero.data.images.folders import ListedImages, list_images
 from nero.data.images.gpu_decoding import decode_and_crop
-from nero.data.images.loading import FEW, DeviceBatch, Faults, ImageStream, Waiting, centred_batches, loaded, to_device
+from nero.data.images.loading import FEW, DeviceBatch, Faults, ImageStream, Waiting, loaded, to_device
 from nero.data.images.reading import FILL, IGNORED, Reader, Request, decode, files_of, read, resized_crop
 from support.image_files import DAMAGED, class_folders, encoded, garbage, picture
 
@@ -71,6 +74,11 @@ def by_torchvision(images: ListedImages, number: int, variation: int) -> Tensor:
     flip = torch.rand(()) < 0.5
     shown = v2.RandomResizedCrop(SIZE, antialias=True)(pixels)
     return v2.functional.horizontal_flip(shown) if flip else shown
+
+
+def centred_batches(reader: Reader, numbers: Tensor, batch: int, workers: int, faults: Faults) -> Iterator[DeviceBatch]:
+    """As validation reads them."""
+    return loaded(reader, ([(n, 0) for n in part.tolist()] for part in numbers.split(batch)), workers, CPU, faults)
 
 
 def assert_same(ours: list[DeviceBatch], theirs: list[DeviceBatch]) -> None:
@@ -331,7 +339,7 @@ def test_without_anybody_to_tell_they_are_said_on_standard_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = class_folders(tmp_path / "val", 1, 3, damaged=(1,))
-    list(centred_batches(Reader(images, SIZE, SIZE), torch.arange(3), 2, CPU, 0, Faults(images)))
+    list(centred_batches(Reader(images, SIZE, SIZE), torch.arange(3), 2, 0, Faults(images)))
     assert capsys.readouterr().err == "skipped: val/class0/001-bad.jpg: no image\n"
 
 
@@ -356,7 +364,7 @@ def test_a_last_batch_of_few_images_may_have_none_that_can_be_read(tmp_path: Pat
     count = 2 * BATCH + 1
     images = class_folders(tmp_path / "val", 1, count, damaged=(count - 1,))
     faults = Faults(images, lambda line: None)
-    batches = list(centred_batches(Reader(images, SIZE, SIZE), torch.arange(count), BATCH, CPU, 0, faults))
+    batches = list(centred_batches(Reader(images, SIZE, SIZE), torch.arange(count), BATCH, 0, faults))
     assert batches[-1][1].tolist() == [IGNORED]
     assert len(faults.reasons) == 1
 
@@ -365,7 +373,7 @@ def test_few_images_count_until_one_can_be_read(tmp_path: Path) -> None:
     bad = tuple(range(FEW)) + tuple(range(FEW + 1, 2 * FEW + 2))
     images = class_folders(tmp_path / "val", 1, 2 * FEW + 2, damaged=bad)
     one_by_one = centred_batches(
-        Reader(images, SIZE, SIZE), torch.arange(len(images)), 1, CPU, 0, Faults(images, lambda line: None)
+        Reader(images, SIZE, SIZE), torch.arange(len(images)), 1, 0, Faults(images, lambda line: None)
     )
     for _ in range(2 * FEW + 1):
         next(one_by_one)
@@ -380,7 +388,7 @@ def test_few_images_count_until_one_can_be_read(tmp_path: Path) -> None:
 def test_validation_images_come_in_their_order_and_gaps_are_filled(images: ListedImages, workers: int) -> None:
     numbers = torch.tensor([3, 0, 20, 7, 1, -1, -1])
     faults = Faults(images)
-    batches = list(centred_batches(Reader(images, SIZE, SIZE + 3), numbers, 3, CPU, workers, faults))
+    batches = list(centred_batches(Reader(images, SIZE, SIZE + 3), numbers, 3, workers, faults))
     assert [len(labels) for _, labels in batches] == [3, 3, 1]
     pixels, labels = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
     assert labels.tolist() == [*images.labels[numbers[:5].numpy()].tolist(), IGNORED, IGNORED]
@@ -503,7 +511,7 @@ def test_a_process_that_ends_in_the_midst_does_not_wait_for_its_workers(images: 
 
 
 def test_validation_workers_end_with_their_images(images: ListedImages) -> None:
-    batches = centred_batches(Reader(images, SIZE, SIZE), torch.arange(8), 4, CPU, 2, Faults(images))
+    batches = centred_batches(Reader(images, SIZE, SIZE), torch.arange(8), 4, 2, Faults(images))
     next(batches)
     processes = children()
     assert len(processes) == 2
@@ -584,6 +592,51 @@ def _collect(told: Any) -> None:
     image_reading.defer_signals(0)
     gc.collect()
     told.put(0)
+
+
+class Queue:
+    """Stands in for a stream of a GPU, and for an event in it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.waited = device, 0
+
+    def record_event(self) -> "Queue":
+        return self
+
+    def wait_event(self, event: object) -> None:
+        self.waited += 1
+
+
+@pytest.mark.parametrize("end", ["no more", "an error", "closed"])
+def test_a_thread_brings_batches_in_order_and_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    current = Queue(CPU)
+    monkeypatch.setattr(torch.cuda, "Stream", Queue)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: None)
+    threads, read = set(), []
+
+    def loader() -> Iterator[int]:
+        for number in range(10):
+            threads.add(threading.get_ident())
+            read.append(number)
+            yield number
+        if end == "an error":
+            raise OSError("the disk is gone")
+
+    batches = image_loading._in_thread(loader(), lambda number: (torch.tensor([number]),), CPU)  # type: ignore
+    assert int(next(batches)[0]) == 0
+    if end == "closed":
+        batches.close()
+        assert len(read) <= 1 + image_loading.DEVICE_PREFETCH
+    else:
+        assert [int(batch[0]) for batch in itertools.islice(batches, 9)] == list(range(1, 10))
+        assert current.waited == 10
+        with pytest.raises(OSError if end == "an error" else StopIteration):
+            next(batches)
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+    assert not any(thread.name.startswith("batches to the device") for thread in threading.enumerate())
 
 
 @pytest.mark.gpu

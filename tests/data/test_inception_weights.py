@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from nero.data.download import inception
-from nero.data.download.files import DamagedData, FetchFailed
+from nero.data.download.files import INCEPTION_FILE as FILE
+from nero.data.download.files import DamagedData, FetchFailed, InceptionFile
 from nero.data.download.inception import (
     CLASSES,
     FEATURES,
-    FILE,
     LAYERS,
     PARTS,
-    InceptionFile,
     digest,
     from_torchscript,
     load_weights,

@@ -203,8 +203,8 @@ def test_german_articles_and_relative_pronouns_agree_with_their_nouns() -> None:
     allowed: dict[str, set[str]] = {}
     for noun in (*NOUNS, *THINGS):
         for case in ("nom", "acc"):
-            allowed.setdefault(noun.german, set()).add(DEFINITE[case][noun.gender][0])
-            allowed.setdefault(noun.german_plural, set()).add(DEFINITE[case]["pl"][0])
+            allowed.setdefault(noun.german[0], set()).add(DEFINITE[case][noun.gender][0])
+            allowed.setdefault(noun.german[1], set()).add(DEFINITE[case]["pl"][0])
     articles = relatives = 0
     for german, _ in translation_pairs(0, 2000):
         words = german.split()

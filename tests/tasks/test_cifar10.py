@@ -1,7 +1,6 @@
 """The CIFAR-10 task on embedded images: what a batch is, what is measured, and that a run survives being cut."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -149,8 +148,8 @@ def test_test_images_that_do_not_fill_their_last_batch_count_as_much_as_others(m
     monkeypatch.setattr("nero.tasks.classification.EVALUATION_BATCH", 33)
     parts = task.test_score()
     assert EVALUATION_BATCH != 33
-    assert replace(parts, loss=0.0) == replace(whole, loss=0.0)
-    assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
+    assert parts[1:] == whole[1:]
+    assert parts[0] == pytest.approx(whole[0], rel=1e-6)
 
 
 @EVERY_TASK

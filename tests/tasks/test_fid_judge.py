@@ -11,7 +11,7 @@ from torchvision.utils import make_grid, save_image
 
 from nero.data.synthetic.shapes import shapes
 from nero.models.inception import StandIn
-from nero.tasks.fid import Judge, Reference, Statistics, convolutions, stretched
+from nero.tasks.fid import Judge, Statistics, convolutions, stretched
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ def test_distances_are_from_both_parts_of_the_real_images() -> None:
     images = shapes(seed=1, train=90, test=10).train_images
     found = judge.distances(images.split(33))
     statistics = Statistics.of(StandIn(), [images])
-    references = {part: Reference(Statistics.of(StandIn(), [x])) for part, x in real().items()}
+    references = {part: Statistics.of(StandIn(), [x]) for part, x in real().items()}
     expected = {f"{part}/fid": reference.distance(statistics) for part, reference in references.items()}
     assert found == pytest.approx(expected, rel=1e-6)
     assert judge.distances([real()["val"]])["val/fid"] == pytest.approx(0, abs=1e-9)
@@ -65,7 +65,7 @@ def test_fid_as_released_is_of_files_that_torchvision_wrote(tmp_path: Path) -> N
         flips = torch.rand(40, generator=torch.Generator().manual_seed(0)) < 0.5
         assert 10 < flips.sum() < 30
         mixed = torch.stack([hflip(image) if flip else image for image, flip in zip(images, flips, strict=True)])
-        expected = Reference(Statistics.of(StandIn(), [written(mixed)])).distance(generated)
+        expected = Statistics.of(StandIn(), [written(mixed)]).distance(generated)
         assert found[f"{part}/fid_released"] == pytest.approx(expected, rel=1e-3)
     plain = Judge(StandIn(), "fid", "FID", real(), CPU).distances([samples])["val/fid"]
     assert abs(found["val/fid_released"] - plain) > 0.05 * plain, "else the two could not be told apart"

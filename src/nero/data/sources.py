@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nero.data.download.files import CheckedFile, DamagedData, DataFile, FetchFailed
-from nero.data.download.inception import InceptionFile
+from nero.data.download.files import CheckedFile, DamagedData, DataFile, FetchFailed, InceptionFile
 from nero.data.download.origins import (
     Origin,
     archive,

@@ -102,16 +102,11 @@ ALONE = Alone()
 
 @dataclass(frozen=True)
 class Machine:
-    """How a task uses the machine; none of it is part of a run's identity.
+    """How a task uses the machine; none of it is part of a run's identity."""
 
-    workers:        processes that read image files; None chooses by the machine
-    decode:         where image files are decoded: "cpu" (by the workers), "gpu" or "auto"
-    channels_last:  memory format of images and convolutions
-    """
-
-    workers: int | None = None
-    decode: str = "auto"
-    channels_last: bool = True
+    workers: int | None = None  # processes that read image files; None chooses by the machine
+    decode: str = "auto"  # where image files are decoded: "cpu" (by the workers), "gpu" or "auto"
+    channels_last: bool = True  # memory format of images and convolutions
 
 
 @dataclass(frozen=True)
@@ -170,6 +165,8 @@ class Meters:
         self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in sums}
         self._traces = {name: torch.zeros(steps, device=device) for name, steps in (traces or {}).items()}
         self._places = {name: torch.zeros(1, dtype=torch.int64, device=device) for name in self._traces}
+        groups = {"sum": self._sums, "trace": self._traces, "place": self._places}
+        self._state = {f"{kind}/{name}": tensor for kind, group in groups.items() for name, tensor in group.items()}
 
     def add_(self, name: str, value: Tensor | float) -> None:
         """Add to a sum."""
@@ -198,25 +195,20 @@ class Meters:
         return {name: trace[: int(self._places[name])].tolist() for name, trace in self._traces.items()}
 
     def reset_(self) -> None:
-        for tensor in self._named().values():
+        for tensor in self._state.values():
             tensor.zero_()
 
     def state_dict(self) -> dict[str, Tensor]:
-        state = self._named()
-        if self._ranks.size > 1:
-            state |= {f"sum/{name}": total for name, total in zip(self._sums, self._totals(), strict=True)}
-        return state
+        if self._ranks.size == 1:
+            return dict(self._state)
+        return {f"sum/{name}": total for name, total in zip(self._sums, self._totals(), strict=True)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        if self._ranks.rank > 0:
-            self.reset_()  # rank 0 holds the sum over all ranks
-            return
-        for name, tensor in self._named().items():
-            tensor.copy_(state[name])
-
-    def _named(self) -> dict[str, Tensor]:
-        named = {"sum": self._sums, "trace": self._traces, "place": self._places}
-        return {f"{kind}/{name}": tensor for kind, group in named.items() for name, tensor in group.items()}
+        for name, tensor in self._state.items():
+            if self._ranks.rank == 0:  # which holds the sum over all ranks
+                tensor.copy_(state[name])
+            else:
+                tensor.zero_()
 
 
 class Task(ABC):

@@ -140,12 +140,9 @@ class ConditionalGAN(Task):
 
 def grid(images: Tensor, rows: int) -> Tensor:
     """uint8 [N, 3, side, side], row after row, as one image [rows * side, columns * side, 3]."""
-    columns, left = divmod(len(images), rows)
-    if left:
-        raise ValueError(f"{len(images)} images do not fill {rows} rows")
     channels, height, width = images.shape[1:]
-    shaped = images.reshape(rows, columns, channels, height, width)
-    return shaped.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)
+    shaped = images.reshape(rows, -1, channels, height, width)
+    return shaped.permute(0, 3, 1, 4, 2).reshape(rows * height, -1, channels)
 
 
 def to_image(pixels: Tensor) -> Image.Image:

@@ -16,10 +16,9 @@ class CIFAR10(Classification):
 
     network:       any module from [N, 3, 32, 32] to [N, 10]
     augmentation:  of the training images; None for none
-
-    "train/error" is measured on the epoch's training batches: augmented, with dropout, each before its step.
     """
 
+    test_part, share = "val", "error"
     metric = Metric("val/error", "min", "top-1 error")
 
     def __init__(
@@ -33,7 +32,3 @@ class CIFAR10(Classification):
     ) -> None:
         images = load_images(context, train_examples, real=load_cifar10, embedded=shapes)
         super().__init__(context, images, network, MEAN, STD, epochs, batch_size, augmentation)
-
-    def evaluate(self) -> dict[str, float]:
-        train, test = self.train_score(), self.test_score()
-        return {"train/loss": train.loss, "train/error": train.error, "val/loss": test.loss, "val/error": test.error}

@@ -1,7 +1,6 @@
 """Classification of images that are kept on the device as uint8."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -71,23 +70,6 @@ class ShuffledImages:
         return self.augmentation(self.images, order, draws), self.labels[order.to(self.labels.device)]
 
 
-@dataclass(frozen=True)
-class Score:
-    """Results over `count` images; `loss` is the mean cross entropy."""
-
-    loss: float
-    correct: float
-    count: float
-
-    @property
-    def accuracy(self) -> float:
-        return self.correct / self.count
-
-    @property
-    def error(self) -> float:
-        return (self.count - self.correct) / self.count
-
-
 class ImageTask(Task):
     """A task of one network that takes normalised images."""
 
@@ -109,7 +91,13 @@ class ImageTask(Task):
 
 
 class Classification(ImageTask):
-    """Minimise the cross entropy of one network over shuffled minibatches."""
+    """Minimise the cross entropy of one network over shuffled minibatches.
+
+    Training metrics are measured on the epoch's training batches: augmented, with dropout, each before its step.
+    """
+
+    test_part = "test"  # the name of the test images in the log
+    share = "accuracy"  # which share of the images is logged: "accuracy" or "error"
 
     def __init__(
         self,
@@ -149,23 +137,17 @@ class Classification(ImageTask):
         yield NETWORK, loss
 
     def evaluate(self) -> dict[str, float]:
-        train, test = self.train_score(), self.test_score()
-        return {
-            "train/loss": train.loss,
-            "train/accuracy": train.accuracy,
-            "test/loss": test.loss,
-            "test/accuracy": test.accuracy,
-        }
-
-    def train_score(self) -> Score:
-        """The score on the training batches, each before its step."""
         sums = self.meters.read()
-        count = max(sums["count"], 1.0)
-        return Score(sums["loss"] / count, sums["correct"], count)
+        scores = {"train": (sums["loss"], sums["correct"], max(sums["count"], 1.0)), self.test_part: self.test_score()}
+        metrics = {}
+        for part, (loss, correct, count) in scores.items():
+            metrics[f"{part}/loss"] = loss / count
+            metrics[f"{part}/{self.share}"] = (correct if self.share == "accuracy" else count - correct) / count
+        return metrics
 
     @torch.no_grad()
-    def test_score(self) -> Score:
-        """The score on the test images."""
+    def test_score(self) -> tuple[float, float, int]:
+        """Sum of the cross entropy, correct answers and number of the test images."""
         self.network.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         batches = zip(self.test_images.split(EVALUATION_BATCH), self.test_labels.split(EVALUATION_BATCH), strict=True)
@@ -175,4 +157,4 @@ class Classification(ImageTask):
             sums += torch.stack([loss.double(), (logits.argmax(dim=1) == labels).sum().double()])
         self.network.train()
         loss, correct = sums.tolist()
-        return Score(loss / len(self.test_labels), correct, len(self.test_labels))
+        return loss, correct, len(self.test_labels)

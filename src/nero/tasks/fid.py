@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from nero.atomic import write_atomic
-from nero.data.download import inception as inception_data
-from nero.data.download.files import DamagedData
+from nero.data.download.files import INCEPTION_FILE, DamagedData
+from nero.data.download.inception import load_weights
 from nero.data.images.arrays import ImageSet
 from nero.data.sources import fetch_command
 from nero.models.inception import NoInception, StandIn, inception
@@ -33,16 +33,11 @@ ARITHMETIC = {"cuda": "cuda, TF32 with images, first and last weights whole", "c
 
 @dataclass(frozen=True)
 class Statistics:
-    """The Gaussian of a set of images.
+    """The Gaussian of a set of images."""
 
-    count:       number of images
-    mean:        of their features, float64 [d]
-    covariance:  of their features, float64 [d, d], divided by count - 1
-    """
-
-    count: int
-    mean: Tensor
-    covariance: Tensor
+    count: int  # number of images
+    mean: Tensor  # of their features, float64 [d]
+    covariance: Tensor  # of their features, float64 [d, d], divided by count - 1
 
     @classmethod
     def of(cls, features_of: Callable[[Tensor], Tensor], images: Iterable[Tensor]) -> "Statistics":
@@ -60,30 +55,24 @@ class Statistics:
     def to(self, device: torch.device | str) -> "Statistics":
         return Statistics(self.count, self.mean.to(device), self.covariance.to(device))
 
+    @cached_property
+    def root(self) -> Tensor:
+        """The symmetric square root of the covariance."""
+        values, vectors = torch.linalg.eigh(self.covariance)
+        return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
 
-class Reference:
-    """The statistics that others are compared with, usually those of the real images."""
-
-    def __init__(self, statistics: Statistics) -> None:
-        self.statistics = statistics
-        values, vectors = torch.linalg.eigh(statistics.covariance)
-        self._root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
-
-    def distance(self, other: Statistics) -> float:
+    def distance(self, other: "Statistics") -> float:
         """FID: |μ₁ - μ₂|² + tr Σ₁ + tr Σ₂ - 2 tr (Σ₁ Σ₂)^½; NaN if the other statistics are not finite.
 
         With R = Σ₁^½ the last trace is that of (R Σ₂ R)^½, which is symmetric. torchmetrics takes the eigenvalues of
         Σ₁ Σ₂, which is not: the same number, several times slower.
         """
-        own = self.statistics
-        if other.mean.shape != own.mean.shape:
-            raise ValueError(f"{len(other.mean)} features cannot be compared with {len(own.mean)}")
-        other = other.to(own.mean.device)
+        other = other.to(self.mean.device)
         if not (other.mean.isfinite().all() and other.covariance.isfinite().all()):
             return math.nan
-        shared = torch.linalg.eigvalsh(self._root @ other.covariance @ self._root).clamp(min=0).sqrt().sum()
-        apart = (own.mean - other.mean).square().sum()
-        spread = own.covariance.trace() + other.covariance.trace()
+        shared = torch.linalg.eigvalsh(self.root @ other.covariance @ self.root).clamp(min=0).sqrt().sum()
+        apart = (self.mean - other.mean).square().sum()
+        spread = self.covariance.trace() + other.covariance.trace()
         return float((apart + spread - 2 * shared).clamp(min=0))  # rounding can make a distance of zero negative
 
 
@@ -126,25 +115,16 @@ def _first_line(rest: bytes) -> bytes:
 
 @dataclass(eq=False)
 class Judge:
-    """Distances of generated images from the training and the test images, by the features of one network.
+    """Distances of generated images from the training and the test images, by the features of one network."""
 
-    network:  uint8 [N, 3, H, W] -> features [N, d], on the device of the images; None if nothing can be measured
-    name:     of a distance in the log: "train/<name>" and "val/<name>"
-    label:    of a distance in tables
-    real:     uint8 images by part of the data (train, val)
-    folder:   where statistics of the real images are stored; None for nowhere
-    tf32:     whether a GPU's convolutions use TF32, independent of the run's precision
-    stretch:  whether generated images are stretched to the full range of values first
-    """
-
-    network: nn.Module | None
-    name: str
-    label: str
-    real: Mapping[str, Tensor]
+    network: nn.Module | None  # uint8 [N, 3, H, W] -> features [N, d]; None if nothing can be measured
+    name: str  # of a distance in the log: "train/<name>" and "val/<name>"
+    label: str  # of a distance in tables
+    real: Mapping[str, Tensor]  # uint8 images by part of the data (train, val)
     device: torch.device
-    folder: Path | None = None
-    tf32: bool = True
-    stretch: bool = False
+    folder: Path | None = None  # where statistics of the real images are stored; None for nowhere
+    tf32: bool = True  # whether a GPU's convolutions use TF32, independent of the run's precision
+    stretch: bool = False  # whether generated images are stretched to the full range of values first
 
     def key(self, part: str) -> str:
         return f"{part}/{self.name}"
@@ -168,9 +148,9 @@ class Judge:
         return {self.key(part): reference.distance(statistics) for part, reference in self.references.items()}
 
     @cached_property
-    def references(self) -> dict[str, Reference]:
+    def references(self) -> dict[str, Statistics]:
         """The statistics of the real images by part of the data, computed or loaded on first use."""
-        return {part: Reference(self._of_real(part).to(self.device)) for part in self.real}
+        return {part: self._of_real(part).to(self.device) for part in self.real}
 
     def _of_real(self, part: str) -> Statistics:
         real = self.real[part]
@@ -213,13 +193,13 @@ def judge(context: Context, images: ImageSet) -> tuple[Judge, tuple[str, ...]]:
     real = {"train": images.train_images, "val": images.test_images}
     if context.data == "embedded":
         return Judge(StandIn(), "stand_in_fid", "stand-in FID", real, context.device), ()
-    path = context.inception or context.data_root / inception_data.FILE
+    path = context.inception or context.data_root / INCEPTION_FILE
     network, remarks = None, []
     try:
         if not path.is_file():
             how = f"get it with: {fetch_command('inception', context.data_root)}"
             raise NoInception(f"{path} does not exist; {how}")
-        network = inception(inception_data.load_weights(path))
+        network = inception(load_weights(path))
     except (DamagedData, NoInception) as error:
         remarks.append(f"FID is not measured: {error}")
     return Judge(network, "fid", "FID", real, context.device, folder=context.data_root), tuple(remarks)

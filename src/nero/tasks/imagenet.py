@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nero.data.images import imagenet
 from nero.data.images.folders import ListedImages, list_images
-from nero.data.images.loading import Decode, DeviceBatch, Faults, ImageStream, centred_batches
+from nero.data.images.loading import Decode, DeviceBatch, Faults, ImageStream, loaded
 from nero.data.images.reading import IGNORED, MEAN, STD, Reader
 from nero.data.synthetic.jpeg_folders import jpeg_folders
 from nero.models.ghost_batch_norm import GhostBatchNorm2d
@@ -22,7 +22,6 @@ from nero.tasks.base import (
     Context,
     Meters,
     Metric,
-    Streams,
     build_network,
     check_examples,
     check_positive,
@@ -66,7 +65,7 @@ class ImageNet(ImageTask):
         check_positive(batch_size=batch_size, image_size=image_size, resize=resize)
         if resize < image_size:
             raise BadSetting(f"resize must be at least image_size, {image_size}, not {resize}")
-        self.device, self.streams, self.ranks = context.device, context.streams, context.ranks
+        self.device, self.ranks = context.device, context.ranks
         self.epochs, self.batch_size = epochs, batch_size
         self.image_size, self.resize = image_size, resize
         train, self.val = _listed(context, train_examples)
@@ -79,7 +78,14 @@ class ImageNet(ImageTask):
         self.workers = _workers(context)
         self.val_faults = Faults(self.val)
         part = self._part()
-        order = partial(_order, self.numbers, self.streams)
+        numbers, streams = self.numbers, context.streams
+
+        def order(epoch: int) -> tuple[Tensor, Tensor]:  # no method: a stream must not be in a reference cycle
+            """The order of the images, and the seeds of their augmentation; the same on every rank."""
+            places = torch.randperm(len(numbers), generator=streams.generator("shuffle", epoch))
+            seeds = torch.randint(2**62, (int(numbers[-1]) + 1,), generator=streams.generator("augmentation", epoch))
+            return numbers[places], seeds
+
         decoder = _decoder(context, image_size, self.workers)
         self.stream = ImageStream(
             train, image_size, order, batch_size, part, self.steps_per_epoch, epochs, self.device, self.workers, decoder
@@ -178,7 +184,8 @@ class ImageNet(ImageTask):
         free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
         fits = bytes_needed < CACHED_SHARE * free
         cached = []
-        for batch in centred_batches(reader, mine, EVALUATION_BATCH, self.device, workers, self.val_faults):
+        requests = ([(number, 0) for number in part.tolist()] for part in mine.split(EVALUATION_BATCH))
+        for batch in loaded(reader, requests, workers, self.device, self.val_faults):
             if fits:
                 cached.append(batch)
             yield batch
@@ -198,13 +205,6 @@ def _listed(context: Context, train_examples: int | None) -> tuple[ListedImages,
     found = imagenet.require(context.data_root)
     check_examples(train_examples, len(found[0]))
     return found
-
-
-def _order(numbers: Tensor, streams: Streams, epoch: int) -> tuple[Tensor, Tensor]:
-    """The order of these images in an epoch, and the seeds of their augmentation; the same on every rank."""
-    places = torch.randperm(len(numbers), generator=streams.generator("shuffle", epoch))
-    seeds = torch.randint(2**62, (int(numbers[-1]) + 1,), generator=streams.generator("augmentation", epoch))
-    return numbers[places], seeds
 
 
 def _workers(context: Context) -> int:

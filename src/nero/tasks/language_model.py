@@ -1,13 +1,15 @@
 """Word-level language modelling: the Wikitext-2 transformer (Figure 6, Table 1); and what language tasks share."""
 
 import math
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nero.data.text.corpus import Block, Corpus, blocks, grammar_corpus, load_wikitext2, streams
+from nero.data.text.vocabulary import Vocabulary
 from nero.models.token_loss import TokenLoss, token_loss
 from nero.tasks.base import (
     NETWORK,
@@ -22,7 +24,6 @@ from nero.tasks.base import (
     check_positive,
 )
 
-PERPLEXITY = Metric("val/perplexity", "min", "perplexity")
 EMBEDDED_TRAIN = 4000  # sentences or pairs
 EMBEDDED_RATIO = 10  # training sentences for each one to validate on
 EVALUATION_TOKENS = 7000  # per forward pass: some thousands keep a GPU busy, and their logits take a gigabyte
@@ -36,36 +37,63 @@ def perplexity(loss: float) -> float:
         return math.inf
 
 
-def language_metrics(train_loss: float, val_loss: float) -> dict[str, float]:
-    """Losses per token and their perplexities, as every language task logs them."""
-    return {
-        "train/loss": train_loss,
-        "train/perplexity": perplexity(train_loss),
-        "val/loss": val_loss,
-        "val/perplexity": perplexity(val_loss),
-    }
-
-
 def embedded_sizes(train_examples: int | None) -> tuple[int, int]:
     """How many embedded sentences to train and to validate on."""
     train = EMBEDDED_TRAIN if train_examples is None else train_examples
     return train, max(train // EMBEDDED_RATIO, 10)
 
 
-class LanguageModelling(Task):
+class LanguageTask(Task):
+    """A task whose metric is the perplexity of a network that is made for the size of a vocabulary.
+
+    "train/perplexity" is measured on the epoch's training batches: with dropout, each before its step.
+    """
+
+    metric = Metric("val/perplexity", "min", "perplexity")
+    vocabulary: Vocabulary
+
+    def place(self, context: Context, network: Callable[..., nn.Module], vocabulary: Vocabulary) -> None:
+        self.device, self.vocabulary = context.device, vocabulary
+        self.network = build_network(network, len(vocabulary)).to(self.device)
+        self.meters = Meters(self.device, sums=("loss", "count"))
+
+    @abstractmethod
+    def token_loss(self, batch: Batch) -> TokenLoss: ...
+
+    @abstractmethod
+    def validation_loss(self) -> float:
+        """Nats per word of the validation text."""
+
+    @torch.no_grad()
+    def mean_loss(self, batches: Iterable[Batch], words: int) -> float:
+        """Nats per word of batches that have this many."""
+        self.network.eval()
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for batch in batches:
+            total += self.token_loss(batch).nll
+        self.network.train()
+        return float(total) / words
+
+    def evaluate(self) -> dict[str, float]:
+        sums = self.meters.read()
+        losses = {"train": sums["loss"] / max(sums["count"], 1.0), "val": self.validation_loss()}
+        metrics: dict[str, float] = {}
+        for part, loss in losses.items():
+            metrics |= {f"{part}/loss": loss, f"{part}/perplexity": perplexity(loss)}
+        return metrics
+
+
+class LanguageModelling(LanguageTask):
     """Predict each next word of a text, from at most `block` words of context.
 
     The text is cut into `batch_size` parallel streams. A batch is the next `block` words of each, the last one what is
-    left, so every epoch has the same batches. "train/perplexity" is measured on the epoch's training batches: with
-    dropout, each before its step.
+    left, so every epoch has the same batches.
 
     network:           called with the vocabulary size; a module from tokens [batch, length] to features
                        [batch, length, width] with the linear layer `output` for logits
     evaluation_batch:  streams of the validation text, and of the test text, which training never uses
     train_examples:    lines to train on; None for all
     """
-
-    metric = PERPLEXITY
 
     def __init__(
         self,
@@ -79,12 +107,13 @@ class LanguageModelling(Task):
     ) -> None:
         check_positive(batch_size=batch_size, block=block, evaluation_batch=evaluation_batch)
         corpus = load_corpus(context, train_examples)
-        self.epochs, self.vocabulary = epochs, corpus.vocabulary
+        self.place(context, network, corpus.vocabulary)
+        self.epochs = epochs
 
         def cut(text: Tensor, **count: int) -> tuple[Block, Block | None]:
             [(name, number)] = count.items()
             try:
-                return blocks(streams(text.to(context.device), number), block)
+                return blocks(streams(text.to(self.device), number), block)
             except ValueError as error:
                 raise BadSetting(f"{name}: {error}") from error
 
@@ -93,40 +122,35 @@ class LanguageModelling(Task):
             _as_list(cut(text, evaluation_batch=evaluation_batch)) for text in (corpus.valid, corpus.test)
         )
         self.steps_per_epoch = len(self.inputs) + (self.rest is not None)
-        self.network = build_network(network, len(self.vocabulary)).to(context.device)
-        self.meters = Meters(context.device, sums=("loss", "count"))
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         yield from zip(self.inputs[start:], self.targets[start:], strict=True)
         if self.rest is not None:
             yield self.rest
 
-    def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+    def token_loss(self, batch: Batch) -> TokenLoss:
         tokens, targets = batch
-        loss = self._loss(tokens, targets).loss
-        self.meters.add_("loss", loss)
-        self.meters.add_("count", float(targets.numel()))
-        yield NETWORK, loss / targets.numel()
-
-    def evaluate(self) -> dict[str, float]:
-        sums = self.meters.read()
-        return language_metrics(sums["loss"] / max(sums["count"], 1.0), self.loss_over(self.valid))
-
-    @torch.no_grad()
-    def loss_over(self, text: list[Block]) -> float:
-        """Nats per word of a text, `valid` or `test`."""
-        self.network.eval()
-        total = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
-        for inputs, targets in text:
-            rows = max(EVALUATION_TOKENS // inputs.shape[1], 1)
-            for tokens, wanted in zip(inputs.split(rows), targets.split(rows), strict=True):
-                total += self._loss(tokens, wanted).nll
-        self.network.train()
-        return float(total) / sum(targets.numel() for _, targets in text)
-
-    def _loss(self, tokens: Tensor, targets: Tensor) -> TokenLoss:
         output: Any = self.network.output
         return token_loss(self.network(tokens), output.weight, output.bias, targets)
+
+    def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+        count = batch[1].numel()
+        loss = self.token_loss(batch).loss
+        self.meters.add_("loss", loss)
+        self.meters.add_("count", float(count))
+        yield NETWORK, loss / count
+
+    def validation_loss(self) -> float:
+        return self.loss_over(self.valid)
+
+    def loss_over(self, text: list[Block]) -> float:
+        """Nats per word of a text, `valid` or `test`."""
+        batches = (
+            batch
+            for block in text
+            for batch in zip(*(side.split(max(EVALUATION_TOKENS // side.shape[1], 1)) for side in block), strict=True)
+        )
+        return self.mean_loss(batches, sum(targets.numel() for _, targets in text))
 
 
 def load_corpus(context: Context, train_examples: int | None) -> Corpus:

@@ -18,9 +18,8 @@ class DeepMLP(Classification):
     def __init__(
         self, context: Context, epochs: int, batch_size: int, depth: int, train_examples: int | None = None
     ) -> None:
-        network = mlp.MLP(depth, WIDTH, CLASSES)
         images = load_images(context, train_examples, real=load_mnist, embedded=digits)
-        super().__init__(context, images, network, MEAN, STD, epochs, batch_size)
+        super().__init__(context, images, mlp.MLP(depth, WIDTH, CLASSES), MEAN, STD, epochs, batch_size)
 
 
 class ReparameterisedMLP(Classification):

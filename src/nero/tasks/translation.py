@@ -12,31 +12,19 @@ from nero.data.text.buckets import bucketed, length_key, padded, padded_length, 
 from nero.data.text.parallel_text import PAD, Pairs, ParallelText, load_multi30k, toy_pairs
 from nero.models.attention import EMPTY, take_tokens, token_indices
 from nero.models.token_loss import TokenLoss, token_loss
-from nero.tasks.base import (
-    NETWORK,
-    BadSetting,
-    Batch,
-    Context,
-    Meters,
-    Prefetch,
-    Task,
-    build_network,
-    check_examples,
-    check_positive,
-)
-from nero.tasks.language_model import PERPLEXITY, embedded_sizes, language_metrics
+from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Prefetch, check_examples, check_positive
+from nero.tasks.language_model import LanguageTask, embedded_sizes
 
 EVALUATION_BATCH = 512  # sentences
 SLOTS_PER_ROW = 4  # a batch's number of slots is a multiple of this times its rows
 
 
-class Translation(Task):
+class Translation(LanguageTask):
     """Predict each next word of a translation, given the source and the words before.
 
     A batch is `batch_size` pairs, padded to one of few lengths, and the indices of its words in one of few numbers of
     slots, so that a step is captured for few shapes; padding changes neither loss nor gradients. The loss is the sum
-    over a batch's words. "train/perplexity" is that of the training loss, smoothing included, on the epoch's training
-    batches: with dropout, each before its step.
+    over a batch's words; smoothing is part of "train/perplexity".
 
     network:         called with the vocabulary size; a module from a source and a target [batch, length], and a pair
                      of the indices of their words (`nero.models.attention`), to features [slots, width], with their
@@ -47,8 +35,6 @@ class Translation(Task):
     padded_lengths:  lengths that sentences are padded to; beyond the last, multiples of 16
     train_examples:  pairs to train on; None for all
     """
-
-    metric = PERPLEXITY
 
     def __init__(
         self,
@@ -68,18 +54,16 @@ class Translation(Task):
         if isinstance(smoothing, bool) or not isinstance(smoothing, int | float) or not 0 <= smoothing < 1:
             raise BadSetting(f"smoothing must be at least 0 and below 1, not {smoothing!r}")
         text = load_text(context, minimum_count, train_examples)
-        self.device, self.streams = context.device, context.streams
+        self.place(context, network, text.vocabulary)
+        self.streams = context.streams
         self.epochs, self.batch_size, self.pool, self.smoothing = epochs, batch_size, pool, smoothing
         self.padded_lengths = sorted(padded_lengths)
-        self.vocabulary = text.vocabulary
         self.train = _Sentences(text.train, self.device)
         validation = _Sentences(text.valid, self.device)
         groups = bucketed(range(len(text.valid)), validation.keys, EVALUATION_BATCH)
         self.validation = self._gather(validation, groups)
         self.validation_words = sum(len(target) - 1 for target in text.valid.target)
         self.steps_per_epoch = -(-len(text.train) // batch_size)
-        self.network = build_network(network, len(self.vocabulary)).to(self.device)
-        self.meters = Meters(self.device, sums=("loss", "count"))
         self.prefetch = Prefetch(self._epoch_batches, epochs)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -110,32 +94,22 @@ class Translation(Task):
             )
         ]
 
-    def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
-        loss = self._loss(batch, self.smoothing).loss
-        self.meters.add_("loss", loss)
-        self.meters.add_("count", (batch[-1] != EMPTY).sum())
-        yield NETWORK, loss
-
-    def evaluate(self) -> dict[str, float]:
-        sums = self.meters.read()
-        return language_metrics(sums["loss"] / max(sums["count"], 1.0), self.validation_loss())
-
-    @torch.no_grad()
-    def validation_loss(self) -> float:
-        """Nats per word of the validation pairs, ends of sentences included."""
-        self.network.eval()
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for batch in self.validation:
-            total += self._loss(batch).nll
-        self.network.train()
-        return float(total) / self.validation_words
-
-    def _loss(self, batch: Batch, smoothing: float = 0.0) -> TokenLoss:
+    def token_loss(self, batch: Batch, smoothing: float = 0.0) -> TokenLoss:
         source, target, source_indices, target_indices = batch
         features = self.network(source, target[:, :-1], (source_indices, target_indices))
         weight: Any = self.network.output_weight
         wanted = take_tokens(target[:, 1:], target_indices, PAD)
         return token_loss(features, weight, None, wanted, smoothing, ignore_index=PAD)
+
+    def losses(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+        loss = self.token_loss(batch, self.smoothing).loss
+        self.meters.add_("loss", loss)
+        self.meters.add_("count", (batch[-1] != EMPTY).sum())
+        yield NETWORK, loss
+
+    def validation_loss(self) -> float:
+        """Ends of sentences included."""
+        return self.mean_loss(self.validation, self.validation_words)
 
 
 class _Sentences:

@@ -31,6 +31,8 @@ from nero.atomic import write_atomic
 
 # One mirror rejects urllib's own user agent.
 USER_AGENT = "Mozilla/5.0 (compatible; nero-prepare-data)"
+INCEPTION_FILE = "inception-fid.pth"
+INCEPTION_DIGEST = "d4e3e118bd273aef6848ce850542e317970b81f34dea99dd90463be77cbac59e"
 RETRIED_STATUSES = {408, 416, 425, 429}  # besides 5xx; any other 4xx is final
 
 
@@ -92,6 +94,29 @@ class CheckedFile(DataFile):
             return f"{size:,} bytes instead of {self.limit:,}"
         if content is not None and _md5(content, self.any_line_order) != self.md5:
             return "its checksum is wrong"
+        return None
+
+
+@dataclass(frozen=True)
+class InceptionFile(DataFile):
+    """A file of Inception's weights, recognised by the digest of its tensors."""
+
+    path: str = INCEPTION_FILE
+    digest: str = INCEPTION_DIGEST  # see `inception.digest`
+    least: int = 87_280_000  # bytes that the tensors alone take
+    limit: int = 128 << 20
+
+    def fault(self, size: int, content: bytes | None) -> str | None:
+        if not self.least <= size <= self.limit:
+            return f"{size:,} bytes, but the weights take {self.least:,}"
+        if content is None:
+            return None
+        from nero.data.download.inception import check_weights  # imports torch, which takes seconds
+
+        try:
+            check_weights(content, self.digest)
+        except DamagedData as error:
+            return str(error)
         return None
 
 

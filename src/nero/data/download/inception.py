@@ -10,18 +10,13 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nero.data.download.files import DamagedData, DataFile
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:  # torch takes seconds to import, and looking for files does not need it
-    from torch import Tensor
-
-FILE = "inception-fid.pth"
-DIGEST = "d4e3e118bd273aef6848ce850542e317970b81f34dea99dd90463be77cbac59e"
-"""Of the tensors that features depend on; see `digest`."""
+from nero.data.download.files import INCEPTION_DIGEST, DamagedData
 
 # The classifier behind the features and the counts of training batches have no influence on them.
 PARTS = ("conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var")
@@ -40,7 +35,7 @@ LAYERS = (*_STEM, *(f"Mixed_{block}.branch{end}" for block, ends in _BLOCKS.item
 """The convolutions in the order of the network."""
 
 
-def digest(weights: Mapping[str, "Tensor"]) -> str:
+def digest(weights: Mapping[str, Tensor]) -> str:
     """SHA-256 over names, shapes and values of all tensors that features depend on, sorted by name."""
     found = hashlib.sha256()
     for name in sorted(_feature_names(weights)):
@@ -50,69 +45,19 @@ def digest(weights: Mapping[str, "Tensor"]) -> str:
     return found.hexdigest()
 
 
-def load_weights(path: Path | str, expected: str = DIGEST) -> dict[str, "Tensor"]:
+def load_weights(path: Path | str, expected: str = INCEPTION_DIGEST) -> dict[str, Tensor]:
     """The state dict of torch-fidelity's Inception in a file, on the CPU, with a classifier of zeros.
 
     Raises DamagedData if these are other weights, OSError if the file cannot be read.
     """
     try:
-        return _load(Path(path).read_bytes(), expected)
+        return check_weights(Path(path).read_bytes(), expected)
     except DamagedData as error:
         raise DamagedData(f"{path} is damaged: {error}") from error
 
 
-def to_bytes(weights: Mapping[str, "Tensor"]) -> bytes:
-    """The content of a file that `load_weights` reads."""
-    import torch
-
-    file = io.BytesIO()
-    torch.save(dict(weights), file)
-    return file.getvalue()
-
-
-def from_torchscript(content: bytes, layers: Sequence[str] = LAYERS) -> dict[str, "Tensor"]:
-    """The weights in a TorchScript archive that has the same layers in the same order under other names.
-
-    Each layer has weight, beta, mean and var: normalised values are shifted but not scaled. DamagedData if it has not.
-    """
-    import torch
-
-    try:
-        tensors = read_tensors(content)
-        theirs = [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")]
-        weights = {}
-        for layer, their in zip(layers, theirs, strict=True):
-            weight, beta, mean, var = (tensors[f"{their}.{part}"] for part in ("weight", "beta", "mean", "var"))
-            values = (weight, torch.ones_like(mean), beta, mean, var)
-            weights.update({f"{layer}.{part}": value for part, value in zip(PARTS, values, strict=True)})
-    except (ValueError, KeyError) as error:
-        raise DamagedData(f"the TorchScript archive does not have Inception's weights: {error}") from error
-    return _completed(weights)
-
-
-@dataclass(frozen=True)
-class InceptionFile(DataFile):
-    """A file of Inception's weights, recognised by the digest of its tensors."""
-
-    path: str = FILE
-    digest: str = DIGEST
-    least: int = 87_280_000  # bytes that the tensors alone take
-    limit: int = 128 << 20
-
-    def fault(self, size: int, content: bytes | None) -> str | None:
-        if not self.least <= size <= self.limit:
-            return f"{size:,} bytes, but the weights take {self.least:,}"
-        try:
-            if content is not None:
-                _load(content, self.digest)
-        except DamagedData as error:
-            return str(error)
-        return None
-
-
-def _load(content: bytes, expected: str) -> dict[str, "Tensor"]:
-    import torch
-
+def check_weights(content: bytes, expected: str) -> dict[str, Tensor]:
+    """The same of the content of a file, which the message then does not name."""
     try:
         loaded: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         weights = {key: loaded[key] for key in _feature_names(loaded)}
@@ -128,14 +73,37 @@ def _load(content: bytes, expected: str) -> dict[str, "Tensor"]:
     return _completed(weights)
 
 
+def to_bytes(weights: Mapping[str, Tensor]) -> bytes:
+    """The content of a file that `load_weights` reads."""
+    file = io.BytesIO()
+    torch.save(dict(weights), file)
+    return file.getvalue()
+
+
+def from_torchscript(content: bytes, layers: Sequence[str] = LAYERS) -> dict[str, Tensor]:
+    """The weights in a TorchScript archive that has the same layers in the same order under other names.
+
+    Each layer has weight, beta, mean and var: normalised values are shifted but not scaled. DamagedData if it has not.
+    """
+    try:
+        tensors = read_tensors(content)
+        theirs = [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")]
+        weights = {}
+        for layer, their in zip(layers, theirs, strict=True):
+            weight, beta, mean, var = (tensors[f"{their}.{part}"] for part in ("weight", "beta", "mean", "var"))
+            values = (weight, torch.ones_like(mean), beta, mean, var)
+            weights.update({f"{layer}.{part}": value for part, value in zip(PARTS, values, strict=True)})
+    except (ValueError, KeyError) as error:
+        raise DamagedData(f"the TorchScript archive does not have Inception's weights: {error}") from error
+    return _completed(weights)
+
+
 def _feature_names(names: Mapping[str, Any]) -> list[str]:
     return [name for name in names if isinstance(name, str) and name.endswith(tuple(f".{part}" for part in PARTS))]
 
 
-def _completed(weights: Mapping[str, "Tensor"]) -> dict[str, "Tensor"]:
+def _completed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """With the entries of torch-fidelity's network that features do not depend on."""
-    import torch
-
     norms = [name.removesuffix(".weight") for name in weights if name.endswith(".bn.weight")]
     counts = {f"{norm}.num_batches_tracked": torch.tensor(0) for norm in norms}
     classifier = {"fc.weight": torch.zeros(CLASSES, FEATURES), "fc.bias": torch.zeros(CLASSES)}
@@ -145,7 +113,7 @@ def _completed(weights: Mapping[str, "Tensor"]) -> dict[str, "Tensor"]:
 # ------------------------------------------------------------------------------------------------------- TorchScript
 
 
-def read_tensors(content: bytes) -> dict[str, "Tensor"]:
+def read_tensors(content: bytes) -> dict[str, Tensor]:
     """Parameters and buffers of a TorchScript archive by name, in the module's order; none of its code is run.
 
     Raises ValueError if this is no such archive.
@@ -171,8 +139,6 @@ class _Unpickler(pickle.Unpickler):
         self._archive, self._top = archive, top
 
     def find_class(self, module: str, name: str) -> Any:
-        import torch
-
         known = {
             "torch._utils._rebuild_tensor_v2": lambda storage, offset, size, stride, *_: storage.as_strided(
                 size, stride, offset
@@ -186,15 +152,13 @@ class _Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"it has a {module}.{name}")
         return found
 
-    def persistent_load(self, saved: Any) -> "Tensor":
+    def persistent_load(self, saved: Any) -> Tensor:
         """The flat tensor of a storage, which is saved as ("storage", type, key, device, length)."""
-        import torch
-
         _, dtype, key, _, length = saved
         return torch.frombuffer(bytearray(self._archive.read(f"{self._top}/data/{key}")), dtype=dtype, count=length)
 
 
-def _tensors(module: _Module, prefix: str = "") -> Iterator[tuple[str, "Tensor"]]:
+def _tensors(module: _Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     for name, value in vars(module).items():
         if isinstance(value, _Module):
             yield from _tensors(value, f"{prefix}{name}.")

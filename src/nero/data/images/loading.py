@@ -161,14 +161,6 @@ def _requests(order: Order, batch: int, part: range, steps: int, epochs: range, 
             yield list(zip(mine.tolist(), seeds[mine].tolist(), strict=True))
 
 
-def centred_batches(
-    reader: Reader, numbers: Tensor, batch: int, device: torch.device, workers: int, faults: Faults
-) -> Iterator[DeviceBatch]:
-    """Crops of these images once, in order; -1 stands for padding."""
-    requests = ([(number, 0) for number in chunk.tolist()] for chunk in numbers.split(batch))
-    return loaded(reader, requests, workers, device, faults)
-
-
 def loaded(
     reader: Reader,
     requests: Iterable[list[Request]],

@@ -7,15 +7,13 @@ go together. Within a kind, frequencies follow Zipf's law.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """Words that occur together: nouns as (singular, plural, reflexive), verbs as (with singular, with plural)."""
 
     actors: tuple[tuple[str, str, str], ...]
@@ -28,12 +26,8 @@ class Scene:
 
 def _nouns(words: str, reflexive: str = "itself") -> tuple[tuple[str, str, str], ...]:
     """ "dog wolf/wolves ant*" -> singular, plural (with an s, unless given) and reflexive; * stands for herself."""
-    nouns = []
-    for word in words.split():
-        own = "herself" if word.endswith("*") else reflexive
-        singular, _, plural = word.rstrip("*").partition("/")
-        nouns.append((singular, plural or f"{singular}s", own))
-    return tuple(nouns)
+    nouns = ((*word.rstrip("*").partition("/"), word.endswith("*")) for word in words.split())
+    return tuple((one, many or f"{one}s", "herself" if hers else reflexive) for one, _, many, hers in nouns)
 
 
 def _verbs(words: str) -> tuple[tuple[str, str], ...]:
@@ -92,8 +86,7 @@ def grammar_text(seed: int, sentences: int) -> list[str]:
     return [_Writer(rng).sentence() for _ in range(sentences)]
 
 
-@dataclass(frozen=True)
-class _Noun:
+class _Noun(NamedTuple):
     """A noun phrase and what has to agree with it."""
 
     words: list[str]

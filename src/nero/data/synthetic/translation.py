@@ -7,43 +7,34 @@ infinitives go to the end, and the time stands before the object. The English is
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
+Forms = tuple[str, str]
+"""A word in the singular and in the plural; of a verb, with he and with they."""
 
 
-@dataclass(frozen=True)
-class Noun:
-    """gender: m, f or n; person: whether English says "who" and not "that"."""
-
-    german: str
-    german_plural: str
-    gender: str
-    english: str
-    english_plural: str
-    person: bool
+class Noun(NamedTuple):
+    german: Forms
+    gender: str  # m, f or n
+    english: Forms
+    person: bool  # whether English says "who" and not "that"
 
 
-@dataclass(frozen=True)
-class Verb:
-    """German with er, with sie (they) and as a participle; English with he, with they and in the past."""
-
-    german: str
-    german_plural: str
+class Verb(NamedTuple):
+    german: Forms
     participle: str
-    english: str
-    english_plural: str
+    english: Forms
     past: str
 
 
 def _nouns(text: str) -> tuple[Noun, ...]:
     """From "German, its plural, gender, English, its plural" and, for persons, "who"."""
-    return tuple(Noun(a, b, c, d, e, bool(who)) for a, b, c, d, e, *who in map(str.split, text.split(",")))
+    return tuple(Noun((a, b), c, (d, e), bool(who)) for a, b, c, d, e, *who in map(str.split, text.split(",")))
 
 
 def _verbs(text: str) -> tuple[Verb, ...]:
-    return tuple(Verb(*words) for words in map(str.split, text.split(",")))
+    return tuple(Verb((a, b), c, (d, e), f) for a, b, c, d, e, f in map(str.split, text.split(",")))
 
 
 NOUNS = _nouns("""
@@ -76,9 +67,9 @@ REPORTS = _verbs("""
 """)
 # German with er and with sie (they); English with he and with they. The infinitive follows.
 MODALS = (
-    ("kann", "können", "can", "can"),
-    ("will", "wollen", "wants to", "want to"),
-    ("muss", "müssen", "must", "must"),
+    (("kann", "können"), ("can", "can")),
+    (("will", "wollen"), ("wants to", "want to")),
+    (("muss", "müssen"), ("must", "must")),
 )
 ADJECTIVES = (("klein", "small"), ("alt", "old"), ("rot", "red"), ("schön", "beautiful"), ("müde", "tired"),
               ("groß", "big"), ("ruhig", "quiet"), ("arm", "poor"), ("seltsam", "odd"))  # fmt: skip
@@ -118,8 +109,7 @@ def translation_pairs(seed: int, pairs: int) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-@dataclass(frozen=True)
-class _Phrase:
+class _Phrase(NamedTuple):
     """A noun phrase in both languages."""
 
     german: Words
@@ -143,7 +133,7 @@ class _Writer:
         if self.chance(0.25):
             speaker, report = self.subject(depth=1), self.pick(REPORTS)
             german, english = self.clause(self.subject(depth=1), verb_last=True, depth=1)
-            sagt, says = _finite(report, speaker.plural)
+            sagt, says = report.german[speaker.plural], report.english[speaker.plural]
             return [*speaker.german, sagt, ",", "dass", *german, "."], [*speaker.english, says, "that", *english, "."]
         german, english = self.clause(self.subject())
         return [*german, "."], [*english, "."]
@@ -163,8 +153,8 @@ class _Writer:
 
     def assemble(self, subject: _Phrase, verb: Verb, objects: _Phrase, verb_last: bool) -> tuple[Words, Words]:
         finite, final, english = self.tense(verb, subject.plural)
-        time, english_time = _split(self.pick(TIMES)) if self.chance(0.35) else ([], [])
-        place, english_place = _split(self.pick(PLACES)) if self.chance(0.25) else ([], [])
+        time, english_time = map(str.split, self.pick(TIMES) if self.chance(0.35) else ("", ""))
+        place, english_place = map(str.split, self.pick(PLACES) if self.chance(0.25) else ("", ""))
         rest = [*objects.german, *place, *final]
         doing = [*subject.english, *english, *objects.english, *english_place]
         if verb_last:
@@ -177,19 +167,17 @@ class _Writer:
         """The German finite verb, what of it goes to the end, and the English verb."""
         kind = self.rng.random()
         if kind < 0.45:
-            german, english = _finite(verb, plural)
-            return german, [], [english]
+            return verb.german[plural], [], [verb.english[plural]]
         if kind < 0.75:
             return ("haben" if plural else "hat"), [verb.participle], [verb.past]
-        modal = self.pick(MODALS)
+        german, english = self.pick(MODALS)
         # A regular German infinitive is the same word as the plural.
-        return modal[plural], [verb.german_plural], [*modal[2 + plural].split(), verb.english_plural]
+        return german[plural], [verb.german[True]], [*english[plural].split(), verb.english[True]]
 
     def phrase(self, case: str, nouns: Sequence[Noun], depth: int = 0) -> _Phrase:
         noun = self.pick(nouns)
         plural = self.chance(0.35)
         form = "pl" if plural else noun.gender
-        english_article: str
         if self.chance(0.6):
             (article, ending), english_article = DEFINITE[case][form], "the"
         elif plural:
@@ -201,8 +189,8 @@ class _Writer:
             stem, adjective = self.pick(ADJECTIVES)
             german.append(stem.removesuffix("e") + ending)
             english.append(adjective)
-        german.append(noun.german_plural if plural else noun.german)
-        english.append(noun.english_plural if plural else noun.english)
+        german.append(noun.german[plural])
+        english.append(noun.english[plural])
         if english_article == "a" and english[0][0] in "aeiou":
             english_article = "an"
         english.insert(0, english_article)
@@ -213,20 +201,11 @@ class _Writer:
         return _Phrase(german, english, plural)
 
     def relative(self, noun: Noun, plural: bool, depth: int) -> tuple[Words, Words]:
-        pronoun = ["who" if noun.person else "that"]
+        pronoun = "who" if noun.person else "that"
         if noun.gender == "m" and not plural and self.chance(0.4):
             # Only the masculine singular shows that it is the object; elsewhere German would be ambiguous.
             doer = self.phrase("nom", NOUNS, depth=2)
             german, english = self.assemble(doer, self.pick(TRANSITIVE), _Phrase([], [], False), verb_last=True)
-            return ["den", *german], [*pronoun, *english]
+            return ["den", *german], [pronoun, *english]
         german, english = self.clause(_Phrase([], [], plural), verb_last=True, depth=depth + 1)
-        return [DEFINITE["nom"]["pl" if plural else noun.gender][0], *german], [*pronoun, *english]
-
-
-def _finite(verb: Verb, plural: bool) -> tuple[str, str]:
-    """The German and the English finite verb."""
-    return (verb.german_plural, verb.english_plural) if plural else (verb.german, verb.english)
-
-
-def _split(phrase: tuple[str, str]) -> tuple[Words, Words]:
-    return phrase[0].split(), phrase[1].split()
+        return [DEFINITE["nom"]["pl" if plural else noun.gender][0], *german], [pronoun, *english]
