@@ -348,8 +348,8 @@ def test_the_longest_neurons_and_longer_ones() -> None:
     params = make(shapes)
     reference = references.Nero(references.as_arrays(params), 0.02, 0.999)
     references.assert_follows(params, reference, Nero(params, lr=0.02, fused=True), steps=2)
-    assert not fused.fits(torch.zeros(1, fused.LONGEST_FAN_IN + 1, device=DEVICE))
-    assert fused.fits(torch.zeros(1, fused.LONGEST_FAN_IN, device=DEVICE))
+    assert not fused.NeroTensors.fits(torch.zeros(1, fused.LONGEST_FAN_IN + 1, device=DEVICE))
+    assert fused.NeroTensors.fits(torch.zeros(1, fused.LONGEST_FAN_IN, device=DEVICE))
 
 
 @pytest.mark.parametrize("fan_in", [1, 2, 3, 16, 17, 2048, 2049, 8192, 8193, 65_536])

@@ -33,9 +33,7 @@ from torch.optim import SGD, Optimizer
 from nero.optim import LAMB, Madam, Nero, constrained
 from nero.optim.balance import neuron_mean, neuron_norm
 from nero.optim.sharding import (
-    check_not_partial,
-    check_unsharded,
-    check_whole_neurons,
+    check_shards,
     is_sharded,
     like_rows,
     local,
@@ -584,7 +582,7 @@ def refuse_flat_parameters() -> None:
 def refuse_shards_for_lamb() -> None:
     net = sharded(Net())
     for param in (net.head.weight, net.head.bias):
-        assert_refused(LAMB, param, "LAMB's steps are relative to the norm of a whole tensor.*shape.*Shard")
+        assert_refused(LAMB, param, "Shard.*shape.*LAMB's steps are relative to the norm of a whole tensor")
     LAMB([net.temperature])
 
 
@@ -622,9 +620,9 @@ def test_plain_tensors_are_not_sharded() -> None:
         assert local(tensor) is tensor
         assert local_gradient(tensor, grad := torch.ones_like(tensor)) is grad
         assert like_rows(tensor, grad) is grad
-        check_whole_neurons(tensor)
-        check_not_partial(tensor)
-        check_unsharded(tensor, "never")
+        check_shards(tensor, "neurons")
+        check_shards(tensor, "entries")
+        check_shards(tensor, "tensors")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

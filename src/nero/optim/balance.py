@@ -7,13 +7,15 @@ Nothing here reads a tensor's values on the host, so a projection can be capture
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from nero.optim.param_groups import batches, concatenate, fan_in, split_, stored_view
-from nero.optim.sharding import check_whole_neurons, local
+from nero.optim.sharding import check_shards, local
+
+Item = TypeVar("Item")
 
 
 def neuron_mean(weight: Tensor) -> Tensor:
@@ -101,12 +103,66 @@ def project_all_(tensors: Iterable[Tensor], mean: bool = True, norm: bool = True
         return
     weights = []
     for tensor in tensors:
-        check_whole_neurons(tensor)
+        check_shards(tensor, "neurons")
         if tensor.ndim >= 2 and (own := local(tensor)).numel() > 0:
             weights.append(own)
     for batch in batches(weights, foreach, key=fan_in):
         views = [stored_view(weight) for weight in batch]
         split_(views, project(concatenate([view.flatten(1) for view in views]), mean=mean, norm=norm))
+
+
+def use_batches(foreach: bool | None, device: torch.device) -> bool:
+    """Whether to update tensors on this device together; by default not on a CPU, where it only costs copies."""
+    return device.type != "cpu" if foreach is None else foreach
+
+
+def batches(
+    items: Iterable[Item],
+    foreach: bool | None,
+    key: Callable[[Item], Hashable] = lambda item: None,
+    tensor: Callable[[Item], Tensor] = lambda item: item,  # type: ignore[assignment, return-value]
+) -> list[list[Item]]:
+    """Group tensors, or items that hold a `tensor`, by dtype, device and `key`; each alone without `foreach`."""
+    lists: dict[Hashable, list[Item]] = {}
+    for number, item in enumerate(items):
+        dtype, device = tensor(item).dtype, tensor(item).device
+        name = (dtype, device, key(item)) if use_batches(foreach, device) else number
+        lists.setdefault(name, []).append(item)
+    return list(lists.values())
+
+
+def fan_in(tensor: Tensor) -> int:
+    """Number of entries of each neuron."""
+    return tensor.shape[1:].numel()
+
+
+def stored_view(tensor: Tensor, like: Tensor | None = None) -> Tensor:
+    """A view whose dims after the first have the memory order of `like`, by default of the tensor itself.
+
+    The entries of a neuron may be listed in any order. In this one, flattening copies nothing, not even channels_last.
+    """
+    if tensor.ndim < 3:
+        return tensor
+    strides = (tensor if like is None else like).stride()
+    return tensor.permute(0, *sorted(range(1, tensor.ndim), key=strides.__getitem__, reverse=True))
+
+
+def concatenate(tensors: Sequence[Tensor]) -> Tensor:
+    """torch.cat along dim 0; a single tensor is not copied."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
+def split_(targets: Sequence[Tensor], batch: Tensor) -> None:
+    """Copy the entries of a batch back into the tensors that were concatenated."""
+    parts = batch.reshape(-1).split([target.numel() for target in targets])
+    parts = [part.view(old.shape) for part, old in zip(parts, targets, strict=True)]
+    if torch.compiler.is_compiling():
+        # For torch._foreach_copy_, torch's compiler generates code that reads a target again after writing it where
+        # something else was computed from it too (2.11, on a GPU).
+        for target, part in zip(targets, parts, strict=True):
+            target.copy_(part)
+    else:
+        torch._foreach_copy_(list(targets), parts)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -3,23 +3,28 @@
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Hashable
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
-from nero.optim.param_groups import check_gradient
+from nero.optim.balance import batches, concatenate, stored_view
 from nero.optim.sharding import check_sharded_alike, is_sharded, local, local_gradient
-from nero.optim.triton.pointer_tables import unavailable, use_kernels
+from nero.optim.triton.pointer_tables import FusedGroup, TensorList, check_gradient, unavailable, use_kernels
+
+RANGES: dict[str, Callable[[float], bool]] = {
+    "finite and not negative": lambda value: 0 <= value < math.inf,
+    "positive": lambda value: value > 0,
+    "positive and finite": lambda value: 0 < value < math.inf,
+    "in [0, 1)": lambda value: 0 <= value < 1,
+}
 
 
-@dataclass(slots=True, eq=False)
-class Slot:
+class Slot(NamedTuple):
     """A parameter, its gradient and its state; of a sharded one, the local parts."""
 
     param: Tensor
@@ -36,27 +41,38 @@ class CapturableOptimizer(Optimizer, ABC):
 
     Every setting is a key of the param groups. All optimisers here have `lr`, `maximize`, `foreach` and `capturable`;
     those with Triton kernels have `fused`.
+
+    ranges:   the key of RANGES for each setting that is a number
+    kernels:  the tables and launches of the Triton kernels
     """
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
-        self._fused: dict[Any, Any] = {}  # tables of the fused path; neither copied nor pickled
-        super().__init__(params, defaults)
+    ranges: ClassVar[dict[str, str]]
+    kernels: ClassVar[type[TensorList]]
+
+    def __init__(self, params: ParamsT, **settings: Any) -> None:
+        self._fused: dict[int, FusedGroup] = {}  # by the number of the group; neither copied nor pickled
+        super().__init__(params, settings)
 
     @abstractmethod
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        """The state of a new parameter. May change the parameter."""
+        """The state of a new parameter beside its step count. May change the parameter."""
 
     @abstractmethod
-    def update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        """Step non-empty parameters of one group, whose step counts have been incremented."""
+    def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
+        """Step non-empty parameters of one dtype, device and `batch_key`. `lr` is a number or a 0-dim tensor."""
+
+    def batch_key(self, slot: Slot) -> Hashable:
+        """What parameters must have in common for `foreach` to update them together."""
+        return None
 
     def check_settings(self, group: dict[str, Any]) -> None:
         """Raise ValueError for an invalid setting."""
         lr = group["lr"]
         if isinstance(lr, Tensor) and lr.numel() != 1:
             raise ValueError(f"lr must have one element, not the shape {tuple(lr.shape)}")
-        if not 0 <= float(lr) < math.inf:
-            raise ValueError(f"lr must be finite and not negative, not {lr}")
+        for name, wanted in {"lr": "finite and not negative", **self.ranges}.items():
+            if not RANGES[wanted](float(group[name])):
+                raise ValueError(f"{name} must be {wanted}, not {group[name]}")
         if group["foreach"] and group.get("fused"):
             raise ValueError("foreach and fused cannot both be true")
 
@@ -70,7 +86,7 @@ class CapturableOptimizer(Optimizer, ABC):
     @property
     def is_fused(self) -> bool:
         """Whether Triton kernels take the steps, outside of torch's compiler."""
-        return all("fused" in group and use_kernels(group) for group in self.param_groups)
+        return all(map(use_kernels, self.param_groups))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -86,10 +102,10 @@ class CapturableOptimizer(Optimizer, ABC):
         if "param_names" in group:
             group["param_names"] = list(dict(zip(group["params"], group["param_names"], strict=True)).values())
         group["params"] = list(dict.fromkeys(group["params"]))
-        with torch.no_grad():
-            for param in group["params"]:
-                self.state[param] = self._fresh_state(param, group)
+        for param in group["params"]:
+            self.state[param] = self._fresh_state(param, group)
 
+    @torch.no_grad()
     def _fresh_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         step = torch.zeros((), dtype=torch.float32, device=param.device)
         return {"step": step, **self.initial_state(param, group)}
@@ -105,29 +121,32 @@ class CapturableOptimizer(Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         # Every gradient is checked before the first parameter changes.
-        for update in [self.prepare(number, group) for number, group in enumerate(self.param_groups)]:
-            update()
+        prepared = [self.prepare(number, group) for number, group in enumerate(self.param_groups)]
+        for group, (launches, slots) in zip(self.param_groups, prepared, strict=True):
+            for launch in launches:
+                launch()
+            self._update_(slots, group)
         return loss
 
-    def prepare(self, number: int, group: dict[str, Any]) -> Callable[[], None]:
-        """Check the gradients of the `number`-th group; return the function that steps it."""
-        return partial(self.update_all_, self.slots(group["params"]), group)
-
-    def slots(self, params: list[Tensor]) -> list[Slot]:
-        """The parameters that have a gradient; RuntimeError for an unsupported gradient."""
+    def prepare(self, number: int, group: dict[str, Any]) -> tuple[list[Callable[[], None]], list[Slot]]:
+        """Check the gradients of the `number`-th group: launches of its kernels, and what these do not step."""
+        params, launches = group["params"], []
+        if use_kernels(group):
+            fused = self._fused.get(number)
+            if fused is None or not fused.holds(params):
+                fused = self._fused[number] = FusedGroup(self.kernels, params, self.state, replaces=fused)
+            params, launches = fused.rest, fused.prepare(group)
         slots = []
         for param in params:
-            if param.grad is None:
-                continue
-            check_gradient(param.grad, type(self).__name__)
-            slot = Slot(param, param.grad, self.state[param])
-            if is_sharded(param):
-                state = {key: local(value) for key, value in slot.state.items()}
-                slot = Slot(local(param), local_gradient(param, param.grad), state)
-            slots.append(slot)
-        return slots
+            if param.grad is not None:
+                check_gradient(param.grad, type(self).__name__)
+                state = self.state[param]
+                if is_sharded(param):
+                    state = {key: local(value) for key, value in state.items()}
+                slots.append(Slot(local(param), local_gradient(param, param.grad), state))
+        return launches, slots
 
-    def update_all_(self, slots: list[Slot], group: dict[str, Any]) -> None:
+    def _update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
         """Increment the step counts of parameters of one group, and step them."""
         steps = [slot.state["step"] for slot in slots]
         if torch.compiler.is_compiling():
@@ -136,8 +155,12 @@ class CapturableOptimizer(Optimizer, ABC):
                 step.add_(1)
         elif steps:
             torch._foreach_add_(steps, 1)
-        if slots := [slot for slot in slots if slot.param.numel() > 0]:
-            self.update_(slots, group)
+        slots = [slot for slot in slots if slot.param.numel() > 0]
+        if group["maximize"]:
+            slots = [slot._replace(grad=-slot.grad) for slot in slots]
+        lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
+        for batch in batches(slots, group["foreach"], key=self.batch_key, tensor=attrgetter("param")):
+            self.update_batch_(batch, group, lr)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -157,41 +180,34 @@ class CapturableOptimizer(Optimizer, ABC):
         half precision, and would replace tensors that a captured graph uses.
         """
         rates = [group["lr"] for group in self.param_groups]
-        states = dict(self.state)
-        loaded: dict[Tensor, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
-
-        def take(_: Optimizer, final: StateDict) -> StateDict:
-            loaded.update(self._match(final))
-            return {**final, "state": {}}
-
-        @torch.no_grad()
-        def fill(_: Optimizer) -> None:
-            for param, (own, saved) in loaded.items():
-                for key, value in own.items():
-                    value.copy_(torch.as_tensor(saved[key]))
-                states[param].clear()
-                states[param].update(own)
-                self.state[param] = states[param]
-            _place_lr_(self.param_groups, rates)
-
-        # Run inside the hooks that a user may have registered: the last before loading, the first after it.
-        hooks = [
-            self.register_load_state_dict_pre_hook(take),
-            self.register_load_state_dict_post_hook(fill, prepend=True),
-        ]
+        # The last hook before loading, so that it sees what hooks of the user return. torch keeps an entry of the state
+        # as it is if its key is not the number of a parameter.
+        hook = self.register_load_state_dict_pre_hook(lambda _, final: {**final, "state": self._load_state_(final)})
         try:
             super().load_state_dict(state_dict)
         finally:
-            for hook in hooks:
-                hook.remove()
+            hook.remove()
+        filled: dict[Tensor, float] = {}
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            if isinstance(rate, Tensor):
+                value = float(group["lr"])
+                # Groups that share a tensor keep sharing it unless different rates were saved.
+                shared = filled.setdefault(rate, value) == value
+                group["lr"] = (rate if shared else rate.clone()).fill_(value)
+            elif isinstance(group["lr"], Tensor) and group["params"]:
+                group["lr"] = group["lr"].to(group["params"][0].device)
 
-    def _match(self, state_dict: StateDict) -> Iterator[tuple[Tensor, tuple[dict[str, Tensor], dict[str, Tensor]]]]:
-        """For each parameter, tensors for its state and the saved ones; ValueError where they do not match."""
-        # torch's method reports differing lengths.
-        for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=False):
+    @torch.no_grad()
+    def _load_state_(self, state_dict: StateDict) -> dict[Tensor, dict[str, Tensor]]:
+        """Copy a saved state into that of each parameter; ValueError where it does not fit, before anything changes."""
+        groups = [*zip(self.param_groups, state_dict["param_groups"], strict=False)]
+        if [len(group["params"]) for group in self.param_groups] != [len(saved["params"]) for _, saved in groups]:
+            return {}  # torch reports it
+        matched = []
+        for group, saved_group in groups:
             settings = {**self.defaults, **saved_group}
             self.check_settings(settings)
-            for param, name in zip(group["params"], saved_group["params"], strict=False):
+            for param, name in zip(group["params"], saved_group["params"], strict=True):
                 own, saved = dict(self.state[param]), state_dict["state"].get(name, {})
                 if not saved and not param.requires_grad:
                     saved = own  # torch.distributed.checkpoint omits frozen parameters
@@ -203,38 +219,34 @@ class CapturableOptimizer(Optimizer, ABC):
                     kind = type(self).__name__
                     raise ValueError(f"the saved state of parameter {name} is not the {shapes} of {kind}")
                 check_sharded_alike(own, saved)
-                yield param, (own, saved)
+                matched.append((self.state[param], own, saved))
+        for state, own, saved in matched:
+            for key, value in own.items():
+                value.copy_(torch.as_tensor(saved[key]))
+            state.clear()
+            state.update(own)
+        return dict(self.state)
 
 
-def _place_lr_(groups: list[dict[str, Any]], rates: list[float | Tensor]) -> None:
-    """Write loaded learning rates into the tensors that the groups had for them, or move them to the parameters."""
-    filled: dict[Tensor, float] = {}
-    for group, rate in zip(groups, rates, strict=True):
-        if isinstance(rate, Tensor):
-            value = float(group["lr"])
-            # Groups that share a tensor keep sharing it unless different rates were saved.
-            shared = filled.setdefault(rate, value) == value
-            group["lr"] = (rate if shared else rate.clone()).fill_(value)
-        elif isinstance(group["lr"], Tensor) and group["params"]:
-            group["lr"] = group["lr"].to(group["params"][0].device)
+def gather(
+    slots: list[Slot], rows: Callable[[Tensor], Tensor], factor: str
+) -> tuple[list[Tensor], list[Tensor], tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """Slots as one batch: views of the parameters and of their averages to `split_` results into, and the operands.
 
-
-def check_beta(name: str, beta: float) -> None:
-    """Raise ValueError unless `beta` is an averaging constant, in [0, 1)."""
-    if not 0 <= beta < 1:
-        raise ValueError(f"{name} must be in [0, 1), not {beta}")
-
-
-def check_positive(group: dict[str, Any], *names: str) -> None:
-    """Raise ValueError unless these settings are above zero."""
-    for name in names:
-        if not group[name] > 0:
-            raise ValueError(f"{name} must be positive, not {group[name]}")
-
-
-def scalar(lr: float | Tensor) -> float | Tensor:
-    """`lr` as a number or a 0-dim tensor, which broadcasts, without reading it."""
-    return lr.reshape(()) if isinstance(lr, Tensor) else lr
+    These are weight, grad, avg_sq, step and `factor`, the last two repeated for each entry of avg_sq. `rows` maps a
+    parameter to what belongs to one average along its first dim.
+    """
+    views = [stored_view(slot.param) for slot in slots]
+    averages = [stored_view(slot.state["avg_sq"], like=slot.param) for slot in slots]
+    sizes = [average.numel() for average in averages]
+    operands = (
+        concatenate([rows(view) for view in views]),
+        concatenate([rows(stored_view(slot.grad, like=slot.param)) for slot in slots]),
+        concatenate([average.reshape(-1) for average in averages]),
+        concatenate([slot.state["step"].expand(size) for slot, size in zip(slots, sizes, strict=True)]),
+        concatenate([slot.state[factor].expand(size) for slot, size in zip(slots, sizes, strict=True)]),
+    )
+    return views, averages, operands
 
 
 def running_average(average: Tensor, value: Tensor, beta: float) -> Tensor:

@@ -4,6 +4,7 @@ import copyreg
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -40,8 +41,13 @@ def constrained(
     entries = [{**entry, "params": _listed(entry["params"])} if isinstance(entry, dict) else entry for entry in params]
     if project_at_start:
         # Before `base` is constructed: what it measures then, such as Madam's bound, is of the balanced weights.
-        project_all_(_tensors(entries), mean=mean, norm=norm)
+        members = chain.from_iterable(entry["params"] if isinstance(entry, dict) else [entry] for entry in entries)
+        project_all_((member[1] if isinstance(member, tuple) else member for member in members), mean=mean, norm=norm)
     return _with_projections(base(entries, lr=lr, **settings), _ProjectAfterStep(mean, norm))
+
+
+def _listed(params: Any) -> list[Any]:
+    return [params] if isinstance(params, Tensor) else list(params)
 
 
 @dataclass(frozen=True)
@@ -77,18 +83,3 @@ def _revive(kind: type[Optimizer], *projections: _ProjectAfterStep) -> Optimizer
     optimizer = kind.__new__(kind)
     optimizer._optimizer_step_post_hooks = OrderedDict()
     return _with_projections(optimizer, *projections)
-
-
-def _listed(params: Any) -> list[Any]:
-    return [params] if isinstance(params, Tensor) else list(params)
-
-
-def _tensors(entries: Iterable[Any]) -> list[Tensor]:
-    """The tensors among parameters, (name, parameter) pairs and groups of either."""
-    tensors: list[Tensor] = []
-    for entry in entries:
-        if isinstance(entry, dict):
-            tensors += _tensors(entry["params"])
-        else:
-            tensors.append(entry[1] if isinstance(entry, tuple) else entry)
-    return tensors

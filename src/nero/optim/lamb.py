@@ -1,25 +1,16 @@
 """LAMB: Adam's direction with one relative step size for each tensor, as the paper ran it."""
 
 from collections.abc import Callable
-from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nero.optim.balance import compute_dtype
-from nero.optim.base import CapturableOptimizer, Slot, bias_correction, check_beta, check_positive, scalar
-from nero.optim.param_groups import batches, use_batches
-from nero.optim.sharding import check_unsharded
-from nero.optim.triton import lamb_launch
-from nero.optim.triton.pointer_tables import use_kernels
-
-
-def trust_ratio(weight_norm: Tensor, step_norm: Tensor, clamp_value: float) -> Tensor:
-    """Length of the step relative to the length of Adam's: min(weight_norm, clamp_value) / step_norm, or one."""
-    ratio = weight_norm.clamp(max=clamp_value) / step_norm
-    return torch.where((weight_norm == 0) | (step_norm == 0), 1.0, ratio)
+from nero.optim.balance import compute_dtype, use_batches
+from nero.optim.base import CapturableOptimizer, Slot, bias_correction
+from nero.optim.sharding import check_shards
+from nero.optim.triton.lamb_launch import LAMBTensors
 
 
 class LAMB(CapturableOptimizer):
@@ -55,6 +46,9 @@ class LAMB(CapturableOptimizer):
         >>> optimizer.step()
     """
 
+    ranges: ClassVar = {"eps": "positive", "clamp_value": "positive"}  # with eps above zero, 0/0 cannot occur
+    kernels = LAMBTensors
+
     def __init__(
         self,
         params: ParamsT,
@@ -70,49 +64,39 @@ class LAMB(CapturableOptimizer):
         capturable: bool = True,
     ) -> None:
         # YAML gives a list for the betas; a checkpoint holds a tuple of plain numbers in any case.
-        defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "clamp_value": clamp_value, "debias": debias}
         super().__init__(
-            params, {**defaults, "maximize": maximize, "foreach": foreach, "fused": fused, "capturable": capturable}
-        )
+            params, lr=lr, betas=tuple(betas), eps=eps, clamp_value=clamp_value, debias=debias,
+            maximize=maximize, foreach=foreach, fused=fused, capturable=capturable,
+        )  # fmt: skip
 
     def check_settings(self, group: dict[str, Any]) -> None:
         super().check_settings(group)
         if len(group["betas"]) != 2:
             raise ValueError(f"betas must be two numbers, not {group['betas']}")
         for i, beta in enumerate(group["betas"]):
-            check_beta(f"betas[{i}]", beta)
-        # With eps above zero, an entry that has never seen a gradient is not 0/0.
-        check_positive(group, "eps", "clamp_value")
+            if not 0 <= beta < 1:
+                raise ValueError(f"betas[{i}] must be in [0, 1), not {beta}")
 
     def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
         super().check_parameter(param, group)
-        check_unsharded(param, "LAMB's steps are relative to the norm of a whole tensor; a sharded one is refused")
+        check_shards(param, "tensors")
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         names = ["exp_avg", "exp_avg_sq"] if group["betas"][0] > 0 else ["exp_avg_sq"]
         return {name: torch.zeros_like(param, dtype=compute_dtype(param.dtype)) for name in names}
 
-    def prepare(self, number: int, group: dict[str, Any]) -> Callable[[], None]:
+    def prepare(self, number: int, group: dict[str, Any]) -> tuple[list[Callable[[], None]], list[Slot]]:
         if group["betas"][0] > 0 and any("exp_avg" not in self.state[param] for param in group["params"]):
             raise RuntimeError("betas[0] was 0 when a group was added, and so no average of its gradients is kept")
         return super().prepare(number, group)
 
-    def update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        if use_kernels(group):
-            slots = lamb_launch.update_(slots, group, self._fused)
-        for batch in batches(slots, group["foreach"], tensor=attrgetter("param")):
-            self._update_batch_(batch, group)
-
-    def _update_batch_(self, slots: list[Slot], group: dict[str, Any]) -> None:
+    def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
         """Step tensors of one dtype and device, with one launch for all of them where torch has one."""
         beta1, beta2 = group["betas"]
-        params, states = [slot.param for slot in slots], [slot.state for slot in slots]
+        params, grads, states = map(list, zip(*slots, strict=True))
         dtype = compute_dtype(params[0].dtype)
         weights = [param.to(dtype) for param in params]
-        grads = [slot.grad.to(dtype) for slot in slots]
-        if group["maximize"]:
-            grads = list(torch._foreach_neg(grads))
-
+        grads = [grad.to(dtype) for grad in grads]
         exp_avgs, exp_avg_sqs = grads, [state["exp_avg_sq"] for state in states]
         if beta1 > 0:
             exp_avgs = [state["exp_avg"] for state in states]
@@ -127,15 +111,15 @@ class LAMB(CapturableOptimizer):
         divisors = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(divisors, group["eps"])
         adam_steps = torch._foreach_div(exp_avgs, divisors)
-        lr, clamp_value = scalar(group["lr"]), group["clamp_value"]
         if use_batches(group["foreach"], params[0].device):
-            weight_norms, step_norms = map(torch.stack, (torch._foreach_norm(weights), torch._foreach_norm(adam_steps)))
-            rates = list((lr * trust_ratio(weight_norms, step_norms, clamp_value)).unbind())
+            weight_norms, step_norms = (torch.stack(torch._foreach_norm(some)) for some in (weights, adam_steps))
         else:  # one tensor: a plain sum rounds less on a CPU
-            weight_norm, step_norm = (tensors[0].square().sum().sqrt() for tensors in (weights, adam_steps))
-            rates = [lr * trust_ratio(weight_norm, step_norm, clamp_value)]
+            weight_norms, step_norms = (some[0].square().sum().sqrt() for some in (weights, adam_steps))
+        ratios = weight_norms.clamp(max=group["clamp_value"]) / step_norms
+        ratios = torch.where((weight_norms == 0) | (step_norms == 0), 1.0, ratios)
+        rates = lr * ratios
         # A launch for each tensor: torch multiplies lists by numbers on the host or by lists of tensors.
-        torch._foreach_mul_(adam_steps, rates)
+        torch._foreach_mul_(adam_steps, list(rates.unbind()) if rates.ndim else [rates])
         torch._foreach_sub_(weights, adam_steps)
         if params[0].dtype != dtype:  # else the weights are the parameters themselves
             torch._foreach_copy_(params, weights)

@@ -1,20 +1,16 @@
 """Nero, the neuronal rotator (Algorithm 1). `nero.optim.reference` is the same algorithm in plain code."""
 
-import math
-from collections.abc import Callable
-from operator import attrgetter
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nero.optim.balance import compute_dtype, neuron_norm, project, project_, squared_norm
-from nero.optim.base import CapturableOptimizer, Slot, bias_correction, check_beta, running_average, scalar
-from nero.optim.param_groups import batches, concatenate, fan_in, split_, stored_view
-from nero.optim.sharding import check_whole_neurons, like_rows, local, mean_over_all
-from nero.optim.triton.nero_launch import FusedGroup
-from nero.optim.triton.pointer_tables import use_kernels
+from nero.optim.balance import compute_dtype, fan_in, neuron_norm, project, project_, split_, squared_norm
+from nero.optim.base import CapturableOptimizer, Slot, bias_correction, gather, running_average
+from nero.optim.sharding import check_shards, like_rows, local, mean_over_all
+from nero.optim.triton.nero_launch import NeroTensors
 
 
 def nero_update(
@@ -80,6 +76,13 @@ class Nero(CapturableOptimizer):
         >>> optimizer.step()
     """
 
+    ranges: ClassVar = {
+        "beta": "in [0, 1)",
+        "sigma_b": "positive and finite",
+        "gain_penalty": "finite and not negative",
+    }
+    kernels = NeroTensors
+
     def __init__(
         self,
         params: ParamsT,
@@ -95,21 +98,14 @@ class Nero(CapturableOptimizer):
         fused: bool | None = None,
         capturable: bool = True,
     ) -> None:
-        defaults = {"lr": lr, "beta": beta, "mean": mean, "norm": norm, "sigma_b": sigma_b}
-        defaults |= {"gain_penalty": gain_penalty, "maximize": maximize}
-        super().__init__(params, {**defaults, "foreach": foreach, "fused": fused, "capturable": capturable})
-
-    def check_settings(self, group: dict[str, Any]) -> None:
-        super().check_settings(group)
-        check_beta("beta", group["beta"])
-        if not 0 < group["sigma_b"] < math.inf:
-            raise ValueError(f"sigma_b must be positive and finite, not {group['sigma_b']}")
-        if not 0 <= group["gain_penalty"] < math.inf:
-            raise ValueError(f"gain_penalty must be finite and not negative, not {group['gain_penalty']}")
+        super().__init__(
+            params, lr=lr, beta=beta, mean=mean, norm=norm, sigma_b=sigma_b, gain_penalty=gain_penalty,
+            maximize=maximize, foreach=foreach, fused=fused, capturable=capturable,
+        )  # fmt: skip
 
     def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
         super().check_parameter(param, group)
-        check_whole_neurons(param)
+        check_shards(param, "neurons")
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         own = local(param).detach()
@@ -122,65 +118,25 @@ class Nero(CapturableOptimizer):
             state["gain"] = (mean_over_all(param, (own == 1).float()) == 1).float()
         return state
 
-    def prepare(self, number: int, group: dict[str, Any]) -> Callable[[], None]:
+    def prepare(self, number: int, group: dict[str, Any]) -> tuple[list[Callable[[], None]], list[Slot]]:
         if group["gain_penalty"] > 0 and any(p.ndim < 2 and "gain" not in self.state[p] for p in group["params"]):
             raise RuntimeError("gain_penalty is given when a group is added: what is a gain is decided then")
-        if not use_kernels(group):
-            return super().prepare(number, group)
-        fused = self._fused.get(number)
-        if fused is None or not fused.holds(group["params"]):
-            fused = self._fused[number] = FusedGroup(group["params"], self.state, replaces=fused)
-        launches = fused.prepare(group)
-        slots = self.slots(fused.rest)
+        return super().prepare(number, group)
 
-        def update() -> None:
-            for launch in launches:
-                launch()
-            self.update_all_(slots, group)
+    def batch_key(self, slot: Slot) -> Hashable:
+        return slot.param.ndim >= 2, fan_in(slot.param)
 
-        return update
-
-    def update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        if group["maximize"]:
-            slots = [Slot(slot.param, -slot.grad, slot.state) for slot in slots]
-        if group["gain_penalty"] > 0:
-            slots = [_penalised(slot, group["gain_penalty"]) for slot in slots]
-        for batch in batches(slots, group["foreach"], key=_neuron_shape, tensor=attrgetter("param")):
-            self._update_batch_(batch, group)
-
-    def _update_batch_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        """Step tensors whose neurons have one fan-in, or tensors without neurons."""
-        first = slots[0].param
-        views = [stored_view(slot.param) for slot in slots]
-        grads = [stored_view(slot.grad, like=slot.param) for slot in slots]
-        avg_sqs = [slot.state["avg_sq"].reshape(-1) for slot in slots]
-        sizes = [(slot.state, avg_sq.numel()) for slot, avg_sq in zip(slots, avg_sqs, strict=True)]
-        turned, avg_sq = nero_update(
-            concatenate([_rows(view) for view in views]),
-            concatenate([_rows(grad) for grad in grads]),
-            concatenate(avg_sqs),
-            concatenate([state["step"].expand(size) for state, size in sizes]),
-            concatenate([state["scale"].expand(size) for state, size in sizes]),
-            scalar(group["lr"]),
-            group["beta"],
-        )
-        if first.ndim >= 2:
-            turned = project(turned, mean=group["mean"], norm=group["norm"], dtype=first.dtype)
+    def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
+        has_neurons, penalty = slots[0].param.ndim >= 2, group["gain_penalty"]
+        if penalty > 0 and not has_neurons:
+            pulls = [penalty * slot.state["gain"] * (slot.param.to(torch.float32) - 1) for slot in slots]
+            slots = [slot._replace(grad=slot.grad + pull) for slot, pull in zip(slots, pulls, strict=True)]
+        views, averages, operands = gather(slots, _rows, "scale")
+        turned, avg_sq = nero_update(*operands, lr, group["beta"])
+        if has_neurons:
+            turned = project(turned, mean=group["mean"], norm=group["norm"], dtype=slots[0].param.dtype)
         split_(views, turned)
-        split_(avg_sqs, avg_sq)
-
-
-def _penalised(slot: Slot, penalty: float) -> Slot:
-    """The slot with the gradient of the penalty on gains added."""
-    if slot.param.ndim >= 2:
-        return slot
-    gain = slot.state["gain"]
-    pull = penalty * gain * (slot.param.to(gain.dtype) - 1)
-    return Slot(slot.param, slot.grad + pull, slot.state)
-
-
-def _neuron_shape(slot: Slot) -> tuple[bool, int]:
-    return slot.param.ndim >= 2, fan_in(slot.param)
+        split_(averages, avg_sq)
 
 
 def _rows(tensor: Tensor) -> Tensor:

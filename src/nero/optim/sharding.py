@@ -4,17 +4,15 @@ Nero's step needs nothing beyond a neuron (Section 4), so a layer can be split b
 communicate only when a parameter is added, to compute its scale.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-PLAIN = (Tensor, nn.Parameter)
-
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether this is a DTensor, without importing torch.distributed, which single processes do not need."""
-    return type(tensor) not in PLAIN and hasattr(tensor, "device_mesh")
+    return type(tensor) not in (Tensor, nn.Parameter) and hasattr(tensor, "device_mesh")
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -42,19 +40,8 @@ def local_gradient(param: Tensor, grad: Tensor) -> Tensor:
     return local(grad)
 
 
-def check_whole_neurons(param: Tensor) -> None:
-    """Raise ValueError where a neuron's weights are split between processes, or lie in a flat buffer."""
-    check_not_partial(param)
-    for placement in _placements(param):
-        if _splits(placement) and placement.dim != 0:
-            raise ValueError(
-                f"the placement {placement} of a parameter of shape {tuple(param.shape)} cuts neurons in two: a neuron "
-                "is a slice along dim 0; shard along dim 0 only, as fully_shard does by default"
-            )
-
-
-def check_not_partial(param: Tensor) -> None:
-    """Raise ValueError where the processes hold neither parts nor copies of a parameter."""
+def check_shards(param: Tensor, whole: Literal["entries", "neurons", "tensors"]) -> None:
+    """Raise ValueError where processes hold partial sums of a parameter, or parts of what the optimiser needs whole."""
     # Attributes that FullyShardedDataParallel sets, without and with use_orig_params.
     if getattr(param, "_is_flat_param", False) or getattr(param, "_fsdp_flattened", False):
         raise ValueError(
@@ -63,17 +50,17 @@ def check_not_partial(param: Tensor) -> None:
         )
     for placement in _placements(param):
         if not (placement.is_replicate() or _splits(placement)):
-            raise ValueError(
-                f"the placement {placement} of a parameter of shape {tuple(param.shape)} leaves each process a partial "
-                "sum; redistribute it to Replicate() or Shard(0)"
+            problem = "leaves each process a partial sum; redistribute it to Replicate() or Shard(0)"
+        elif _splits(placement) and whole == "tensors":
+            problem = "cuts it: LAMB's steps are relative to the norm of a whole tensor; a sharded one is refused"
+        elif _splits(placement) and whole == "neurons" and placement.dim != 0:
+            problem = (
+                "cuts neurons in two: a neuron is a slice along dim 0; shard along dim 0 only, as fully_shard does by "
+                "default"
             )
-
-
-def check_unsharded(param: Tensor, why: str) -> None:
-    """Raise ValueError, with the reason, for a parameter that is split between processes."""
-    check_not_partial(param)
-    if any(map(_splits, _placements(param))):
-        raise ValueError(f"{why} (shape {tuple(param.shape)}, placements {_placements(param)})")
+        else:
+            continue
+        raise ValueError(f"the placement {placement} of a parameter of shape {tuple(param.shape)} {problem}")
 
 
 def check_sharded_alike(state: dict[str, Tensor], saved: dict[str, Any]) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nero.optim.balance import neuron_norm, slack
-from nero.optim.param_groups import fan_in
+from nero.optim.balance import fan_in, neuron_norm, slack
 
 # `slack` is how well a projection meets the constraints. A step computed elsewhere, in another order, may differ from
 # what is read here by as much.

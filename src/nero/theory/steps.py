@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nero.optim.balance import neuron_norm
-from nero.optim.param_groups import stored_view
+from nero.optim.balance import neuron_norm, stored_view
 from nero.theory.balance import quantiles
 
 

@@ -74,22 +74,23 @@ def average_kernel(
     tiles, tensors, grads, sums, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, sign,
     DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr,
 ):  # fmt: skip
-    """Update the averages of every tensor, and store for each tile the sums of w² and of Adam's step squared.
+    """Update the averages of tensors with a gradient; store for each tile the sums of w² and of Adam's step squared.
 
     tiles:    [programs, 2]: index of a tensor, index of the tile in it; those of a tensor are consecutive
     tensors:  [tensors, COLUMNS]
-    grads:    [tensors]: addresses of the gradients
+    grads:    [tensors]: addresses of the gradients, 0 for none
     sums:     [programs, 2]
     sign:     -1 to maximise
     """
     tensor = tl.load(tiles + 2 * tl.program_id(0))
     tile = tl.load(tiles + 2 * tl.program_id(0) + 1)
     record = tensors + tensor * COLUMNS
+    address = tl.load(grads + tensor)
     aligned = tl.load(record + ALIGNED)
     for ALIGN in tl.static_range(0, 2):
-        if aligned == ALIGN:
+        if (address != 0) & (aligned == ALIGN):
             _average_tile(
-                record, tl.load(grads + tensor), tile, sums + 2 * tl.program_id(0), beta1, rest_of_beta1, beta2,
+                record, address, tile, sums + 2 * tl.program_id(0), beta1, rest_of_beta1, beta2,
                 rest_of_beta2, log_beta1, log_beta2, eps, sign, DTYPE, MOMENTUM, DEBIAS, ALIGN,
             )  # fmt: skip
 
@@ -139,15 +140,16 @@ def move_kernel(
     tiles, tensors, grads, rates, log_beta1, log_beta2, eps, sign,
     DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr,
 ):  # fmt: skip
-    """Move the weights of every tensor by its rate times Adam's step."""
+    """Move the weights of every tensor that has a gradient by its rate times Adam's step."""
     tensor = tl.load(tiles + 2 * tl.program_id(0))
     tile = tl.load(tiles + 2 * tl.program_id(0) + 1)
     record = tensors + tensor * COLUMNS
     rate = tl.load(rates + tensor)
+    address = tl.load(grads + tensor)
     aligned = tl.load(record + ALIGNED)
     for ALIGN in tl.static_range(0, 2):
-        if aligned == ALIGN:
+        if (address != 0) & (aligned == ALIGN):
             _move_tile(
-                record, tl.load(grads + tensor), tile, rate, log_beta1, log_beta2, eps, sign,
+                record, address, tile, rate, log_beta1, log_beta2, eps, sign,
                 DTYPE, MOMENTUM, DEBIAS, ALIGN,
             )  # fmt: skip

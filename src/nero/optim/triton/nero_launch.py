@@ -1,31 +1,17 @@
 """Nero's fused path: how its kernel divides tensors among programs, and the tables by which a launch finds them."""
 
 import math
-import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from nero.optim.balance import slack
-from nero.optim.param_groups import fan_in
-from nero.optim.sharding import is_sharded, local, local_gradient
-from nero.optim.triton.pointer_tables import (
-    Gradients,
-    GradientTable,
-    is_dense,
-    look_up,
-    on_device,
-    rate_for_kernel,
-    tile_table,
-)
+from nero.optim.balance import fan_in, slack
+from nero.optim.sharding import local
+from nero.optim.triton.pointer_tables import TensorList, tile_table
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """Entries that a program holds, its warps, and the registers of a thread (0: any number)."""
 
     tile: int
@@ -83,82 +69,17 @@ def has_kind(kinds: int, kind: int) -> bool:
     return bool(kinds >> kind & 1)
 
 
-def fits(param: Tensor) -> bool:
-    """Whether the kernel supports this tensor."""
-    if param.numel() == 0 or not is_dense(param):
-        return False
-    return param.ndim < 2 or fan_in(param) <= LONGEST_FAN_IN
+class NeroTensors(TensorList):
+    """Tensors of one dtype on one device, with one launch for each `Size` among them."""
 
-
-class FusedGroup:
-    """The launches for one param group; `rest` are the parameters that the kernel does not support.
-
-    `replaces`: an earlier one, whose tables stay alive where a CUDA graph reads them.
-    """
-
-    def __init__(
-        self, params: list[Tensor], state: Mapping[Tensor, dict[str, Tensor]], replaces: "FusedGroup | None" = None
-    ) -> None:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("Nero's first step makes tables for its kernel: take one before the capture")
-        self.params = list(params)
-        self.rest: list[Tensor] = []
-        lists: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
-        for param in params:
-            place = lists.setdefault((param.dtype, param.device), []) if fits(local(param)) else self.rest
-            place.append(param)
-        self.lists = [TensorList(some, [state[param] for param in some]) for some in lists.values()]
-        self.captured: list[TensorList] = []
-        if replaces is not None:
-            self.captured = replaces.captured + [old for old in replaces.lists if old.grads.captured]
-
-    def holds(self, params: list[Tensor]) -> bool:
-        """Whether these are the group's parameters, and neither they nor their state have moved in memory."""
-        same = len(params) == len(self.params) and all(map(operator.is_, params, self.params))
-        return same and all(tensors.holds() for tensors in self.lists)
-
-    def prepare(self, group: dict[str, Any]) -> list[Callable[[], None]]:
-        """Check the gradients; return functions that make the step."""
-        return [partial(tensors.update_, tensors.look_up(), group) for tensors in self.lists]
-
-
-class TensorList:
-    """Tensors of one dtype on one device, with the tables for one launch for each `Size` among them.
-
-    The tables hold addresses; `holds` tells whether they are up to date. Gradients move more often and are looked up at
-    every step.
-    """
+    optimizer = "Nero"
 
     def __init__(self, params: list[Tensor], states: list[dict[str, Tensor]]) -> None:
-        self.device, self.dtype = params[0].device, params[0].dtype
-        self.sharded = any(map(is_sharded, params))
-        self.params, self.states = params, states
-        self.averages = [states[0]["avg_sq"], states[-1]["avg_sq"]]
-        self.addresses = list(map(Tensor.data_ptr, self._local(params)))
-        self.all_contiguous = all(map(Tensor.is_contiguous, self._local(params)))
+        super().__init__(params, states)
         self.no_gain = torch.zeros((), device=self.device)
-
-        records, sizes = self._records()
-        long = [record for record in records if record[KIND] == LONG]
-        pieces, long_rows = sum(record[TILES] for record in long), sum(record[ROWS] for record in long)
-        self.tensors = torch.tensor(records).to(self.device)
-        self.grads = GradientTable(len(params), self.device)
-        self.arrivals = torch.zeros(len(params), dtype=torch.int32, device=self.device)
-        self.long_arrivals = torch.zeros(max(long_rows, 1), dtype=torch.int32, device=self.device)
-        self.sums = torch.zeros(max(pieces, 1) * SUMS, dtype=torch.float64, device=self.device)
-        self.launches = [
-            Launch(records, [size == wanted for size in sizes], wanted, self.dtype, self.device)
-            for wanted in dict.fromkeys(sizes)
-        ]
-
-    def _local(self, tensors: list[Tensor]) -> list[Tensor]:
-        return [local(tensor) for tensor in tensors] if self.sharded else tensors
-
-    def _records(self) -> tuple[list[list[int]], list[Size]]:
-        """The table of tensors, a row for each, and the sizes of their programs."""
         records, sizes = [], []
         pieces, long_rows = 0, 0
-        for param, state in zip(self._local(self.params), self.states, strict=True):
+        for param, state in zip(self.local_params(), states, strict=True):
             rows, width, size = param.numel(), 1, NARROW
             kind, tiles = ENTRIES, math.ceil(rows / ENTRIES_TILE)
             if param.ndim >= 2:
@@ -172,35 +93,27 @@ class TensorList:
             sizes.append(size)
             if kind == LONG:
                 pieces, long_rows = pieces + tiles, long_rows + rows
-        return records, sizes
+        self.tensors = torch.tensor(records).to(self.device)
+        self.arrivals = torch.zeros(len(params), dtype=torch.int32, device=self.device)
+        self.long_arrivals = torch.zeros(max(long_rows, 1), dtype=torch.int32, device=self.device)
+        self.sums = torch.zeros(max(pieces, 1) * SUMS, dtype=torch.float64, device=self.device)
+        self.launches = [
+            Launch(records, [size == wanted for size in sizes], wanted, self.dtype, self.device)
+            for wanted in dict.fromkeys(sizes)
+        ]
 
-    def holds(self) -> bool:
-        """Whether parameters and state are still where the tables say. All state moves together or not at all."""
-        return (
-            self.states[0]["avg_sq"] is self.averages[0]
-            and self.states[-1]["avg_sq"] is self.averages[1]
-            and self.addresses == list(map(Tensor.data_ptr, self._local(self.params)))
-        )
+    @staticmethod
+    def fits(param: Tensor) -> bool:
+        return TensorList.fits(param) and (param.ndim < 2 or fan_in(param) <= LONGEST_FAN_IN)
 
-    def look_up(self) -> Gradients:
-        """The current gradients; RuntimeError for an unsupported one."""
-        grads: list[Any] = [param.grad for param in self.params]
-        if self.sharded:
-            pairs = zip(self.params, grads, strict=True)
-            grads = [None if grad is None else local_gradient(param, grad) for param, grad in pairs]
-        return look_up(grads, "Nero", self.all_contiguous)
-
-    def update_(self, grads: Gradients, group: dict[str, Any]) -> None:
-        """Step the tensors that have a gradient."""
-        lr, beta = rate_for_kernel(group["lr"], self.device), float(group["beta"])
+    def launch(self, grads: Tensor, lr: float | Tensor, group: dict[str, Any]) -> None:
+        beta = float(group["beta"])
         log_beta = math.log(beta) if beta > 0 else -math.inf
         sign, penalty = -1.0 if group["maximize"] else 1.0, float(group["gain_penalty"])
         numbers = (beta, 1 - beta, log_beta, sign, penalty, slack(self.dtype))
-        with on_device(self.device):
-            table, _copies = self.grads.fill(self._local(self.params), grads)
-            tables = (self.tensors, table, self.arrivals, self.long_arrivals, self.sums)
-            for launch in self.launches:
-                launch(tables, lr, numbers, bool(group["mean"]), bool(group["norm"]))
+        tables = (self.tensors, grads, self.arrivals, self.long_arrivals, self.sums)
+        for launch in self.launches:
+            launch(tables, lr, numbers, bool(group["mean"]), bool(group["norm"]))
 
 
 class Launch:

@@ -1,15 +1,17 @@
 """Shared by all fused kernels: which tensors they support, and tables of pointers, by which one launch finds many."""
 
-from collections.abc import Iterable
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from nero.optim.param_groups import check_gradient, stored_view
+from nero.optim.balance import stored_view
+from nero.optim.sharding import is_sharded, local, local_gradient
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -33,37 +35,24 @@ def unavailable(device: torch.device) -> str | None:
     return None
 
 
-def is_dense(param: Tensor) -> bool:
-    """Whether kernels support this tensor: its entries are contiguous in memory, in a supported dtype."""
-    if param.dtype not in DTYPES or unavailable(param.device):
-        return False
-    if getattr(param, "grad_dtype", param.dtype) != param.dtype:  # torch from 2.10 on lets gradients differ
-        return False
-    return stored_view(param).is_contiguous()
-
-
 def use_kernels(group: dict[str, Any]) -> bool:
     """Whether to use the fused path: `fused` of the group, by default on a GPU."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or "fused" not in group:
         return False  # the compiler fuses by itself, and has no pointers
     if group["fused"] is not None or group["foreach"] is not None:
         return bool(group["fused"])
     return any(param.is_cuda for param in group["params"])
 
 
+def check_gradient(grad: Tensor, optimizer: str) -> None:
+    """Raise RuntimeError for a sparse or complex gradient."""
+    if grad.layout != torch.strided or grad.is_complex():
+        raise RuntimeError(f"{optimizer} does not support {'complex' if grad.is_complex() else 'sparse'} gradients")
+
+
 def is_capturing(device: torch.device) -> bool:
     """Whether launches on a device are being captured in a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def on_device(device: torch.device) -> AbstractContextManager[Any]:
-    """A context in which kernels are launched on this device."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def rate_for_kernel(lr: float | Tensor, device: torch.device) -> float | Tensor:
-    """The learning rate as a kernel argument: a tensor on its device, else a float."""
-    return lr if isinstance(lr, Tensor) and lr.device == device else float(lr)
 
 
 def tile_table(counts: Iterable[int], device: torch.device) -> Tensor:
@@ -84,65 +73,137 @@ def address_table(addresses: list[int], device: torch.device) -> Tensor:
     return table
 
 
-@dataclass(slots=True)
-class Gradients:
-    """Gradients, or None, with their addresses and, where they matter, their strides."""
+class TensorList(ABC):
+    """Tensors of one dtype on one device, and the tables by which the kernels of an optimiser find them.
 
-    tensors: list[Any]
-    addresses: list[int]
-    strides: list[tuple[int, ...]]
-
-
-def look_up(grads: list[Any], optimizer: str, all_contiguous: bool) -> Gradients:
-    """The current addresses of gradients (None for none); RuntimeError for an unsupported gradient.
-
-    `all_contiguous`: whether all parameters are contiguous, so that strides of contiguous gradients do not matter.
-    """
-    try:
-        # Hundreds of tensors at every step: a Python loop would take longer than the kernel.
-        addresses = list(map(Tensor.data_ptr, grads))
-        usual = all_contiguous and all(map(Tensor.is_contiguous, grads))
-        strides = [] if usual else list(map(Tensor.stride, grads))
-    except (TypeError, RuntimeError):  # some are None or sparse
-        for grad in grads:
-            if grad is not None:
-                check_gradient(grad, optimizer)
-        addresses = [0 if grad is None else grad.data_ptr() for grad in grads]
-        strides = [() if grad is None else grad.stride() for grad in grads]
-    return Gradients(grads, addresses, strides)
-
-
-class GradientTable:
-    """The addresses of the gradients of a list of tensors, on a device, 0 for none.
-
-    captured: whether a step with this table has been captured in a CUDA graph
+    The tables hold addresses; `holds` tells whether they are up to date. Gradients move more often and are looked up at
+    every step. `captured`: whether a step with these tables has been captured in a CUDA graph.
     """
 
-    def __init__(self, tensors: int, device: torch.device) -> None:
-        self.device, self.captured = device, False
-        self._table = torch.zeros(tensors, dtype=torch.int64, device=device)
-        self._known: tuple[list[int], list[tuple[int, ...]]] | None = None
+    optimizer: ClassVar[str]
 
-    def fill(self, params: list[Tensor], found: Gradients) -> tuple[Tensor, list[Tensor]]:
-        """The table, and copies of the gradients whose layout differs from their parameter's.
+    def __init__(self, params: list[Tensor], states: list[dict[str, Tensor]]) -> None:
+        self.device, self.dtype = params[0].device, params[0].dtype
+        if is_capturing(self.device):
+            raise RuntimeError(
+                f"{self.optimizer}'s first step makes tables for its kernels: take one before the capture"
+            )
+        self.params, self.states = params, states
+        self.sharded = any(map(is_sharded, params))
+        self.known_state = self._state()
+        self.addresses = list(map(Tensor.data_ptr, self.local_params()))
+        self.all_contiguous = all(map(Tensor.is_contiguous, self.local_params()))
+        self.captured = False
+        self._grads = torch.zeros(len(params), dtype=torch.int64, device=self.device)
+        self._known_grads: tuple[list[int], list[tuple[int, ...]]] | None = None
 
-        The caller keeps the copies until the kernel is queued; their memory is not reused before it ran.
+    @staticmethod
+    def fits(param: Tensor) -> bool:
+        """Whether kernels support this tensor: its entries are contiguous in memory, in a supported dtype."""
+        if param.dtype not in DTYPES or param.numel() == 0 or unavailable(param.device):
+            return False
+        if getattr(param, "grad_dtype", param.dtype) != param.dtype:  # torch from 2.10 on lets gradients differ
+            return False
+        return stored_view(param).is_contiguous()
+
+    @abstractmethod
+    def launch(self, grads: Tensor, lr: float | Tensor, group: dict[str, Any]) -> None:
+        """Step the tensors whose entry in the table of gradients is not 0. `lr` is a number or on the device."""
+
+    def local_params(self) -> list[Tensor]:
+        return [local(param) for param in self.params] if self.sharded else self.params
+
+    def _state(self) -> list[Tensor]:
+        """The state of the first and the last parameter: all state moves together or not at all."""
+        return [*self.states[0].values(), *self.states[-1].values()]
+
+    def holds(self) -> bool:
+        """Whether parameters and state are still where the tables say."""
+        return _are(self._state(), self.known_state) and self.addresses == [*map(Tensor.data_ptr, self.local_params())]
+
+    def update_(self, grads: Tensor, copies: list[Tensor], group: dict[str, Any]) -> None:
+        """Step the tensors that have a gradient. `copies` are kept until the kernel is queued."""
+        lr = group["lr"]
+        with self.on_device():
+            self.launch(grads, lr if isinstance(lr, Tensor) and lr.device == self.device else float(lr), group)
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def gradients(self) -> tuple[Tensor, list[Tensor]]:
+        """The addresses of the gradients on the device, 0 for none; RuntimeError for an unsupported gradient.
+
+        With them, copies of the gradients whose layout differs from their parameter's.
         """
-        capturing = is_capturing(self.device)
-        self.captured |= capturing
-        if (found.addresses, found.strides) == self._known and not capturing:
-            return self._table, []
-        addresses, copies = list(found.addresses), []
-        for i, (param, grad) in enumerate(zip(params, found.tensors, strict=True)):
-            if grad is not None and not _same_layout(grad, param):
-                copies.append(torch.empty_like(param).copy_(grad))
-                addresses[i] = copies[-1].data_ptr()
-        if capturing:
-            return address_table(addresses, self.device), copies
-        # An asynchronous copy from memory that is not pinned returns once its source has been read.
-        self._table.copy_(torch.tensor(addresses), non_blocking=True)
-        self._known = None if copies else (found.addresses, found.strides)
-        return self._table, copies
+        grads: list[Any] = [param.grad for param in self.params]
+        if self.sharded:
+            pairs = zip(self.params, grads, strict=True)
+            grads = [None if grad is None else local_gradient(param, grad) for param, grad in pairs]
+        try:
+            # Hundreds of tensors at every step: a Python loop would take longer than the kernel.
+            addresses = list(map(Tensor.data_ptr, grads))
+            # Where all are contiguous, strides do not matter.
+            usual = self.all_contiguous and all(map(Tensor.is_contiguous, grads))
+            strides = [] if usual else list(map(Tensor.stride, grads))
+        except (TypeError, RuntimeError):  # some are None or sparse
+            for grad in grads:
+                if grad is not None:
+                    check_gradient(grad, self.optimizer)
+            addresses = [0 if grad is None else grad.data_ptr() for grad in grads]
+            strides = [() if grad is None else grad.stride() for grad in grads]
+        with self.on_device():
+            capturing = is_capturing(self.device)
+            self.captured |= capturing
+            if (addresses, strides) == self._known_grads and not capturing:
+                return self._grads, []
+            known, copies = (list(addresses), strides), []
+            for i, (param, grad) in enumerate(zip(self.local_params(), grads, strict=True)):
+                if grad is not None and not _same_layout(grad, param):
+                    copies.append(torch.empty_like(param).copy_(grad))
+                    addresses[i] = copies[-1].data_ptr()
+            if capturing:
+                return address_table(addresses, self.device), copies
+            # An asynchronous copy from memory that is not pinned returns once its source has been read.
+            self._grads.copy_(torch.tensor(addresses), non_blocking=True)
+            self._known_grads = None if copies else known
+            return self._grads, copies
+
+
+class FusedGroup:
+    """The tables for one param group; `rest` are the parameters that the kernels do not support.
+
+    `replaces`: an earlier one, whose tables stay alive where a CUDA graph reads them.
+    """
+
+    def __init__(
+        self,
+        kernels: type[TensorList],
+        params: list[Tensor],
+        state: Mapping[Tensor, dict[str, Tensor]],
+        replaces: "FusedGroup | None" = None,
+    ) -> None:
+        self.params = list(params)
+        self.rest: list[Tensor] = []
+        lists: dict[Any, list[Tensor]] = {}
+        for param in params:
+            place = lists.setdefault((param.dtype, param.device), []) if kernels.fits(local(param)) else self.rest
+            place.append(param)
+        self.lists = [kernels(some, [state[param] for param in some]) for some in lists.values()]
+        self.captured: list[TensorList] = []
+        if replaces is not None:
+            self.captured = replaces.captured + [old for old in replaces.lists if old.captured]
+
+    def holds(self, params: list[Tensor]) -> bool:
+        """Whether these are the group's parameters, and neither they nor their state have moved in memory."""
+        return _are(params, self.params) and all(tensors.holds() for tensors in self.lists)
+
+    def prepare(self, group: dict[str, Any]) -> list[Callable[[], None]]:
+        """Check the gradients; return functions that make the step."""
+        return [partial(tensors.update_, *tensors.gradients(), group) for tensors in self.lists]
+
+
+def _are(some: list[Tensor], others: list[Tensor]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _same_layout(grad: Tensor, param: Tensor) -> bool:
