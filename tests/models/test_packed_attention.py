@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nero.models import attention
-from nero.models.attention import Packing, attend_packed, by_kernels, packing, token_indices
+from nero.models.attention import Packing, attend_projected, packing, token_indices
 from support.fused_steps import DEVICE
 
 kernels = pytest.importorskip("nero.models.kernels.attention")
@@ -52,7 +52,7 @@ def inputs(of: Packing, to: Packing | None, dtype: torch.dtype = torch.float32) 
 def call(query: Tensor, memory: Tensor | None, of: Packing, to: Packing | None, **settings: Any) -> Tensor:
     seed = torch.tensor([settings.pop("seed", 7)], device=DEVICE) if settings.get("dropout") else None
     words: dict[str, Any] = {"dropout": 0.0, "causal": False} | settings
-    return by_kernels(query, memory, of.ends, (to or of).ends, seed, HEADS, LONGEST, **words)
+    return kernels.packed_attention(query, memory, of.ends, (to or of).ends, seed, HEADS, LONGEST, **words)
 
 
 def sentence_by_sentence(
@@ -101,7 +101,7 @@ def test_in_rows_it_is_attention_of_each_sentence(to: list[int] | None, causal: 
     of, other = layout(COUNTS), to and layout(to)
     query, memory = (x if x is None else x.detach().double().requires_grad_() for x in inputs(of, other))
     assert query is not None
-    found = attend_packed(query, memory, of, other or of, HEADS, 0.0, causal)
+    found = attend_projected(query, memory, of, other or of, HEADS, 0.0, causal)
     wanted = sentence_by_sentence(query, memory, of, other, causal)
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(gradients(found, query, memory), gradients(wanted, query, memory))
@@ -146,7 +146,7 @@ def kept_by_dropout(of: Packing, to: Packing | None, **settings: Any) -> Tensor:
             for key in range(start, min(start + SIZE, end - first)):
                 memory[first + key, WIDTH + key - start :: SIZE] = 1.0
             first = end
-        found = by_kernels(
+        found = kernels.packed_attention(
             query, memory, of.ends, (to or of).ends, torch.tensor([settings["seed"]], device=DEVICE), HEADS,
             LONGEST, settings["dropout"], False,
         ).double()  # fmt: skip
@@ -208,7 +208,7 @@ def test_torch_finds_nothing_wrong_with_the_operator(with_memory: bool) -> None:
     if not with_memory:  # or one tensor is given twice
         ends = ends.clone()
     torch.library.opcheck(
-        by_kernels, (query, memory, of.ends, ends, seed, HEADS, LONGEST, 0.1, False), test_utils=tests
+        kernels.packed_attention, (query, memory, of.ends, ends, seed, HEADS, LONGEST, 0.1, False), test_utils=tests
     )
 
 
@@ -222,7 +222,7 @@ def test_rows_that_no_tile_holds_are_refused() -> None:
     of = layout([3])
     query, _ = inputs(of, None)
     with pytest.raises(ValueError, match="up to 65 tokens"):
-        by_kernels(query, None, of.ends, of.ends, None, HEADS, LONGEST + 1, 0.0, False)
+        kernels.packed_attention(query, None, of.ends, of.ends, None, HEADS, LONGEST + 1, 0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -250,14 +250,14 @@ def test_only_gpus_have_kernels() -> None:
 def test_where_there_are_kernels_they_are_used(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
     monkeypatch.setattr(attention, "_has_kernels", lambda device: True)
     asked = []
-    plain = kernels.attend_
-    monkeypatch.setattr(kernels, "attend_", lambda *args: asked.append(args[-2]) or plain(*args))
+    plain = kernels.launch
+    monkeypatch.setattr(kernels, "launch", lambda *args: asked.append(args[-2]) or plain(*args))
     of, to = layout([3, 20], length=32), layout([4, 1], length=32)
     query, memory = inputs(of, to)
-    first, second = (attend_packed(query, memory, of, to, HEADS, dropout) for _ in range(2))
+    first, second = (attend_projected(query, memory, of, to, HEADS, dropout) for _ in range(2))
     assert asked == [dropout, dropout]
     assert torch.equal(first, second) == (dropout == 0)
-    attend_packed(query, memory, of, to, HEADS, dropout, fused=False)
+    attend_projected(query, memory, of, to, HEADS, dropout, fused=False)
     assert len(asked) == 2
 
 
@@ -267,7 +267,7 @@ def test_a_compiled_layer_follows_one_that_is_not(monkeypatch: pytest.MonkeyPatc
     weight = draw(3 * WIDTH, WIDTH, seed=5)
 
     def layer(x: Tensor, of: Packing) -> Tensor:
-        return F.relu(attend_packed(F.linear(x, weight), None, of, of, HEADS, 0.0, True))
+        return F.relu(attend_projected(F.linear(x, weight), None, of, of, HEADS, 0.0, True))
 
     compiled = torch.compile(layer, dynamic=True, fullgraph=True)
     for counts in ([3, 20], [4, 1, 31]):

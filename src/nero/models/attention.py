@@ -77,6 +77,10 @@ class Packing(NamedTuple):
         return _Pick.apply(packed, self.slots.flatten(), self.indices).unflatten(0, self.slots.shape)
 
 
+Layout = Packing | Tensor | None
+"""How the tokens of one language are laid out: packed, or in rows with a padding mask if one is needed."""
+
+
 def packing(indices: Tensor, batch: int, length: int) -> Packing:
     """The packing of tokens at these indices of [batch, length]: row after row, each from the left."""
     device = indices.device
@@ -127,90 +131,34 @@ def _pick(rows: Tensor, indices: Tensor, fill: float = 0.0) -> Tensor:
     return rows.index_select(0, indices.clamp(min=0)).masked_fill(missing, fill)
 
 
-def attend_packed(
-    query: Tensor, memory: Tensor | None, packed: Packing, of_memory: Packing, heads: int, dropout: float,
+def attend_projected(
+    query: Tensor, memory: Tensor | None, layout: Layout, of_memory: Layout, heads: int, dropout: float,
     causal: bool = False, fused: bool = True,
 ) -> Tensor:  # fmt: skip
-    """Attention of the tokens of each row to the row of the same number of the memory: [slots, width].
+    """Attention of the tokens of each sentence to those of the memory's sentence of the same number: [..., width].
 
-    query:   [slots, width]; for self-attention (no memory) [slots, 3 * width]: queries, keys and values
-    memory:  [slots, 2 * width]: keys and values
-    causal:  no token attends to a later one
-    fused:   whether to use the Triton kernels where there are any
+    query:              [..., width]; for self-attention (no memory) [..., 3 * width]: queries, keys and values
+    memory:             [..., 2 * width]: keys and values
+    layout, of_memory:  of the queries and of the keys: either both are packed or neither is
+    causal:             no token attends to a later one
+    fused:              whether packed attention uses the Triton kernels where there are any
     """
-    longest = torch.sym_max(packed.slots.shape[1], of_memory.slots.shape[1])
-    size = _width(query, memory) // heads
-    if fused and _has_kernels(query.device.type) and _kernels_take(query.dtype, size, longest):
-        seed = torch.randint(2**62, (1,), device=query.device) if dropout else None
-        return by_kernels(query, memory, packed.ends, of_memory.ends, seed, heads, longest, dropout, causal)
-    queries, *keys_values = split_heads(packed.unpack(query), heads, 3 if memory is None else 1)
-    key, value = keys_values if memory is None else split_heads(of_memory.unpack(memory), heads, 2)
-    # With `causal`, padding is hidden because it comes after the last token of its row.
-    mask = None if causal else padding_mask(of_memory.slots == EMPTY, product_dtype(key))
-    return packed.pack(attend(queries, key, value, dropout, mask, causal))
+    if isinstance(layout, Packing) and isinstance(of_memory, Packing):
+        longest = torch.sym_max(layout.slots.shape[1], of_memory.slots.shape[1])
+        size = query.shape[1] // (3 * heads if memory is None else heads)
+        if fused and _has_kernels(query.device.type) and _kernels_take(query.dtype, size, longest):
+            from nero.models.kernels.attention import packed_attention
 
-
-# As `nero.models.kernels.attention.attend_` takes them.
-SETTINGS = "Tensor ends, Tensor memory_ends, Tensor? seed, SymInt heads, SymInt longest, float dropout, bool causal"
-FORWARD = f"(Tensor query, Tensor? memory, {SETTINGS}) -> Tensor"
-BACKWARD = f"(Tensor grad, Tensor query, Tensor? memory, {SETTINGS}) -> (Tensor, Tensor)"
-
-
-@torch.library.custom_op("nero::packed_attention", mutates_args=(), schema=FORWARD)
-def by_kernels(query: Tensor, memory: Tensor | None, *settings: Any) -> Tensor:
-    """`attend_packed` by the Triton kernels."""
-    from nero.models.kernels import attention as attention_kernels
-
-    out = _empty_output(query, memory)
-    attention_kernels.attend_(_split(query, memory), out, None, *settings)
-    return out
-
-
-@by_kernels.register_fake
-def _empty_output(query: Tensor, memory: Tensor | None, *_: Any) -> Tensor:
-    return query.new_empty(query.shape[0], _width(query, memory))
-
-
-@torch.library.custom_op("nero::packed_attention_backward", mutates_args=(), schema=BACKWARD)
-def _backward_by_kernels(grad: Tensor, query: Tensor, memory: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor]:
-    """The gradients of query and memory; without a memory, the second is an empty tensor."""
-    from nero.models.kernels import attention as attention_kernels
-
-    query_grad, memory_grad = _empty_grads(grad, query, memory)
-    grads = _split(query_grad, None if memory is None else memory_grad)
-    attention_kernels.attend_(_split(query, memory), grad.contiguous(), grads, *settings)
-    return query_grad, memory_grad
-
-
-@_backward_by_kernels.register_fake
-def _empty_grads(grad: Tensor, query: Tensor, memory: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(query), query.new_empty(0) if memory is None else torch.empty_like(memory)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, heads, longest, dropout, causal = inputs
-    ctx.save_for_backward(*tensors)
-    ctx.settings = heads, longest, dropout, causal
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    query_grad, memory_grad = _backward_by_kernels(grad, *ctx.saved_tensors, *ctx.settings)
-    return query_grad, None if ctx.saved_tensors[1] is None else memory_grad, *[None] * 7
-
-
-by_kernels.register_autograd(_backward, setup_context=_setup_context)
-
-
-def _split(query: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, without a copy."""
-    queries, key, value = query.chunk(3, dim=1) if memory is None else (query, *memory.chunk(2, dim=1))
-    if queries.stride(1) != 1 or key.stride(1) != 1:
-        raise ValueError("the features of a token must be contiguous")
-    return queries, key, value
-
-
-def _width(query: Tensor, memory: Tensor | None) -> int:
-    return query.shape[1] // (3 if memory is None else 1)
+            seed = torch.randint(2**62, (1,), device=query.device) if dropout else None
+            return packed_attention(query, memory, layout.ends, of_memory.ends, seed, heads, longest, dropout, causal)
+        # With `causal`, padding is hidden because it comes after the last token of its row.
+        mask = None if causal else padding_mask(of_memory.slots == EMPTY, product_dtype(query))
+        memory_rows = None if memory is None else of_memory.unpack(memory)
+        return layout.pack(attend_projected(layout.unpack(query), memory_rows, None, mask, heads, dropout, causal))
+    assert not isinstance(of_memory, Packing)
+    queries, *keys_values = split_heads(query, heads, 3 if memory is None else 1)
+    key, value = keys_values if memory is None else split_heads(memory, heads, 2)
+    return attend(queries, key, value, dropout, of_memory, causal)
 
 
 def _kernels_take(dtype: torch.dtype, size: int, longest: int) -> bool:

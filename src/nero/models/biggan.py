@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from nero.models.spectral import (
     Convolution,
-    DownsamplingConvolution,
     Embedding,
     Linear,
     SpectralLayers,
-    UpsamplingConvolution,
     Weights,
+    convolve_and_average,
     upsample,
-)
+    upsample_and_convolve,
+)  # fmt: skip
 
 CHUNKS, CHUNK = 4, 20  # z is split in chunks: one for the first layer, one for each block's conditional batch norms
 Z = CHUNKS * CHUNK
@@ -70,7 +70,7 @@ class UpBlock(nn.Module):
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()
         self.norm1 = ConditionalBatchNorm(channels)
-        self.conv1 = UpsamplingConvolution(channels, filters)
+        self.conv1 = Convolution(channels, filters, fused=upsample_and_convolve)
         self.norm2 = ConditionalBatchNorm(filters)
         self.conv2 = Convolution(filters, filters)
         self.shortcut = Convolution(channels, filters, kernel=1) if channels != filters else None
@@ -126,11 +126,11 @@ class Discriminator(nn.Module):
     def __init__(self, width: int = 64, rows: int = 1000) -> None:
         super().__init__()
         self.rows = rows
-        self.block1 = DownBlock(3, width, first=True)
-        self.block2 = DownBlock(width, 2 * width)
+        self.block1 = DiscriminatorBlock(3, width, first=True)
+        self.block2 = DiscriminatorBlock(width, 2 * width)
         self.attention = SelfAttention(2 * width)
-        self.block3 = DownBlock(2 * width, 4 * width)
-        self.block4 = SameBlock(4 * width)
+        self.block3 = DiscriminatorBlock(2 * width, 4 * width)
+        self.block4 = DiscriminatorBlock(4 * width, 4 * width, down=False)
         self.score = Linear(4 * width, 1)
         self.classes = Embedding(rows, 4 * width)
         self.spectral = SpectralLayers(self)
@@ -152,35 +152,24 @@ class Discriminator(nn.Module):
             return OUTPUT_SCALE * (self.score(x, weights).squeeze(1) + projection)
 
 
-class DownBlock(nn.Module):
-    """Halves the image's side: two convolutions, averaging, and a shortcut.
+class DiscriminatorBlock(nn.Module):
+    """Two convolutions and a shortcut.
 
     first:  whether the input is an image, which gets no ReLU
+    down:   whether to halve the image's side by averaging; else input and output have the same shape
     """
 
-    def __init__(self, channels: int, filters: int, first: bool = False) -> None:
+    def __init__(self, channels: int, filters: int, first: bool = False, down: bool = True) -> None:
         super().__init__()
         self.first = first
         self.conv1 = Convolution(channels, filters)
-        self.conv2 = DownsamplingConvolution(filters, filters)
-        self.shortcut = Convolution(channels, filters, kernel=1)
+        self.conv2 = Convolution(filters, filters, fused=convolve_and_average if down else None)
+        self.shortcut = Convolution(channels, filters, kernel=1) if down else None
 
     def forward(self, x: Tensor, weights: Weights) -> Tensor:
         out = self.conv2(F.relu(self.conv1(x if self.first else F.relu(x), weights)), weights)
         # A 1 x 1 convolution commutes with averaging: after it, it is a quarter of the work.
-        return out + self.shortcut(F.avg_pool2d(x, 2), weights)
-
-
-class SameBlock(nn.Module):
-    """Two convolutions with a residual connection."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv1 = Convolution(channels, channels)
-        self.conv2 = Convolution(channels, channels)
-
-    def forward(self, x: Tensor, weights: Weights) -> Tensor:
-        return x + self.conv2(F.relu(self.conv1(F.relu(x), weights)), weights)
+        return out + (x if self.shortcut is None else self.shortcut(F.avg_pool2d(x, 2), weights))
 
 
 def one_hot(labels: Tensor, rows: int, dtype: torch.dtype) -> Tensor:

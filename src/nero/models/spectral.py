@@ -5,12 +5,9 @@ reasons. Under bf16 autocast torch's power iteration runs in bf16, whose eight b
 output is divided by; here it is always float32. And torch copies a channels-last convolution; here products and sums
 on the weight as stored fuse into a few kernels, which matters with 44 weights and two forward passes of each network a
 step. On a GPU the power iterations of all layers of a network run together (`SpectralLayers`).
-
-A 3 x 3 convolution after nearest-neighbour upsampling, or before 2 x 2 averaging, is one strided convolution with a
-4 x 4 kernel: the same numbers with 4 instead of 9 products per pixel of the larger image, which is never stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,11 +19,6 @@ from nero.models.kernels import are_compiled
 FIRST_ITERATIONS = 15  # of the power iteration when a layer is made; later one for each forward pass in training
 EPS = 1e-12  # lower bound of lengths that something is divided by
 BIAS_STD = 0.01  # of the normal distribution that biases start from
-
-# Along one axis, each weight of the 4 x 4 kernel as a combination of the 3. Upsampled: an output sees two of its three
-# pixels as one. Averaged: two outputs share a pixel with two of their weights.
-UPSAMPLED = ((0.0, 0.0, 1.0), (0.0, 1.0, 1.0), (1.0, 1.0, 0.0), (1.0, 0.0, 0.0))
-AVERAGED = ((0.5, 0.0, 0.0), (0.5, 0.5, 0.0), (0.0, 0.5, 0.5), (0.0, 0.0, 0.5))
 
 
 class SpectralNorm(nn.Module):
@@ -40,9 +32,8 @@ class SpectralNorm(nn.Module):
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
-        rows, columns = _matrix(weight).shape
-        self.register_buffer("u", F.normalize(torch.randn(rows, dtype=weight.dtype), dim=0, eps=EPS))
-        self.register_buffer("v", F.normalize(torch.randn(columns, dtype=weight.dtype), dim=0, eps=EPS))
+        for name, size in zip("uv", _matrix(weight).shape, strict=True):
+            self.register_buffer(name, F.normalize(torch.randn(size, dtype=weight.dtype), dim=0, eps=EPS))
         for _ in range(FIRST_ITERATIONS):
             self._iterate(_matrix(weight.detach()))
 
@@ -64,10 +55,7 @@ class SpectralNorm(nn.Module):
 
 
 class _Divide(torch.autograd.Function):
-    """A weight divided by sigma = u @ weight @ v, with u and v constant, as in torch.
-
-    The power iteration has computed sigma already; its gradient is the outer product of u and v.
-    """
+    """A weight divided by sigma = u @ weight @ v, whose gradient is the outer product of the constants u and v."""
 
     @staticmethod
     def forward(weight: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
@@ -113,9 +101,14 @@ class SpectralLayer(nn.Module):
         self.spectral_norm = SpectralNorm(self.weight)
 
     def reset_parameters(self) -> None:
-        orthogonal_(self.weight)
-        bias = getattr(self, "bias", None)
-        if bias is not None:
+        # By one thread: the matrices are small, and several take ten times as long when other processes use the cores.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            nn.init.orthogonal_(self.weight)
+        finally:
+            torch.set_num_threads(threads)
+        if (bias := getattr(self, "bias", None)) is not None:
             nn.init.normal_(bias, std=BIAS_STD)
 
     def normalised(self, weights: Weights) -> Tensor:
@@ -128,30 +121,6 @@ class Linear(SpectralLayer, nn.Linear):
         return F.linear(x, self.normalised(weights), self.bias)
 
 
-class Convolution(SpectralLayer, nn.Conv2d):
-    """Keeps the image's size."""
-
-    def __init__(self, channels: int, filters: int, kernel: int = 3) -> None:
-        super().__init__(channels, filters, kernel, padding=kernel // 2)
-
-    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
-        return F.conv2d(x, self.normalised(weights), self.bias, padding=self.padding)
-
-
-class UpsamplingConvolution(Convolution):
-    """A 3 x 3 convolution of the image, upsampled to twice its side."""
-
-    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
-        return upsample_and_convolve(x, self.normalised(weights), self.bias)
-
-
-class DownsamplingConvolution(Convolution):
-    """A 3 x 3 convolution, averaged over 2 x 2 outputs to half the side."""
-
-    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
-        return convolve_and_average(x, self.normalised(weights), self.bias)
-
-
 class Embedding(SpectralLayer, nn.Embedding):
     """Takes one-hot rows [N, rows]. A product instead of a look-up, whose gradient on a GPU sums in no fixed order."""
 
@@ -159,17 +128,21 @@ class Embedding(SpectralLayer, nn.Embedding):
         return one_hot @ self.normalised(weights)
 
 
-def orthogonal_(weight: Tensor) -> None:
-    """`nn.init.orthogonal_` by one thread.
+class Convolution(SpectralLayer, nn.Conv2d):
+    """Keeps the image's size, unless it is fused with resampling.
 
-    The matrices are small: several threads take ten times as long when other processes use the cores as well.
+    fused:  `upsample_and_convolve` or `convolve_and_average`, for kernels of 3 x 3
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        nn.init.orthogonal_(weight)
-    finally:
-        torch.set_num_threads(threads)
+
+    def __init__(
+        self, channels: int, filters: int, kernel: int = 3, fused: Callable[..., Tensor] | None = None
+    ) -> None:
+        super().__init__(channels, filters, kernel, padding=kernel // 2)
+        self.fused = fused
+
+    def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
+        weight = self.normalised(weights)
+        return self.fused(x, weight, self.bias) if self.fused else F.conv2d(x, weight, self.bias, padding=self.padding)
 
 
 class SpectralLayers:
@@ -185,13 +158,15 @@ class SpectralLayers:
         """The normalised weights for each of several forward passes, with a power iteration each in training."""
         if not (self.has_kernels and self._fits()):
             return [None] * passes
+        from nero.models.kernels.spectral import iterate
+
         norms = [layer.spectral_norm for layer in self.layers]
         rows, columns = [len(norm.u) for norm in norms], [len(norm.v) for norm in norms]
         weights = [layer.weight.detach() for layer in self.layers]
         v = torch.cat([norm.v for norm in norms])
         found: list[Weights] = []
         for _ in range(passes):
-            u, v, sigmas = iterate_all(weights, v)
+            u, v, sigmas = iterate(weights, v, EPS)
             parts = zip(self.layers, u.split(rows), v.split(columns), sigmas.unbind(), strict=True)
             found.append([_Divide.apply(layer.weight, *part) for layer, *part in parts])
         with torch.no_grad():
@@ -205,25 +180,6 @@ class SpectralLayers:
             layer.training and layer.weight.is_cuda and layer.weight.dtype == torch.float32 and _is_matrix(layer.weight)
             for layer in self.layers
         )
-
-
-@torch.library.custom_op("nero::iterate_all", mutates_args=())
-def iterate_all(weights: list[Tensor], v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A power iteration of each weight, from their concatenated v: u, v and singular values, concatenated."""
-    from nero.models.kernels.spectral import iterate
-
-    return iterate(weights, v, EPS)
-
-
-@iterate_all.register_fake
-def _(weights: list[Tensor], v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return v.new_empty(sum(len(weight) for weight in weights)), torch.empty_like(v), v.new_empty(len(weights))
-
-
-def upsample(x: Tensor) -> Tensor:
-    """interpolate(x, scale_factor=2, mode="nearest")"""
-    result: Tensor = _Upsample.apply(x)
-    return result
 
 
 class _Upsample(torch.autograd.Function):
@@ -242,6 +198,19 @@ class _Upsample(torch.autograd.Function):
         return F.avg_pool2d(grad, 2, divisor_override=1)
 
 
+def upsample(x: Tensor) -> Tensor:
+    """interpolate(x, scale_factor=2, mode="nearest")"""
+    return _Upsample.apply(x)
+
+
+# A 3 x 3 convolution after nearest-neighbour upsampling, or before 2 x 2 averaging, is one strided convolution with a
+# 4 x 4 kernel: the same numbers with 4 instead of 9 products per pixel of the larger image, which is never stored.
+# Along one axis, each weight of the 4 x 4 kernel as a combination of the 3. Upsampled: an output sees two of its three
+# pixels as one. Averaged: two outputs share a pixel with two of their weights.
+UPSAMPLED = ((0.0, 0.0, 1.0), (0.0, 1.0, 1.0), (1.0, 1.0, 0.0), (1.0, 0.0, 0.0))
+AVERAGED = ((0.5, 0.0, 0.0), (0.5, 0.5, 0.0), (0.0, 0.5, 0.5), (0.0, 0.0, 0.5))
+
+
 def upsample_and_convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """conv2d(interpolate(x, scale_factor=2, mode="nearest"), weight, bias, padding=1)"""
     return F.conv_transpose2d(x, _combine(weight, UPSAMPLED).transpose(0, 1), bias, stride=2, padding=1)
@@ -256,10 +225,9 @@ def _combine(weight: Tensor, factors: Sequence[Sequence[float]]) -> Tensor:
     """Kernels of 3 x 3 as 4 x 4, by sums: as exact as the weight's dtype, whether autocast is enabled or not."""
     for axis in (3, 2):
         parts = weight.unbind(axis)
-        weight = torch.stack([_weighted_sum(parts, row) for row in factors], dim=axis)
+        rows = []
+        for row in factors:
+            used = [part if factor == 1 else part * factor for part, factor in zip(parts, row, strict=True) if factor]
+            rows.append(sum(used[1:], start=used[0]))
+        weight = torch.stack(rows, dim=axis)
     return weight
-
-
-def _weighted_sum(parts: Sequence[Tensor], factors: Sequence[float]) -> Tensor:
-    used = [part * factor if factor != 1 else part for part, factor in zip(parts, factors, strict=True) if factor]
-    return sum(used[1:], start=used[0])

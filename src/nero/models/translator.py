@@ -7,22 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.attention import (
-    Packing,
-    attend,
-    attend_packed,
-    packing,
-    padding_mask,
-    sinusoidal_positions,
-    split_heads,
-    take_tokens,
-)
+from nero.models.attention import Layout, attend_projected, packing, padding_mask, sinusoidal_positions, take_tokens
 from nero.models.kernels import product_dtype
 
 EPSILON = 1e-6  # of the layer norms
-
-Layout = Packing | Tensor | None
-"""How the tokens of one language are laid out: packed, or in rows with a padding mask if one is needed."""
 
 
 class Translator(nn.Module):
@@ -136,7 +124,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(width, inner, dropout)
 
     def forward(self, x: Tensor, source: Layout) -> Tensor:
-        return self.feed_forward(self.attention.to_itself(x, source))
+        return self.feed_forward(self.attention(x, source))
 
 
 class DecoderLayer(nn.Module):
@@ -150,8 +138,8 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, source: Layout, target: Layout) -> Tensor:
         # The target's padding comes after its last token, so causal attention hides it.
-        x = self.attention.to_itself(x, target, causal=True)
-        return self.feed_forward(self.to_source.to_memory(x, target, memory, source))
+        x = self.attention(x, target, causal=True)
+        return self.feed_forward(self.to_source(x, target, memory, source))
 
 
 class Attention(nn.Module):
@@ -162,29 +150,17 @@ class Attention(nn.Module):
         self.heads, self.dropout, self.fused = heads, dropout, fused
         self.query, self.key, self.value, self.merge = (nn.Linear(width, width, bias=False) for _ in range(4))
 
-    def to_itself(self, x: Tensor, layout: Layout, causal: bool = False) -> Tensor:
-        weights = torch.cat([self.query.weight, self.key.weight, self.value.weight])  # one product instead of three
-        joint = F.linear(x, weights)
-        if isinstance(layout, Packing):
-            return self._add(x, attend_packed(joint, None, layout, layout, self.heads, self._rate, causal, self.fused))
-        query, key, value = split_heads(joint, self.heads, 3)
-        return self._add(x, attend(query, key, value, self._rate, layout, causal))
-
-    def to_memory(self, x: Tensor, layout: Layout, memory: Tensor, of_memory: Layout) -> Tensor:
-        query, joint = self.query(x), F.linear(memory, torch.cat([self.key.weight, self.value.weight]))
-        if isinstance(of_memory, Packing):
-            assert isinstance(layout, Packing), "either both sides are packed or neither is"
-            mixed = attend_packed(query, joint, layout, of_memory, self.heads, self._rate, fused=self.fused)
-            return self._add(x, mixed)
-        (query,), (key, value) = split_heads(query, self.heads, 1), split_heads(joint, self.heads, 2)
-        return self._add(x, attend(query, key, value, self._rate, of_memory))
-
-    @property
-    def _rate(self) -> float:
-        return self.dropout if self.training else 0.0
-
-    def _add(self, x: Tensor, mixed: Tensor) -> Tensor:
-        return normalise(x + F.dropout(self.merge(mixed), self._rate))
+    def forward(
+        self, x: Tensor, layout: Layout, memory: Tensor | None = None, of_memory: Layout = None, causal: bool = False
+    ) -> Tensor:
+        """Attention of x to the memory, by default to itself."""
+        dropout, weights = self.dropout if self.training else 0.0, [self.key.weight, self.value.weight]
+        if memory is None:  # one product instead of three
+            query, projected, of_memory = F.linear(x, torch.cat([self.query.weight, *weights])), None, layout
+        else:
+            query, projected = self.query(x), F.linear(memory, torch.cat(weights))
+        mixed = attend_projected(query, projected, layout, of_memory, self.heads, dropout, causal, self.fused)
+        return normalise(x + F.dropout(self.merge(mixed), dropout))
 
 
 class FeedForward(nn.Module):

@@ -60,7 +60,7 @@ def check_shards(param: Tensor, whole: Literal["entries", "neurons", "tensors"])
             )
         else:
             continue
-        raise ValueError(f"the placement {placement} of a parameter of shape {tuple(param.shape)} {problem}")
+        raise ValueError(f"the placement {placement!r} of a parameter of shape {tuple(param.shape)} {problem}")
 
 
 def check_sharded_alike(state: dict[str, Tensor], saved: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@ The backward pass recomputes the attention weights, which is cheaper than storin
 clears the slots after the last sentence.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -152,33 +154,83 @@ def attention_kernel(
 
 
 COMPILED = isinstance(attention_kernel, triton.JITFunction)  # False: interpreted (TRITON_INTERPRET=1), for tests
-Three = tuple[Tensor, Tensor, Tensor]
 
 
-def attend_(
-    inputs: Three, outer: Tensor, gradients: Three | None, ends: Tensor, memory_ends: Tensor, seed: Tensor | None,
-    heads: int, longest: int, dropout: float, causal: bool,
+def launch(
+    inputs: tuple[Tensor, ...], outer: Tensor, gradients: tuple[Tensor | None, ...], ends: Tensor, memory_ends: Tensor,
+    seed: Tensor | None, heads: int, longest: int, dropout: float, causal: bool,
 ) -> None:  # fmt: skip
     """Write the attention output into `outer`; or, given `gradients`, fill these with the inputs' gradients.
 
-    inputs:             queries, keys and values [slots, width]; the last two have the same strides
-    outer:              of the shape of the queries; in the backward pass the output's gradient, which is an input
-    gradients:          with the strides of the inputs
-    ends, memory_ends:  int64 [rows]: the slot after the last token of each row, of queries and of keys
-    seed:               int64 [1]: of dropout; None without
-    longest:            most tokens of a row
-    causal:             no token attends to a later one
+    inputs:     queries, keys and values [slots, width]; the last two have the same strides
+    outer:      of the shape of the queries; in the backward pass the output's gradient, which is an input
+    gradients:  three tensors with the strides of the inputs, or three times None
     """
     q, k, _ = inputs
     size = q.shape[1] // heads
     if longest > max(WARPS):
         raise ValueError(f"rows have up to {longest} tokens, a tile at most {max(WARPS)}")
+    if q.stride(1) != 1 or k.stride(1) != 1:
+        raise ValueError("the features of a token must be contiguous")
     most = min(tokens for tokens in WARPS if longest <= tokens)
     with torch.cuda.device_of(q):
         attention_kernel[(len(ends) + 1, heads)](
-            *inputs, outer, *(gradients or (None, None, None)), ends, memory_ends, ends if seed is None else seed,
+            *inputs, outer, *gradients, ends, memory_ends, ends if seed is None else seed,
             len(q), len(k), q.stride(0), k.stride(0), outer.stride(0), scale=size**-0.5, dropout=dropout,
-            SIZE=size, MOST=most, CAUSAL=causal, DROPOUT=dropout > 0, BACK=gradients is not None,
+            SIZE=size, MOST=most, CAUSAL=causal, DROPOUT=dropout > 0, BACK=gradients[0] is not None,
             PRECISION="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
             COMPILED=COMPILED, num_warps=WARPS[most],
         )  # fmt: skip
+
+
+# ends, memory_ends: int64 [rows], the slot after the last token of each row, of queries and keys; seed: int64 [1], of
+# dropout, None without; longest: most tokens of a row; causal: no token attends to a later one.
+SETTINGS = "Tensor ends, Tensor memory_ends, Tensor? seed, SymInt heads, SymInt longest, float dropout, bool causal"
+FORWARD = f"(Tensor query, Tensor? memory, {SETTINGS}) -> Tensor"
+BACKWARD = f"(Tensor grad, Tensor query, Tensor? memory, {SETTINGS}) -> (Tensor, Tensor)"
+
+
+@torch.library.custom_op("nero::packed_attention", mutates_args=(), schema=FORWARD)
+def packed_attention(query: Tensor, memory: Tensor | None, *settings: Any) -> Tensor:
+    """`nero.models.attention.attend_projected` of packed tokens."""
+    out = _empty_output(query, memory)
+    launch(_split(query, memory), out, (None, None, None), *settings)
+    return out
+
+
+@packed_attention.register_fake
+def _empty_output(query: Tensor, memory: Tensor | None, *_: Any) -> Tensor:
+    return query.new_empty(query.shape[0], query.shape[1] // (3 if memory is None else 1))
+
+
+@torch.library.custom_op("nero::packed_attention_backward", mutates_args=(), schema=BACKWARD)
+def _gradients(grad: Tensor, query: Tensor, memory: Tensor | None, *settings: Any) -> tuple[Tensor, Tensor]:
+    """Of query and memory; without a memory, the second is an empty tensor."""
+    query_grad, memory_grad = _empty_gradients(grad, query, memory)
+    gradients = _split(query_grad, None if memory is None else memory_grad)
+    launch(_split(query, memory), grad.contiguous(), gradients, *settings)
+    return query_grad, memory_grad
+
+
+@_gradients.register_fake
+def _empty_gradients(grad: Tensor, query: Tensor, memory: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(query), query.new_empty(0) if memory is None else torch.empty_like(memory)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, heads, longest, dropout, causal = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.settings = heads, longest, dropout, causal
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    query_grad, memory_grad = _gradients(grad, *ctx.saved_tensors, *ctx.settings)
+    return query_grad, None if ctx.saved_tensors[1] is None else memory_grad, *[None] * 7
+
+
+packed_attention.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _split(query: Tensor, memory: Tensor | None) -> tuple[Tensor, ...]:
+    """Queries, keys and values, without a copy."""
+    return query.chunk(3, dim=1) if memory is None else (query, *memory.chunk(2, dim=1))

@@ -5,9 +5,7 @@ transposed matrices by them, in chunks of rows; the third adds up the chunks and
 fixed order, so results are deterministic.
 """
 
-from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import triton
@@ -98,24 +96,16 @@ def lengths_kernel(shapes, sums, v, sigma, eps, CHUNK: tl.constexpr, WIDTH: tl.c
 COMPILED = isinstance(rows_kernel, triton.JITFunction)  # False: interpreted (TRITON_INTERPRET=1), for tests
 
 
-class Tables(NamedTuple):
-    """What tells programs their work, for matrices of certain shapes."""
-
-    shapes: Tensor
-    row_tiles: Tensor
-    column_tiles: Tensor
-    sums: int
-
-
 @cache
-def tables(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Tables:
+def _tables(shapes: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor, int]:
+    """What tells programs their work: the shapes, the tiles of the first two kernels, and the number of sums."""
     records = []
     first_row = first_column = sums = 0
     for rows, columns in shapes:
         records.append([rows, columns, first_row, first_column, sums])
         first_row, first_column = first_row + rows, first_column + columns
         sums += triton.cdiv(rows, CHUNK) * columns
-    return Tables(
+    return (
         torch.tensor(records, dtype=torch.int32).to(device),
         tile_table([triton.cdiv(rows, TILE_ROWS) for rows, _ in shapes], device),
         tile_table([triton.cdiv(rows, CHUNK) * triton.cdiv(columns, BLOCK) for rows, columns in shapes], device),
@@ -123,7 +113,8 @@ def tables(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Tables:
     )
 
 
-def iterate(matrices: Sequence[Tensor], v: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+@torch.library.custom_op("nero::iterate", mutates_args=())
+def iterate(matrices: list[Tensor], v: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """One power iteration of each matrix: their u, v and sigma, concatenated.
 
     matrices:  float32, stored row by row; tensors of any shape, whose first dimension is that of the rows
@@ -131,18 +122,23 @@ def iterate(matrices: Sequence[Tensor], v: Tensor, eps: float) -> tuple[Tensor, 
     """
     device = v.device
     shapes = tuple((len(matrix), matrix.numel() // len(matrix)) for matrix in matrices)
-    known = tables(shapes, device)
+    shape_table, row_tiles, column_tiles, sum_count = _tables(shapes, device)
     rows = sum(shape[0] for shape in shapes)
     products, u, new = v.new_empty(rows), v.new_empty(rows), torch.empty_like(v)
-    sums, sigma = v.new_empty(known.sums), v.new_empty(len(matrices))
+    sums, sigma = v.new_empty(sum_count), v.new_empty(len(matrices))
     addresses = address_table([matrix.data_ptr() for matrix in matrices], device)
     width = triton.next_power_of_2(max(columns for _, columns in shapes))
     with torch.cuda.device_of(v):
-        rows_kernel[(len(known.row_tiles),)](
-            known.row_tiles, addresses, known.shapes, v, products, HEIGHT=TILE_ROWS, WIDTH=TILE_COLUMNS
+        rows_kernel[(len(row_tiles),)](
+            row_tiles, addresses, shape_table, v, products, HEIGHT=TILE_ROWS, WIDTH=TILE_COLUMNS
         )
-        columns_kernel[(len(known.column_tiles),)](
-            known.column_tiles, addresses, known.shapes, products, u, sums, eps, CHUNK=CHUNK, BLOCK=BLOCK
+        columns_kernel[(len(column_tiles),)](
+            column_tiles, addresses, shape_table, products, u, sums, eps, CHUNK=CHUNK, BLOCK=BLOCK
         )
-        lengths_kernel[(len(matrices),)](known.shapes, sums, new, sigma, eps, CHUNK=CHUNK, WIDTH=width, num_warps=8)
+        lengths_kernel[(len(matrices),)](shape_table, sums, new, sigma, eps, CHUNK=CHUNK, WIDTH=width, num_warps=8)
     return u, new, sigma
+
+
+@iterate.register_fake
+def _(matrices: list[Tensor], v: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    return v.new_empty(sum(len(matrix) for matrix in matrices)), torch.empty_like(v), v.new_empty(len(matrices))

@@ -121,8 +121,8 @@ class TensorList(ABC):
         """Whether parameters and state are still where the tables say."""
         return _are(self._state(), self.known_state) and self.addresses == [*map(Tensor.data_ptr, self.local_params())]
 
-    def update_(self, grads: Tensor, copies: list[Tensor], group: dict[str, Any]) -> None:
-        """Step the tensors that have a gradient. `copies` are kept until the kernel is queued."""
+    def update_(self, grads: Tensor, kept: list[Tensor | None], group: dict[str, Any]) -> None:
+        """Step the tensors that have a gradient. `kept`: what must not be freed before the kernel is queued."""
         lr = group["lr"]
         with self.on_device():
             self.launch(grads, lr if isinstance(lr, Tensor) and lr.device == self.device else float(lr), group)
@@ -130,10 +130,11 @@ class TensorList(ABC):
     def on_device(self) -> AbstractContextManager[Any]:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
-    def gradients(self) -> tuple[Tensor, list[Tensor]]:
-        """The addresses of the gradients on the device, 0 for none; RuntimeError for an unsupported gradient.
+    def gradients(self) -> tuple[Tensor, list[Tensor | None]]:
+        """The addresses of the gradients on the device, 0 for none, and what they point to.
 
-        With them, copies of the gradients whose layout differs from their parameter's.
+        That may be copies, where the layout of a gradient differs from its parameter's. RuntimeError for an unsupported
+        gradient.
         """
         grads: list[Any] = [param.grad for param in self.params]
         if self.sharded:
@@ -155,18 +156,18 @@ class TensorList(ABC):
             capturing = is_capturing(self.device)
             self.captured |= capturing
             if (addresses, strides) == self._known_grads and not capturing:
-                return self._grads, []
+                return self._grads, grads
             known, copies = (list(addresses), strides), []
             for i, (param, grad) in enumerate(zip(self.local_params(), grads, strict=True)):
                 if grad is not None and not _same_layout(grad, param):
                     copies.append(torch.empty_like(param).copy_(grad))
                     addresses[i] = copies[-1].data_ptr()
             if capturing:
-                return address_table(addresses, self.device), copies
+                return address_table(addresses, self.device), [*grads, *copies]
             # An asynchronous copy from memory that is not pinned returns once its source has been read.
             self._grads.copy_(torch.tensor(addresses), non_blocking=True)
             self._known_grads = None if copies else known
-            return self._grads, copies
+            return self._grads, [*grads, *copies]
 
 
 class FusedGroup:
