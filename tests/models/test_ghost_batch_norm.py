@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nero.models import ghost_batch_norm
 from nero.models.ghost_batch_norm import GhostBatchNorm2d
 
 CHANNELS = 5
@@ -52,7 +51,7 @@ def by_hand(norm: GhostBatchNorm2d, way: str) -> Callable[[Tensor], Tensor]:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum over all processes is what one has."""
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: None)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, **_: None)
 
 
 def reference(x: Tensor, grad: Tensor, parts: int, **settings: Any) -> dict[str, Tensor]:
@@ -242,7 +241,7 @@ def test_sums_that_were_exchanged_count_like_ones_own(monkeypatch: pytest.Monkey
     means = torch.stack([part.mean((0, 2, 3)) for part in x.double().chunk(parts)])
     variances = torch.stack([part.var((0, 2, 3), correction=0) for part in x.double().chunk(parts)])
     totals = [means * 6 * 12, variances * 6 * 12]
-    monkeypatch.setattr(ghost_batch_norm, "_sum_over_ranks", lambda own: totals.pop(0))
+    monkeypatch.setattr(torch.distributed.nn.functional, "all_reduce", lambda own: totals.pop(0))
     norm = make(parts)
     norm.divide(0, end, batch, ranks=2 + 1)
     out = norm(x[:end])
@@ -252,13 +251,15 @@ def test_sums_that_were_exchanged_count_like_ones_own(monkeypatch: pytest.Monkey
 
 
 def test_gradients_are_exchanged_as_sums_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice the sum over all, as if another process had the very same: the gradient is doubled as well."""
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: tensor.mul_(2))
-    x = normal(3, 2).requires_grad_()
-    total = ghost_batch_norm._sum_over_ranks(x)
-    assert torch.equal(total, 2 * x)
-    total.backward(torch.ones(3, 2))
-    assert torch.equal(x.grad, torch.full((3, 2), 2.0))
+    """As if another process had the very same images: sums and their gradients are doubled."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, **_: tensor.mul_(2))
+    half, grad = images(4), normal(4, CHANNELS, 3, 4, seed=5)
+    expected = reference(torch.cat([half, half]), torch.cat([grad, grad]), 1)
+    norm = make(1)
+    norm.divide(0, 4, 8, ranks=2)
+    found = results(norm, norm, half, grad)
+    assert_close({name: found[name] for name in ("out", "x")}, {name: expected[name][:4] for name in ("out", "x")})
+    assert_close({"weight": 2 * found["weight"]}, {"weight": expected["weight"]})
 
 
 @pytest.mark.parametrize("parts", [0, -2, 3, 11, 2.5])

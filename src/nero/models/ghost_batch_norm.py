@@ -67,19 +67,21 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
         variance, mean = torch.var_mean(parts, dim=(1, 3, 4), correction=0, keepdim=True)
         count = parts[0, :, 0].numel()
         self._track_(mean.flatten(1), variance.flatten(1) * (count / (count - 1)))
-        normed: Tensor = _Normalise.apply(x, self.weight, self.bias, mean, torch.rsqrt(variance + self.eps))
-        return normed
+        return _Normalise.apply(x, self.weight, self.bias, mean, torch.rsqrt(variance + self.eps))
 
     @torch.compiler.disable
     def _by_sums(self, x: Tensor) -> Tensor:
+        # Its gradients are summed over all processes as well: each loss depends on every summand.
+        from torch.distributed.nn.functional import all_reduce
+
         assert self.membership is not None
         of_images = self.membership.T  # [local images, parts]
         count = self.count * x.shape[2] * x.shape[3]
         with torch.autocast(x.device.type, enabled=False):
             values = x.float()
-            mean = _sum_over_ranks(self.membership @ values.sum((2, 3)).double()) / count
+            mean = all_reduce(self.membership @ values.sum((2, 3)).double()) / count
             centred = values - (of_images @ mean).float()[:, :, None, None]
-            variance = _sum_over_ranks(self.membership @ centred.square().sum((2, 3)).double()) / count
+            variance = all_reduce(self.membership @ centred.square().sum((2, 3)).double()) / count
             scale = (of_images @ torch.rsqrt(variance + self.eps)).float() * self.weight
             normed = centred * scale[:, :, None, None] + self.bias.reshape(-1, 1, 1)
         self._track_(mean, variance * (count / (count - 1)))
@@ -89,11 +91,10 @@ class GhostBatchNorm2d(nn.BatchNorm2d):
     def _track_(self, means: Tensor, variances: Tensor) -> None:
         """Update the running statistics by the mean over parts of means and unbiased variances [parts, channels]."""
         assert self.momentum is not None
-        for running, values in ((self.running_mean, means), (self.running_var, variances)):
-            assert running is not None
+        for name, values in (("running_mean", means), ("running_var", variances)):
+            running = self.get_buffer(name)
             running.lerp_(values.detach().mean(0).to(running.dtype), self.momentum)
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
+        self.get_buffer("num_batches_tracked").add_(1)
 
 
 class _Normalise(torch.autograd.Function):
@@ -123,22 +124,3 @@ class _Normalise(torch.autograd.Function):
         projected = grad - sums / count - centred * (products * inverse.square() / count)
         x_grad = (projected * (inverse * weight.reshape(-1, 1, 1))).flatten(0, 1).to(x.dtype)
         return x_grad, (products * inverse).sum(0).flatten(), sums.sum(0).flatten(), None, None
-
-
-class _SumOverRanks(torch.autograd.Function):
-    """The sum over all processes. Each loss depends on every summand, so gradients are summed as well."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        total = x.clone(memory_format=torch.contiguous_format)
-        torch.distributed.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _SumOverRanks.forward(ctx, grad)
-
-
-def _sum_over_ranks(x: Tensor) -> Tensor:
-    result: Tensor = _SumOverRanks.apply(x)
-    return result

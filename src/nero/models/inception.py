@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+SIDE = 299  # of Inception's input, in pixels
 INSTALL = "FID needs the packages torchmetrics and torch-fidelity: pip install -e '.[fid]'"
 
 
@@ -53,17 +54,10 @@ class FastInception(nn.Module):
 
     SPLIT_WEIGHTS = ("Conv2d", "Mixed_7")
     SPLIT_INPUTS = "Conv2d_1a"
-
-    STEM = (
-        "Conv2d_1a_3x3",
-        "Conv2d_2a_3x3",
-        "Conv2d_2b_3x3",
-        "MaxPool_1",
-        "Conv2d_3b_1x1",
-        "Conv2d_4a_3x3",
-        "MaxPool_2",
+    PARTS = (
+        "Conv2d_1a_3x3 Conv2d_2a_3x3 Conv2d_2b_3x3 MaxPool_1 Conv2d_3b_1x1 Conv2d_4a_3x3 MaxPool_2 Mixed_5b Mixed_5c "
+        "Mixed_5d Mixed_6a Mixed_6b Mixed_6c Mixed_6d Mixed_6e Mixed_7a Mixed_7b Mixed_7c"
     )
-    MIXED = ("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c")
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -73,34 +67,23 @@ class FastInception(nn.Module):
             fused = fuse_conv_bn_eval(layer.get_submodule("conv"), layer.get_submodule("bn"))
             split = name.startswith(self.SPLIT_WEIGHTS), name.startswith(self.SPLIT_INPUTS)
             setattr(network.get_submodule(parent), own, ConvolutionReLU(fused, *split))
-        self.parts = nn.ModuleList(
-            network.get_submodule(name) for name in (*self.STEM, *(f"Mixed_{name}" for name in self.MIXED))
-        )
+        self.parts = nn.ModuleList(map(network.get_submodule, self.PARTS.split()))
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # unknown to mypy
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        x = (_enlarged(images) - 128) / 128
+        # In float64, whose products GPUs never round to TF32.
+        rows, columns = (_resizing(size).to(images.device) for size in images.shape[2:])
+        x = (rows @ (images.double() @ columns.T)).to(torch.float32, memory_format=torch.channels_last)
+        x = (x - 128) / 128
         for part in self.parts:
             x = part(x)
         return x.mean(dim=(2, 3))
 
 
-SIDE = 299  # of Inception's input, in pixels
-
-
-def _enlarged(images: Tensor) -> Tensor:
-    """torch's antialiased bilinear resizing, which is linear along either side: float32 [N, 3, 299, 299].
-
-    The products are in float64, which GPUs never round to TF32.
-    """
-    rows, columns = (_resizing(size).to(images.device) for size in images.shape[2:])
-    return (rows @ (images.double() @ columns.T)).to(torch.float32, memory_format=torch.channels_last)
-
-
 @cache
 def _resizing(size: int) -> Tensor:
-    """[299, size]: the weight of each of `size` pixels of a row in each of 299 pixels."""
+    """[SIDE, size]: torch's antialiased bilinear resizing of a row of `size` pixels, which is linear."""
     identity = torch.eye(size, dtype=torch.float64)[None, None]
     return interpolate(identity, (SIDE, size), mode="bilinear", antialias=True).reshape(SIDE, size)
 
@@ -118,8 +101,6 @@ class ConvolutionReLU(nn.Module):
         self.layer = layer.requires_grad_(False)
         self.padding = [int(side) for side in layer.padding]
         self.split_inputs = split_inputs
-        # Tensor cores take several channels at a time; torch computes the first layer, which has three.
-        self.is_fusible = layer.in_channels % 8 == 0
         self.register_buffer("rest", None)
         if split_weights:
             layer.weight.data, self.rest = tf32_parts(layer.weight)
@@ -132,7 +113,8 @@ class ConvolutionReLU(nn.Module):
             corrections.append(self._product(rest, layer.weight))
         if self.rest is not None:
             corrections.append(self._product(x, self.rest))
-        if not (x.is_cuda and self.is_fusible):
+        # Tensor cores take several channels at a time; torch computes the first layer, which has three.
+        if not (x.is_cuda and layer.in_channels % 8 == 0):
             return sum(corrections, self._product(x, layer.weight, layer.bias)).relu_()
         settings = layer.bias, layer.stride, self.padding, layer.dilation, layer.groups
         if not corrections:
@@ -163,16 +145,13 @@ class StandIn(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.register_buffer("first", _filters(32, 3, generator))
-        self.register_buffer("second", _filters(self.num_features, 32, generator))
+        for name, outputs, inputs in (("first", 32, 3), ("second", self.num_features, 32)):
+            # Followed by a ReLU, such filters preserve the scale of their input.
+            filters = torch.randn(outputs, inputs, 3, 3, generator=generator) * math.sqrt(2 / (9 * inputs))
+            self.register_buffer(name, filters)
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         values = (images.to(torch.float32) - 128) / 128
         values = conv2d(values, self.first, stride=2, padding=1).relu()
         return conv2d(values, self.second, stride=2, padding=1).relu().mean((2, 3))
-
-
-def _filters(outputs: int, inputs: int, generator: torch.Generator) -> Tensor:
-    """3 x 3 filters that, followed by a ReLU, preserve the scale of their input."""
-    return torch.randn(outputs, inputs, 3, 3, generator=generator) * math.sqrt(2 / (9 * inputs))

@@ -50,8 +50,17 @@ class _SquareLayers(torch.autograd.Function):
         kernels = _use_kernels(x, dtype) and all(map(Tensor.is_contiguous, (*weights, *biases)))
         outputs = x.new_empty(depth + 1, *x.shape, dtype=dtype)  # x, then the output of each layer
         outputs[0].copy_(x)
-        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            _forward_layer(outputs[i], weight, bias, outputs[i + 1], kernels)
+        if kernels:
+            from nero.models.kernels import linear
+        for layer in zip(outputs[:-1], weights, biases, outputs[1:], strict=True):
+            if kernels:
+                linear.forward_layer(*layer)
+            else:
+                below, weight, bias, out = layer
+                torch.addmm(bias, below, weight.t(), out=out)
+                # Not torch._addmm_activation, which fuses both: cuBLASLt's ReLU does not promise to keep NaN, without
+                # which the loss would not show that a run has diverged.
+                torch.ops.aten.elu_(out, _ALPHA, _SCALE)
         ctx.save_for_backward(outputs, *weights)
         ctx.dtype, ctx.kernels = parameters[0].dtype, kernels
         return outputs[-1]
@@ -64,38 +73,20 @@ class _SquareLayers(torch.autograd.Function):
         needs_x, *needs = ctx.needs_input_grad
         deltas = torch.empty_like(outputs[1:])  # gradients of each layer's pre-activations
         _activation_backward(grad, outputs[depth], deltas[-1])
+        if ctx.kernels:
+            from nero.models.kernels import linear
         for i in reversed(range(1, depth)):
-            _backward_layer(deltas[i], weights[i], outputs[i], deltas[i - 1], ctx.kernels)
+            if ctx.kernels:
+                linear.backward_layer(deltas[i], weights[i], outputs[i], deltas[i - 1])
+            else:
+                torch.mm(deltas[i], weights[i], out=deltas[i - 1])
+                _activation_backward(deltas[i - 1], outputs[i], deltas[i - 1])
         grads: list[Tensor | None] = [None] * (2 * depth)
         if any(needs[:depth]):
             grads[:depth] = torch.bmm(deltas.mT, outputs[:-1]).to(ctx.dtype).unbind()
         if any(needs[depth:]):
             grads[depth:] = deltas.sum(dim=1, dtype=ctx.dtype).unbind()
         return torch.mm(deltas[0], weights[0]) if needs_x else None, *grads
-
-
-def _forward_layer(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, kernels: bool) -> None:
-    """out = scaled_relu(x @ weight.T + bias)"""
-    if kernels:
-        from nero.models.kernels import linear as linear_kernels
-
-        linear_kernels.forward_layer(x, weight, bias, out)
-        return
-    torch.addmm(bias, x, weight.t(), out=out)
-    # Not torch._addmm_activation, which fuses both: cuBLASLt's ReLU does not promise to keep NaN. If it returned zero,
-    # the last layer would see finite numbers for ever, and the loss would not show that a run has diverged.
-    torch.ops.aten.elu_(out, _ALPHA, _SCALE)
-
-
-def _backward_layer(delta: Tensor, weight: Tensor, below: Tensor, out: Tensor, kernels: bool) -> None:
-    """From the gradient of a layer's pre-activations to that of the layer whose output is `below`."""
-    if kernels:
-        from nero.models.kernels import linear as linear_kernels
-
-        linear_kernels.backward_layer(delta, weight, below, out)
-        return
-    torch.mm(delta, weight, out=out)
-    _activation_backward(out, below, out)
 
 
 def _activation_backward(grad: Tensor, output: Tensor, out: Tensor) -> None:
@@ -105,12 +96,9 @@ def _activation_backward(grad: Tensor, output: Tensor, out: Tensor) -> None:
 
 def _use_kernels(x: Tensor, dtype: torch.dtype) -> bool:
     """Whether the Triton kernels compute layers of x [batch, width]: never in full float32, they use tensor cores."""
-    tensor_cores = _allows_tf32() if dtype == torch.float32 else dtype in (torch.bfloat16, torch.float16)
+    allows_tf32 = torch.get_float32_matmul_precision() != "highest"
+    tensor_cores = allows_tf32 if dtype == torch.float32 else dtype in (torch.bfloat16, torch.float16)
     return x.is_cuda and tensor_cores and 0 < x.numel() <= _MOST_OUTPUTS and _has_kernels(x.device)
-
-
-def _allows_tf32() -> bool:
-    return torch.get_float32_matmul_precision() != "highest"
 
 
 @cache
@@ -140,8 +128,7 @@ class MLP(nn.Module):
 
     def compiled_parts(self) -> Sequence[nn.Module] | None:
         """Nothing where training uses our own kernels: a compiler's take nearly twice as long."""
-        weight = next(self.parameters())
-        return [] if weight.is_cuda and _allows_tf32() and _has_kernels(weight.device) else None
+        return [] if _use_kernels(next(self.parameters())[:1], torch.float32) else None
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)

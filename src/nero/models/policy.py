@@ -27,21 +27,15 @@ class Policy(nn.Module):
         self.features = nn.Sequential(*layers)
         self.policy = nn.Linear(hidden, actions)
         self.value = nn.Linear(hidden, 1)
-        _orthogonal_(self.features, math.sqrt(2))
-        _orthogonal_(self.policy, 0.01)
-        _orthogonal_(self.value, 1.0)
+        for network, gain in ((self.features, math.sqrt(2)), (self.policy, 0.01), (self.value, 1.0)):
+            for module in network.modules():
+                if isinstance(module, nn.Conv2d | nn.Linear):
+                    nn.init.orthogonal_(module.weight, gain)
+                    nn.init.zeros_(module.get_parameter("bias"))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.features(x)
         return self.policy(features), self.value(features).squeeze(-1)
-
-
-def _orthogonal_(network: nn.Module, gain: float) -> None:
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.orthogonal_(module.weight, gain)
-            assert module.bias is not None
-            nn.init.zeros_(module.bias)
 
 
 class AreaResize:

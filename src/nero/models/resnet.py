@@ -3,12 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-BLOCKS = (
-    2,
-    2,
-    2,
-    2,
-)  # residual blocks of each stage; a new stage doubles the filters and halves the image
+STAGES, BLOCKS = 4, 2  # residual blocks of each stage; a new stage doubles the filters and halves the image
 
 
 class ResNet18(nn.Module):
@@ -26,11 +21,10 @@ class ResNet18(nn.Module):
         self.stem = nn.Conv2d(3, width, kernel_size=3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
         blocks, channels = [], width
-        for stage, count in enumerate(BLOCKS):
-            filters = width * 2**stage
-            for number in range(count):
-                blocks.append(Block(channels, filters, stride=2 if stage and not number else 1))
-                channels = filters
+        for number in range(STAGES * BLOCKS):
+            filters = width * 2 ** (number // BLOCKS)
+            blocks.append(Block(channels, filters, stride=filters // channels))
+            channels = filters
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(channels, classes)
         if fan_out:

@@ -56,7 +56,10 @@ class _TokenLoss(torch.autograd.Function):
         ignore_index: int, gradient: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         dtype, vocabulary = product_dtype(weight), len(weight)
-        columns = _padded_columns(vocabulary, dtype) if _use_kernels(rows, dtype) else vocabulary
+        unit = 1
+        if _use_kernels(rows, dtype):
+            unit = SPLIT if dtype == torch.float32 else ALIGNMENT
+        columns = -(-vocabulary // unit) * unit
         x, w = rows.to(dtype), _pad_rows(weight, columns, dtype)
         with torch.autocast(rows.device.type, enabled=False):
             logits = torch.mm(x, w.t()) if bias is None else torch.addmm(_pad_rows(bias, columns, dtype), x, w.t())
@@ -76,42 +79,33 @@ class _TokenLoss(torch.autograd.Function):
         x, w, gradient = ctx.saved_tensors
         rows_dtype, weight_dtype, bias_dtype = ctx.dtypes
         needs_rows, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        parts, rest = divmod(len(w), SPLIT)
+        if rest or gradient.dtype != torch.float32 or not gradient.is_cuda:
+            parts = 1
         factor = grad.to(x.dtype)  # applied to small tensors, never to the gradient of the logits
         return (
-            (_product(gradient, w) * factor).to(rows_dtype) if needs_rows else None,
+            (split_k_product(gradient, w, parts) * factor).to(rows_dtype) if needs_rows else None,
             torch.mm(gradient.t(), x * factor)[: ctx.vocabulary].to(weight_dtype) if needs_weight else None,
             gradient.sum(dim=0, dtype=bias_dtype)[: ctx.vocabulary] * grad if needs_bias else None,
             *[None] * 4,
         )
 
 
-def _padded_columns(vocabulary: int, dtype: torch.dtype) -> int:
-    unit = SPLIT if dtype == torch.float32 else ALIGNMENT
-    return -(-vocabulary // unit) * unit
-
-
-def _product(gradient: Tensor, weight: Tensor) -> Tensor:
-    """gradient @ weight, by split-K where that is faster."""
-    parts, rest = divmod(len(weight), SPLIT)
-    if rest or gradient.dtype != torch.float32 or not gradient.is_cuda:
-        return torch.mm(gradient, weight)
-    return split_k_product(gradient, weight, parts)
-
-
 def split_k_product(gradient: Tensor, weight: Tensor, parts: int) -> Tensor:
     """gradient [rows, columns] @ weight [columns, width] as a sum of `parts` products, without a copy of either."""
+    if parts == 1:
+        return torch.mm(gradient, weight)
     split = gradient.unflatten(1, (parts, -1)).transpose(0, 1)
     return torch.bmm(split, weight.unflatten(0, (parts, -1))).sum(dim=0)
 
 
 def _pad_rows(tensor: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
     """The tensor in this dtype, with rows of zeros appended."""
-    missing = rows - len(tensor)
-    if not missing:
+    if len(tensor) == rows:
         return tensor.to(dtype)
     padded = tensor.new_empty(rows, *tensor.shape[1:], dtype=dtype)
-    padded[:-missing].copy_(tensor)
-    padded[-missing:].zero_()
+    padded[: len(tensor)].copy_(tensor)
+    padded[len(tensor) :].zero_()
     return padded
 
 
@@ -123,9 +117,9 @@ def _to_gradient_(
     Columns beyond the vocabulary do not count; their gradient is zero.
     """
     if _use_kernels(logits, logits.dtype):
-        from nero.models.kernels import token_loss as token_loss_kernels
+        from nero.models.kernels.token_loss import to_gradient_
 
-        return token_loss_kernels.to_gradient_(logits, vocabulary, targets, smoothing, ignore_index, gradient)
+        return to_gradient_(logits, vocabulary, targets, smoothing, ignore_index, gradient)
     counts = targets != ignore_index
     columns = targets.where(counts, 0)[:, None]
     exact = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()

@@ -5,13 +5,7 @@ from torch import Tensor, nn
 
 from nero.models.resnet import kaiming_by_fan_out_
 
-STAGES = (
-    (1,),
-    (2,),
-    (4, 4),
-    (8, 8),
-    (8, 8),
-)  # filters of each convolution in multiples of the width; stages end with pooling
+STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8))  # filters in multiples of the width; pooling ends a stage
 
 
 class VGG11(nn.Module):

@@ -52,25 +52,6 @@ def _clear(x, first, slots, step, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _weights(query, key, keys, scale, CAUSAL: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
-    """Softmax of the scores; zero for masked keys."""
-    i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-    seen = (j < keys) & (i >= j) if CAUSAL else (j < keys) & (i >= 0)
-    scores = tl.where(seen, scores, LOWEST)
-    weights = tl.where(seen, tl.exp(scores - tl.max(scores, axis=1)[:, None]), 0.0)
-    total = tl.sum(weights, axis=1)
-    return weights / tl.where(total > 0.0, total, 1.0)[:, None]
-
-
-@triton.jit
-def _dropout_mask(seed, dropout, number, TILE: tl.constexpr):
-    """Which weights of a head dropout keeps. The random offset of a weight does not depend on the tile."""
-    i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
-    return tl.rand(tl.load(seed), (number * 64 + i) * 64 + j) >= dropout
-
-
-@triton.jit
 def _tile(
     inputs, outer, gradients, bounds, steps, seed, number, scale, dropout,
     TILE: tl.constexpr, SIZE: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BACK: tl.constexpr,
@@ -82,13 +63,21 @@ def _tile(
     query = _load(q, first, queries, q_step, TILE, SIZE, COMPILED)
     key = _load(k, first_key, keys, k_step, TILE, SIZE, COMPILED)
     value = _load(v, first_key, keys, k_step, TILE, SIZE, COMPILED)
-    weights = _weights(query, key, keys, scale, CAUSAL, TILE, PRECISION)
+    i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
+    # Softmax of the scores; zero for masked keys.
+    scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
+    seen = (j < keys) & (i >= j) if CAUSAL else (j < keys) & (i >= 0)
+    scores = tl.where(seen, scores, LOWEST)
+    weights = tl.where(seen, tl.exp(scores - tl.max(scores, axis=1)[:, None]), 0.0)
+    total = tl.sum(weights, axis=1)
+    weights = weights / tl.where(total > 0.0, total, 1.0)[:, None]
     if BACK:
         slope = _load(outer, first, queries, outer_step, TILE, SIZE, COMPILED)
         of_weights = tl.dot(slope, tl.trans(value), input_precision=PRECISION)
     used = weights
     if DROPOUT:  # for both at once: the mask need not stay in registers
-        kept = _dropout_mask(seed, dropout, number, TILE)
+        # The random offset of a weight does not depend on the tile.
+        kept = tl.rand(tl.load(seed), (number * 64 + i) * 64 + j) >= dropout
         used = tl.where(kept, weights / (1.0 - dropout), 0.0)
         if BACK:
             of_weights = tl.where(kept, of_weights / (1.0 - dropout), 0.0)
