@@ -1,7 +1,7 @@
 """Ghost batch norm: batch norm over equal parts of a batch, independent of how many processes share the batch.
 
-Distributed batch norm usually normalises over what each GPU holds: the paper's ResNet-50 had 100 of 400 images on each
-of four. The number of GPUs then changes what is computed. Here the number of parts is a setting of the network.
+Distributed batch norm usually normalises over what each GPU holds, so that the number of GPUs changes what is computed:
+the paper's ResNet-50 had 100 of 400 images on each of four. Here the number of parts is a setting of the network.
 """
 
 from typing import Any

@@ -58,12 +58,9 @@ class _Divide(torch.autograd.Function):
     """A weight divided by sigma = u @ weight @ v, whose gradient is the outer product of the constants u and v."""
 
     @staticmethod
-    def forward(weight: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
+        ctx.save_for_backward(weight, u, v, sigma)
         return weight / sigma
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -186,12 +183,8 @@ class _Upsample(torch.autograd.Function):
     """The gradient is a sum over 2 x 2 pixels; torch.compile would make atomic additions of torch's own."""
 
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         return F.interpolate(x, scale_factor=2, mode="nearest")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:

@@ -8,14 +8,11 @@ Nothing here reads a tensor's values on the host, so a projection can be capture
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from nero.optim.sharding import check_shards, local
-
-Item = TypeVar("Item")
 
 
 def neuron_mean(weight: Tensor) -> Tensor:
@@ -107,7 +104,7 @@ def project_all_(tensors: Iterable[Tensor], mean: bool = True, norm: bool = True
         if tensor.ndim >= 2 and (own := local(tensor)).numel() > 0:
             weights.append(own)
     for batch in batches(weights, foreach, key=fan_in):
-        views = [stored_view(weight) for weight in batch]
+        views = [stored_view(weights[i]) for i in batch]
         split_(views, project(concatenate([view.flatten(1) for view in views]), mean=mean, norm=norm))
 
 
@@ -116,18 +113,12 @@ def use_batches(foreach: bool | None, device: torch.device) -> bool:
     return device.type != "cpu" if foreach is None else foreach
 
 
-def batches(
-    items: Iterable[Item],
-    foreach: bool | None,
-    key: Callable[[Item], Hashable] = lambda item: None,
-    tensor: Callable[[Item], Tensor] = lambda item: item,  # type: ignore[assignment, return-value]
-) -> list[list[Item]]:
-    """Group tensors, or items that hold a `tensor`, by dtype, device and `key`; each alone without `foreach`."""
-    lists: dict[Hashable, list[Item]] = {}
-    for number, item in enumerate(items):
-        dtype, device = tensor(item).dtype, tensor(item).device
-        name = (dtype, device, key(item)) if use_batches(foreach, device) else number
-        lists.setdefault(name, []).append(item)
+def batches(tensors: Sequence[Tensor], foreach: bool | None, key: Callable[[Tensor], Hashable]) -> list[list[int]]:
+    """The indices of tensors of one dtype, device and `key`, to be updated together; each alone without `foreach`."""
+    lists: dict[Hashable, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        name = (tensor.dtype, tensor.device, key(tensor)) if use_batches(foreach, tensor.device) else i
+        lists.setdefault(name, []).append(i)
     return list(lists.values())
 
 

@@ -4,8 +4,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
 from nero.optim.balance import batches, concatenate, stored_view
-from nero.optim.sharding import check_sharded_alike, is_sharded, local, local_gradient
+from nero.optim.sharding import check_sharded_alike, check_shards, is_sharded, local, local_gradient
 from nero.optim.triton.pointer_tables import FusedGroup, TensorList, check_gradient, unavailable, use_kernels
 
 RANGES: dict[str, Callable[[float], bool]] = {
@@ -42,10 +41,12 @@ class CapturableOptimizer(Optimizer, ABC):
     Every setting is a key of the param groups. All optimisers here have `lr`, `maximize`, `foreach` and `capturable`;
     those with Triton kernels have `fused`.
 
+    whole:    what no shard may cut in two, see `check_shards`
     ranges:   the key of RANGES for each setting that is a number
     kernels:  the tables and launches of the Triton kernels
     """
 
+    whole: ClassVar[Literal["entries", "neurons", "tensors"]]
     ranges: ClassVar[dict[str, str]]
     kernels: ClassVar[type[TensorList]]
 
@@ -61,7 +62,7 @@ class CapturableOptimizer(Optimizer, ABC):
     def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
         """Step non-empty parameters of one dtype, device and `batch_key`. `lr` is a number or a 0-dim tensor."""
 
-    def batch_key(self, slot: Slot) -> Hashable:
+    def batch_key(self, param: Tensor) -> Hashable:
         """What parameters must have in common for `foreach` to update them together."""
         return None
 
@@ -80,6 +81,7 @@ class CapturableOptimizer(Optimizer, ABC):
         """Raise ValueError or RuntimeError for a parameter that this optimiser does not support."""
         if not param.is_floating_point():
             raise RuntimeError(f"{type(self).__name__} takes real floating point parameters, not {param.dtype}")
+        check_shards(param, self.whole)
         if group.get("fused") and (reason := unavailable(param.device)):
             raise ValueError(f"fused=True: {reason}")
 
@@ -125,7 +127,8 @@ class CapturableOptimizer(Optimizer, ABC):
         for group, (launches, slots) in zip(self.param_groups, prepared, strict=True):
             for launch in launches:
                 launch()
-            self._update_(slots, group)
+            if slots:
+                self._update_(slots, group)
         return loss
 
     def prepare(self, number: int, group: dict[str, Any]) -> tuple[list[Callable[[], None]], list[Slot]]:
@@ -153,14 +156,14 @@ class CapturableOptimizer(Optimizer, ABC):
             # torch's compiler fails to order its loops among lists of tensors (torch._foreach_add_; 2.11, on a GPU).
             for step in steps:
                 step.add_(1)
-        elif steps:
+        else:
             torch._foreach_add_(steps, 1)
         slots = [slot for slot in slots if slot.param.numel() > 0]
         if group["maximize"]:
             slots = [slot._replace(grad=-slot.grad) for slot in slots]
         lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
-        for batch in batches(slots, group["foreach"], key=self.batch_key, tensor=attrgetter("param")):
-            self.update_batch_(batch, group, lr)
+        for batch in batches([slot.param for slot in slots], group["foreach"], key=self.batch_key):
+            self.update_batch_([slots[i] for i in batch], group, lr)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -9,7 +9,6 @@ from torch.optim.optimizer import ParamsT
 
 from nero.optim.balance import compute_dtype, use_batches
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction
-from nero.optim.sharding import check_shards
 from nero.optim.triton.lamb_launch import LAMBTensors
 
 
@@ -46,6 +45,7 @@ class LAMB(CapturableOptimizer):
         >>> optimizer.step()
     """
 
+    whole = "tensors"
     ranges: ClassVar = {"eps": "positive", "clamp_value": "positive"}  # with eps above zero, 0/0 cannot occur
     kernels = LAMBTensors
 
@@ -76,10 +76,6 @@ class LAMB(CapturableOptimizer):
         for i, beta in enumerate(group["betas"]):
             if not 0 <= beta < 1:
                 raise ValueError(f"betas[{i}] must be in [0, 1), not {beta}")
-
-    def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
-        super().check_parameter(param, group)
-        check_shards(param, "tensors")
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         names = ["exp_avg", "exp_avg_sq"] if group["betas"][0] > 0 else ["exp_avg_sq"]

@@ -8,7 +8,7 @@ from torch.optim.optimizer import ParamsT
 
 from nero.optim.balance import compute_dtype, split_
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction, gather, running_average
-from nero.optim.sharding import check_shards, local, mean_over_all
+from nero.optim.sharding import local, mean_over_all
 
 
 class Madam(CapturableOptimizer):
@@ -42,6 +42,7 @@ class Madam(CapturableOptimizer):
         >>> optimizer.step()
     """
 
+    whole = "entries"
     ranges: ClassVar = {"beta": "in [0, 1)", "g_bound": "positive", "p_scale": "positive"}
 
     def __init__(
@@ -60,10 +61,6 @@ class Madam(CapturableOptimizer):
             params, lr=lr, beta=beta, g_bound=g_bound, p_scale=p_scale,
             maximize=maximize, foreach=foreach, capturable=capturable,
         )  # fmt: skip
-
-    def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
-        super().check_parameter(param, group)
-        check_shards(param, "entries")
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         dtype = compute_dtype(param.dtype)

@@ -9,7 +9,7 @@ from torch.optim.optimizer import ParamsT
 
 from nero.optim.balance import compute_dtype, fan_in, neuron_norm, project, project_, split_, squared_norm
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction, gather, running_average
-from nero.optim.sharding import check_shards, like_rows, local, mean_over_all
+from nero.optim.sharding import like_rows, local, mean_over_all
 from nero.optim.triton.nero_launch import NeroTensors
 
 
@@ -76,6 +76,7 @@ class Nero(CapturableOptimizer):
         >>> optimizer.step()
     """
 
+    whole = "neurons"
     ranges: ClassVar = {
         "beta": "in [0, 1)",
         "sigma_b": "positive and finite",
@@ -103,10 +104,6 @@ class Nero(CapturableOptimizer):
             maximize=maximize, foreach=foreach, fused=fused, capturable=capturable,
         )  # fmt: skip
 
-    def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
-        super().check_parameter(param, group)
-        check_shards(param, "neurons")
-
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         own = local(param).detach()
         project_(own, mean=group["mean"], norm=group["norm"])
@@ -123,8 +120,8 @@ class Nero(CapturableOptimizer):
             raise RuntimeError("gain_penalty is given when a group is added: what is a gain is decided then")
         return super().prepare(number, group)
 
-    def batch_key(self, slot: Slot) -> Hashable:
-        return slot.param.ndim >= 2, fan_in(slot.param)
+    def batch_key(self, param: Tensor) -> Hashable:
+        return param.ndim >= 2, fan_in(param)
 
     def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
         has_neurons, penalty = slots[0].param.ndim >= 2, group["gain_penalty"]

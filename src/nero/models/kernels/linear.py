@@ -1,9 +1,8 @@
 """A hidden layer of the perceptron as one Triton kernel each way: a matrix product with the activation fused in.
 
-A layer of Figure 3's network (batch 250, width 784) takes a GPU a few microseconds, mostly waiting for memory. Besides
-the fusion, two things shorten that. Tiles are small, so that there is about one per multiprocessor. And layers are
-launched with programmatic dependent launch: the next kernel starts early, prefetches its weights while this one
-computes, and waits only for this one's outputs.
+A layer of Figure 3's network (batch 250, width 784) takes a GPU a few microseconds, mostly waiting for memory. Small
+tiles, about one per multiprocessor, shorten that, and so does programmatic dependent launch: the next kernel starts
+early, prefetches its weights while this one computes, and waits only for this one's outputs.
 
 Tensor cores truncate a float32 to the 10 bits of TF32. Over a hundred layers that would shrink the signal by seven per
 cent, so weights are rounded to nearest before the product, and so are a layer's outputs, the next layer's operand.
