@@ -356,12 +356,12 @@ def test_the_longest_neurons_and_longer_ones() -> None:
 @pytest.mark.parametrize("aligned", [False, True])
 def test_tiles_hold_all_rows(fan_in: int, aligned: bool) -> None:
     for rows in (1, 7, 1000):
-        kind, programs = fused.kind_and_programs(rows, fan_in, aligned)
+        kind, programs, size = fused.division(rows, fan_in, aligned)
         if kind == fused.LONG:
             assert programs == rows * math.ceil(fan_in / fused.LONG_TILE)
             continue
         width = kind % fused.ALIGNED
-        height = fused.rows_in_a_tile(fused.size_for(fan_in).tile, width, aligned)
+        height = fused.rows_in_a_tile(size.tile, width, aligned)
         assert fan_in <= 1 << width < 2 * fan_in
         assert (programs - 1) * height < rows <= programs * height
 

@@ -9,16 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.spectral import (
-    Convolution,
-    Embedding,
-    Linear,
-    SpectralLayers,
-    Weights,
-    convolve_and_average,
-    upsample,
-    upsample_and_convolve,
-)  # fmt: skip
+from nero.models.spectral import Convolution, Embedding, Linear, SpectralLayers, Weights, upsample
 
 CHUNKS, CHUNK = 4, 20  # z is split in chunks: one for the first layer, one for each block's conditional batch norms
 Z = CHUNKS * CHUNK
@@ -70,7 +61,7 @@ class UpBlock(nn.Module):
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()
         self.norm1 = ConditionalBatchNorm(channels)
-        self.conv1 = Convolution(channels, filters, fused=upsample_and_convolve)
+        self.conv1 = Convolution(channels, filters, resample="up")
         self.norm2 = ConditionalBatchNorm(filters)
         self.conv2 = Convolution(filters, filters)
         self.shortcut = Convolution(channels, filters, kernel=1) if channels != filters else None
@@ -163,7 +154,7 @@ class DiscriminatorBlock(nn.Module):
         super().__init__()
         self.first = first
         self.conv1 = Convolution(channels, filters)
-        self.conv2 = Convolution(filters, filters, fused=convolve_and_average if down else None)
+        self.conv2 = Convolution(filters, filters, resample="down" if down else None)
         self.shortcut = Convolution(channels, filters, kernel=1) if down else None
 
     def forward(self, x: Tensor, weights: Weights) -> Tensor:

@@ -7,7 +7,7 @@ on the weight as stored fuse into a few kernels, which matters with 44 weights a
 step. On a GPU the power iterations of all layers of a network run together (`SpectralLayers`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -128,18 +128,20 @@ class Embedding(SpectralLayer, nn.Embedding):
 class Convolution(SpectralLayer, nn.Conv2d):
     """Keeps the image's size, unless it is fused with resampling.
 
-    fused:  `upsample_and_convolve` or `convolve_and_average`, for kernels of 3 x 3
+    resample:  "up": after `upsample`; "down": before averaging over 2 x 2 outputs; both for kernels of 3 x 3
     """
 
-    def __init__(
-        self, channels: int, filters: int, kernel: int = 3, fused: Callable[..., Tensor] | None = None
-    ) -> None:
+    def __init__(self, channels: int, filters: int, kernel: int = 3, resample: str | None = None) -> None:
         super().__init__(channels, filters, kernel, padding=kernel // 2)
-        self.fused = fused
+        self.resample = resample
 
     def forward(self, x: Tensor, weights: Weights = None) -> Tensor:
         weight = self.normalised(weights)
-        return self.fused(x, weight, self.bias) if self.fused else F.conv2d(x, weight, self.bias, padding=self.padding)
+        if self.resample == "up":
+            return upsample_and_convolve(x, weight, self.bias)
+        if self.resample == "down":
+            return convolve_and_average(x, weight, self.bias)
+        return F.conv2d(x, weight, self.bias, padding=self.padding)
 
 
 class SpectralLayers:

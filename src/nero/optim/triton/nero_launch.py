@@ -38,16 +38,6 @@ WEIGHT, AVG_SQ, STEP, SCALE, GAIN, ROWS, FAN_IN, KIND, TILES, FIRST_PIECE, FIRST
 COLUMNS = 11
 
 
-def width_log(fan_in: int) -> int:
-    """log2 of the padded fan-in."""
-    return max(fan_in - 1, 0).bit_length()
-
-
-def size_for(fan_in: int) -> Size:
-    """The size of the programs for neurons of this fan-in."""
-    return NARROW if 1 << width_log(fan_in) <= NARROW.tile else WIDE
-
-
 def rows_in_a_tile(tile: int, width_log: int, aligned: bool) -> int:
     """Neurons of a padded fan-in of 2 ** width_log per program."""
     # At most one per thread: each neuron takes a root and a division. And fewer where a thread has to hold the address
@@ -55,13 +45,14 @@ def rows_in_a_tile(tile: int, width_log: int, aligned: bool) -> int:
     return int(max(1, min(tile >> width_log, 128) >> (0 if aligned else 2)))
 
 
-def kind_and_programs(rows: int, fan_in: int, aligned: bool) -> tuple[int, int]:
-    """The kind of a tensor with neurons, and its number of programs."""
-    width = width_log(fan_in)
-    if width > LONGEST_ROW:
-        return LONG, rows * math.ceil(fan_in / LONG_TILE)
-    in_a_tile = rows_in_a_tile(size_for(fan_in).tile, width, aligned)
-    return width + (ALIGNED if aligned else 0), math.ceil(rows / in_a_tile)
+def division(rows: int, fan_in: int, aligned: bool) -> tuple[int, int, Size]:
+    """The kind of a tensor with neurons, its number of programs and their size."""
+    width_log = max(fan_in - 1, 0).bit_length()
+    size = NARROW if 1 << width_log <= NARROW.tile else WIDE
+    if width_log > LONGEST_ROW:
+        return LONG, rows * math.ceil(fan_in / LONG_TILE), size
+    programs = math.ceil(rows / rows_in_a_tile(size.tile, width_log, aligned))
+    return width_log + (ALIGNED if aligned else 0), programs, size
 
 
 def has_kind(kinds: int, kind: int) -> bool:
@@ -80,13 +71,12 @@ class NeroTensors(TensorList):
         records, sizes = [], []
         pieces, long_rows = 0, 0
         for param, state in zip(self.local_params(), states, strict=True):
-            rows, width, size = param.numel(), 1, NARROW
-            kind, tiles = ENTRIES, math.ceil(rows / ENTRIES_TILE)
+            rows, width = param.numel(), 1
+            kind, tiles, size = ENTRIES, math.ceil(rows / ENTRIES_TILE), NARROW
             if param.ndim >= 2:
                 rows, width = param.shape[0], fan_in(param)
-                size = size_for(width)
                 aligned = param.data_ptr() % 16 == 0 and width * param.element_size() % 16 == 0
-                kind, tiles = kind_and_programs(rows, width, aligned)
+                kind, tiles, size = division(rows, width, aligned)
             gain = state.get("gain", self.no_gain)
             pointers = [param, local(state["avg_sq"]), state["step"], state["scale"], gain]
             records.append([*map(Tensor.data_ptr, pointers), rows, width, kind, tiles, pieces, long_rows])  # as COLUMNS
