@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from nero.checkpoints.along_training import measure_along, probed_steps
 from nero.checkpoints.loading import Unusable
 from nero.checkpoints.measure import (
     apply_normalisation_,
@@ -15,7 +14,9 @@ from nero.checkpoints.measure import (
     leading_configs,
     leading_runs,
     learned_beyond_directions,
+    measure_along,
     measure_run,
+    probed_steps,
 )
 from nero.models.mlp import MLP, ReparameterisedMLP
 from nero.models.resnet import ResNet18
@@ -91,6 +92,7 @@ def test_robustness_from_below_is_less_than_from_above_and_at_random(measured: d
             {"name": "layers.0.weight", "neurons": 10, "fan_in": 784, "dim": 782 if name == "nero" else 783}
         ]
         assert 0 < found["certified"]["angle"] < found["adversarial"]["angle"] < found["random"]["angle"]
+        assert found["adversarial"].keys() == {"angle", "first_order", "example", "attacked", "steps"}
         assert found["curve"][-1][1] > found["curve"][0][1] == 0
         assert found["beyond"] == (["biases"] if name == "nero" else ["norms", "biases"])
 

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -222,7 +223,7 @@ def test_a_convolutional_network_is_measured_as_by_hand():
     measured = measure_activations(network, parts(x))
     assert [layer.name for layer in measured] == ["0", "2", "5", "7"]
     for layer, reference in zip(measured, references, strict=True):
-        assert_same(layer.record(), reference)
+        assert_same(asdict(layer), reference)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -235,7 +236,7 @@ def test_the_papers_perceptron_is_measured_in_every_layer(training):
     value = x.flatten(1).double().numpy()
     for number, (layer, seen) in enumerate(zip(network.layers, measured, strict=True)):
         y = value @ layer.weight.detach().double().numpy().T
-        assert_same(seen.record(), expected(f"layers.{number}", layer, value, y), rel=1e-4)
+        assert_same(asdict(seen), expected(f"layers.{number}", layer, value, y), rel=1e-4)
         value = math.sqrt(2) * np.maximum(y + layer.bias.detach().double().numpy(), 0)
 
 
@@ -267,22 +268,22 @@ def test_the_papers_networks_are_measured_as_if_they_wrote_nothing_in_place(make
     measured = measure_activations(network.to(memory_format=torch.channels_last), x.split(2))
     assert len(measured) == layers == len(modules)
     for layer, (name, module) in zip(measured, modules.items(), strict=True):
-        assert_same(layer.record(), expected(name, module, *kept[name]), rel=2e-4)
+        assert_same(asdict(layer), expected(name, module, *kept[name]), rel=2e-4)
 
 
 def test_tokens_are_positions():
     layer = nn.Linear(4, 3, dtype=torch.float64)
     x = torch.randn(6, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     whole = measure_activations(layer, [x])[0]
-    assert_same(whole.record(), expected("", layer, x.numpy(), x.numpy() @ layer.weight.detach().numpy().T))
+    assert_same(asdict(whole), expected("", layer, x.numpy(), x.numpy() @ layer.weight.detach().numpy().T))
     for batches in (x, x.flatten(0, 1), x.flatten(0, 1).split(7)):  # single sequences, single tokens, a few
-        assert_same(measure_activations(layer, batches)[0].record(), whole.record())
+        assert_same(asdict(measure_activations(layer, batches)[0]), asdict(whole))
 
 
 def test_a_convolution_of_single_images_is_that_of_their_batch():
     layer = nn.Conv2d(2, 3, 3, dtype=torch.float64)
     x = torch.randn(6, 2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert_same(measure_activations(layer, x)[0].record(), measure_activations(layer, [x])[0].record())
+    assert_same(asdict(measure_activations(layer, x)[0]), asdict(measure_activations(layer, [x])[0]))
 
 
 # ------------------------------------------------------------------------------------------------------ numerics
@@ -305,7 +306,7 @@ def test_parts_that_lie_far_apart_are_merged():
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     x[:100] += 1000
     y = x.numpy() @ layer.weight.detach().numpy().T
-    assert_same(measure_activations(layer, x.split([100, 250, 50]))[0].record(), expected("", layer, x.numpy(), y))
+    assert_same(asdict(measure_activations(layer, x.split([100, 250, 50]))[0]), expected("", layer, x.numpy(), y))
 
 
 def test_large_batches_are_widened_bit_by_bit(monkeypatch):
@@ -315,7 +316,7 @@ def test_large_batches_are_widened_bit_by_bit(monkeypatch):
     whole = measure_activations(network, [x])
     monkeypatch.setattr(activations, "_MOST_ENTRIES", 200)
     for one, other in zip(whole, measure_activations(network, [x]), strict=True):
-        assert_same(one.record(), other.record())
+        assert_same(asdict(one), asdict(other))
 
 
 def test_half_precision_is_summed_in_float64():
@@ -323,7 +324,7 @@ def test_half_precision_is_summed_in_float64():
     x = (100 + torch.randn(5000, 8, generator=torch.Generator().manual_seed(0))).bfloat16()
     with torch.no_grad():
         y = layer(x).double().numpy()
-    assert_same(measure_activations(layer, x.split(5000))[0].record(), expected("", layer, x.double().numpy(), y))
+    assert_same(asdict(measure_activations(layer, x.split(5000))[0]), expected("", layer, x.double().numpy(), y))
 
 
 def test_what_is_not_finite_shows():
@@ -374,11 +375,11 @@ def test_the_calls_of_a_layer_are_pooled_and_layers_that_are_not_called_left_out
     first = network.twice(x).detach()
     second = network.twice(first).detach()
     y = torch.cat([first, second]) - network.twice.bias.detach()
-    assert_same(twice.record(), expected("twice", network.twice, torch.cat([x, first]).numpy(), y.numpy()))
+    assert_same(asdict(twice), expected("twice", network.twice, torch.cat([x, first]).numpy(), y.numpy()))
     # Without dropout, and by the statistics that batch norm has kept.
     value = second / math.sqrt(1 + network.frozen.eps)
     y = value @ network.once[1].weight.detach().T
-    assert_same(once.record(), expected("once.1", network.once[1], value.numpy(), y.numpy()))
+    assert_same(asdict(once), expected("once.1", network.once[1], value.numpy(), y.numpy()))
 
 
 def test_a_failure_leaves_the_network_as_it_was():
@@ -419,4 +420,4 @@ def test_a_gpu_measures_the_same():
     on_cpu = measure_activations(network, x.split(2))
     on_gpu = measure_activations(network.cuda(), x.cuda().split(2))
     for one, other in zip(on_cpu, on_gpu, strict=True):
-        assert_same(one.record(), other.record())
+        assert_same(asdict(one), asdict(other))

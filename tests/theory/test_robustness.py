@@ -19,11 +19,10 @@ from nero.theory.robustness import (
     first_order_angle,
     random_angle,
 )
-from nero.theory.solutions import Draw, Solution, margin
+from nero.theory.solutions import Solution, margin
 from support import small_solutions
 
 BALANCED = pytest.mark.parametrize("balanced", [False, True])
-CPU = torch.device("cpu")
 
 
 # ----------------------------------------------------------------------------------------------------- solutions
@@ -112,7 +111,6 @@ def test_a_witness_turns_no_neuron_further_and_is_wrong(balanced: bool) -> None:
     assert margin(logits, solution.labels[place : place + 1]) < 0
     assert solution.has_error(found.witness)
     assert 0.2 < found.first_order / found.angle < 5
-    assert found.record().keys() == {"angle", "first_order", "example", "attacked", "steps"}
 
 
 @pytest.mark.slow
@@ -164,8 +162,7 @@ def test_what_is_certified_is_below_what_is_found(seed: int, depth: int, balance
     certified = certified_angle(solution, small_solutions.chain(solution))
     found = adversarial_angle(solution, steps=5)
     assert 0 < certified < (found.angle if found else math.pi)
-    draw = Draw.seeded(seed, 0, CPU)
-    assert not any(solution.has_error(solution.turned_at_random(certified, draw)) for _ in range(5))
+    assert not any(solution.has_error(solution.turned_at_random(certified, seed, i)) for i in range(5))
 
 
 def test_layers_that_are_not_the_networks_are_refused() -> None:
@@ -198,13 +195,10 @@ def test_at_least_the_share_of_rotations_makes_no_error(balanced: bool) -> None:
     found = random_angle(solution, say=said.append)
     assert found.angle > small_solutions.true_angle_of_linear(solution)
     assert said[-1].endswith(f"{found.draws} of {found.draws} draws without an error")
-    fine = sum(
-        not solution.has_error(solution.turned_at_random(found.angle, Draw.seeded(7, i, CPU))) for i in range(600)
-    )
+    fine = sum(not solution.has_error(solution.turned_at_random(found.angle, 7, i)) for i in range(600))
     assert fine >= 510
     further = sum(
-        not solution.has_error(solution.turned_at_random(min(4 * found.angle, 3.0), Draw.seeded(8, i, CPU)))
-        for i in range(200)
+        not solution.has_error(solution.turned_at_random(min(4 * found.angle, 3.0), 8, i)) for i in range(200)
     )
     assert further < 170, "else the angle is needlessly small"
 

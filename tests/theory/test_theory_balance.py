@@ -1,4 +1,5 @@
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -35,9 +36,9 @@ def assert_reads(layer, weight):
     norms = [references.norm_of(row) for row in rows]
     leans = [abs(s) / (math.sqrt(len(row)) * n) for s, n, row in zip(sums, norms, rows, strict=True)]
     assert (layer.neurons, layer.fan_in) == (len(rows), len(rows[0]))
-    assert_same(layer.sums, five(sums))
-    assert_same(layer.norms, five(norms))
-    assert_same(layer.leans, five(leans))
+    assert_same(layer.sum, five(sums))
+    assert_same(layer.norm, five(norms))
+    assert_same(layer.lean, five(leans))
 
 
 def small_network(dtype=torch.float32):
@@ -78,14 +79,14 @@ def test_sums_norms_and_leans_are_those_of_plain_float64(shape, dtype):
 def test_a_record_has_every_figure_by_the_schemas_name():
     weight = references.draw(0, [(5, 7)], torch.float64)[0]
     layer = balance_of_tensor("head.weight", weight)
-    assert layer.record() == {
+    assert asdict(layer) == {
         "name": "head.weight",
         "neurons": 5,
         "fan_in": 7,
         "balanced": False,
-        "sum": layer.sums,
-        "norm": layer.norms,
-        "lean": layer.leans,
+        "sum": layer.sum,
+        "norm": layer.norm,
+        "lean": layer.lean,
     }
 
 
@@ -94,7 +95,7 @@ def test_the_order_in_which_a_filter_is_stored_changes_nothing():
     last = weight.contiguous(memory_format=torch.channels_last)
     assert last.stride() != weight.stride()
     one, other = balance_of_tensor("w", weight), balance_of_tensor("w", last)
-    for name in ("sums", "norms", "leans"):
+    for name in ("sum", "norm", "lean"):
         assert_same(getattr(one, name), getattr(other, name))
     assert balance_of_tensor("w", project_(last)).balanced
 
@@ -102,7 +103,7 @@ def test_the_order_in_which_a_filter_is_stored_changes_nothing():
 def test_leans_tell_how_much_of_a_neuron_lies_along_ones_whatever_its_norm():
     rows = torch.tensor([[1.0, -1.0, 0.0, 0.0], [5.0, 5.0, 5.0, 5.0], [-3.0, -3.0, -3.0, -3.0], [2.0, 0.0, 0.0, 0.0]])
     for row, lean in zip(rows, [0, 1, 1, 0.5], strict=True):
-        assert balance_of_tensor("w", row.view(1, -1)).leans == dict.fromkeys(five([0]), lean)
+        assert balance_of_tensor("w", row.view(1, -1)).lean == dict.fromkeys(five([0]), lean)
 
 
 @settings(max_examples=100, deadline=None)
@@ -115,7 +116,7 @@ def test_leans_tell_how_much_of_a_neuron_lies_along_ones_whatever_its_norm():
 def test_a_lean_is_never_beyond_one_and_does_not_feel_the_size(fan_in, size, offset, seed):
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(3, fan_in, generator=generator, dtype=torch.float64) + offset
-    leans, scaled = (balance_of_tensor("w", w).leans for w in (rows, rows * 10.0**size))
+    leans, scaled = (balance_of_tensor("w", w).lean for w in (rows, rows * 10.0**size))
     assert 0 <= leans["min"] <= leans["max"] <= 1
     assert_same(scaled, leans)
 
@@ -189,11 +190,11 @@ def test_neurons_that_nero_does_not_centre_are_not_balanced(neuron):
     layer = balance_of_tensor("w", weight)
     assert not layer.balanced
     if weight.any():
-        assert layer.norms["median"] == pytest.approx(1, abs=1e-6)
-        assert layer.leans["median"] == pytest.approx(1, abs=1e-6)
+        assert layer.norm["median"] == pytest.approx(1, abs=1e-6)
+        assert layer.lean["median"] == pytest.approx(1, abs=1e-6)
         assert not centred(weight)
     else:
-        assert layer.norms["max"] == layer.leans["max"] == 0
+        assert layer.norm["max"] == layer.lean["max"] == 0
         assert centred(weight)
 
 
@@ -237,10 +238,10 @@ def test_a_network_is_balanced_from_nero_on_and_not_before(make, dtype):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_nero_keeps_a_network_balanced(dtype, memory_format):
     network = small_network(dtype).to(memory_format=memory_format)
-    before = [layer.record() for layer in balance(network)]
+    before = [layer.name for layer in balance(network)]
     train(network, Nero(network.parameters(), lr=0.1))
     assert is_balanced(network)
-    assert [layer["name"] for layer in before] == ["0.weight", "3.weight", "4.weight"]
+    assert before == ["0.weight", "3.weight", "4.weight"]
     for layer, weight in zip(balance(network), (network[0].weight, network[3].weight, network[4].weight), strict=True):
         assert_reads(layer, weight.detach().double().numpy())
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 
 import numpy as np
@@ -318,7 +319,7 @@ def test_what_is_measured_is_the_difference_of_two_copies(make: Callable, channe
         assert list(layer.neuron_steps.values()) == pytest.approx(np.quantile(steps, shares))
         assert list(layer.angles.values()) == pytest.approx(np.quantile(angles, shares), rel=1e-4)
         assert layer.relative_step <= layer.neuron_steps["max"] * (1 + 1e-12)
-        assert layer.record() == {
+        assert asdict(layer) == {
             "name": layer.name,
             "relative_step": layer.relative_step,
             "neuron_steps": layer.neuron_steps,
@@ -329,7 +330,7 @@ def test_what_is_measured_is_the_difference_of_two_copies(make: Callable, channe
     assert {bias.name for bias in meter.biases} == {name for name in biases if before[name].any()}
     for bias in meter.biases:
         steps = bias_steps(before[bias.name], parameters[bias.name])
-        assert bias.record() == {"name": bias.name, "steps": quantiles(steps)}
+        assert asdict(bias) == {"name": bias.name, "steps": quantiles(steps)}
 
 
 def test_a_neurons_step_of_gradient_descent_is_its_gradient_over_its_norm() -> None:

@@ -6,7 +6,7 @@ written by the ffmpeg that imageio-ffmpeg installs.
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from itertools import chain, pairwise
+from itertools import chain, groupby, islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,18 +43,13 @@ def write_animation(path: Path, frames: Iterable[Frame], scale: int = 1) -> None
     """Write at least one frame, all of one size, to `path`; each pixel becomes a square of `scale` x `scale` pixels."""
     check_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.suffix.lower()[1:]
+    copies = (frame.copy() for frame in frames)  # a game may reuse its buffer
+    stills = groupby(copies, key=np.ndarray.tobytes)
+    shown = (frame for _, still in stills for frame in islice(still, LONGEST_STILL))
+    write = _write_mp4 if kind == "mp4" else _write_pictures
     with replacing(path) as part:
-        write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_pictures
-        write(part, path.suffix.lower()[1:], _without_long_stills(frames), scale)
-
-
-def _without_long_stills(frames: Iterable[Frame]) -> Iterator[Frame]:
-    previous, repeats = None, 0
-    for frame in frames:
-        repeats = repeats + 1 if previous is not None and np.array_equal(frame, previous) else 0
-        previous = frame.copy()  # a game may reuse its buffer
-        if repeats < LONGEST_STILL:
-            yield previous
+        write(part, kind, shown, scale)
 
 
 def _write_pictures(part: Path, kind: str, frames: Iterator[Frame], scale: int) -> None:

@@ -86,61 +86,46 @@ def search(decoder: Decoder, longest: Tensor, beam: int = 5, alpha: float = 0.6)
 class CachedDecoder:
     """Decodes hypotheses for `source` [sentences, tokens] one token per step.
 
-    `step` equals `Translator.decode` at the last position. Keys and values of earlier tokens are cached. All hypotheses
-    of a sentence share the keys and values of its source.
+    `step` equals `Translator.decode` at the last position. All hypotheses of a sentence share the keys and values of
+    its source.
+
+    memory:  for each layer, keys and values of the source [sentences, heads, tokens, size]
+    past:    for each layer, those of the tokens so far [sentences, hypotheses, heads, tokens, size]
     """
 
     def __init__(self, network: Translator, source: Tensor) -> None:
         self.network, self.mask, self.length = network, network.mask(source), 0
-        memory = network.encode(source)
-        self.layers = [_CachedLayer(layer, memory) for layer in network.decoder if isinstance(layer, DecoderLayer)]
+        self.layers = [layer for layer in network.decoder if isinstance(layer, DecoderLayer)]
+        encoded = network.encode(source)
+        self.memory = [_keys_and_values(encoded, layer.to_source) for layer in self.layers]
+        self.past: list[list[Tensor]] = [[] for _ in self.layers]
 
     def step(self, words: Tensor) -> Tensor:
         network = self.network
         x = network.positions[self.length] + network.scale * network.embedding.weight[words]
         x = normalise(x) if network.normalise_input else x
-        for layer in self.layers:
-            x = layer.step(x, self.mask)
+        for number, layer in enumerate(self.layers):
+            own, cross = layer.attention, layer.to_source
+            single = x.flatten(0, 1).unsqueeze(1)
+            newest = [part.unflatten(0, words.shape) for part in _keys_and_values(single, own)]
+            past = self.past[number]
+            self.past[number] = [torch.cat(pair, dim=3) for pair in zip(past, newest, strict=True)] if past else newest
+            keys, values = (part.flatten(0, 1) for part in self.past[number])
+            x = normalise(x + own.merge(attend(_heads(own.query(single), own), keys, values, 0.0).view(x.shape)))
+            keys, values = self.memory[number]
+            x = normalise(x + cross.merge(attend(_heads(cross.query(x), cross), keys, values, 0.0, self.mask)))
+            x = layer.feed_forward(x)
         self.length += 1
         return F.linear(x, network.output_weight)
 
     def keep(self, sentences: Tensor, rows: Tensor) -> None:
         self.mask = self.mask[sentences]
-        for layer in self.layers:
-            layer.keep(sentences, rows)
+        self.memory = [[part[sentences] for part in layer] for layer in self.memory]
+        self.past = [[part[sentences[:, None], rows] for part in layer] for layer in self.past]
 
 
-class _CachedLayer:
-    """A decoder layer with keys and values of the source [sentences, heads, tokens, size].
-
-    own: keys and values of the tokens so far, each [sentences, hypotheses, heads, tokens, size]
-    """
-
-    def __init__(self, layer: DecoderLayer, memory: Tensor) -> None:
-        self.layer, cross = layer, layer.to_source
-        self.keys, self.values = _heads(cross.key(memory), cross), _heads(cross.value(memory), cross)
-        self.own: tuple[Tensor, Tensor] | None = None
-
-    def step(self, x: Tensor, mask: Tensor) -> Tensor:
-        sentences, rows, width = x.shape
-        attention, cross = self.layer.attention, self.layer.to_source
-        single = x.reshape(sentences * rows, 1, width)
-        linear = (attention.query, attention.key, attention.value)
-        query, key, value = (_heads(project(single), attention) for project in linear)
-        keys, values = key.unflatten(0, (sentences, rows)), value.unflatten(0, (sentences, rows))
-        if self.own is not None:
-            keys, values = torch.cat([self.own[0], keys], dim=3), torch.cat([self.own[1], values], dim=3)
-        self.own = keys, values
-        mixed = attend(query, keys.flatten(0, 1), values.flatten(0, 1), 0.0)
-        x = normalise(x + attention.merge(mixed.view(x.shape)))
-        mixed = attend(_heads(cross.query(x), cross), self.keys, self.values, 0.0, mask)
-        return self.layer.feed_forward(normalise(x + cross.merge(mixed)))
-
-    def keep(self, sentences: Tensor, rows: Tensor) -> None:
-        self.keys, self.values = self.keys[sentences], self.values[sentences]
-        if self.own is not None:
-            keys, values = self.own
-            self.own = keys[sentences[:, None], rows], values[sentences[:, None], rows]
+def _keys_and_values(x: Tensor, attention: Attention) -> list[Tensor]:
+    return [_heads(project(x), attention) for project in (attention.key, attention.value)]
 
 
 def _heads(x: Tensor, attention: Attention) -> Tensor:

@@ -12,6 +12,7 @@ CPU the same seed gives the same text. Words of the prompt outside the vocabular
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -27,37 +28,33 @@ UNKNOWN = "<unk>"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_command(_parser().parse_args(arguments), LanguageModelling, _generate)
+    parser = run_parser(__doc__)
+    number = partial(parser.add_argument, metavar="N")
+    number("--words", type=non_negative_int, default=100, help="to write (default: 100)")
+    parser.add_argument("--prompt", default="", metavar="TEXT", help="words to continue, separated by spaces")
+    number("--temperature", type=non_negative_float, default=1.0, help="0: the most probable word (default: 1)")
+    number("--top-k", type=non_negative_int, default=0, help="sample from N words (default: 0, all)")
+    number("--seed", type=non_negative_int, default=0, help="default: 0")
+    parser.add_argument("--evaluate", action="store_true", help="print validation and test perplexity")
+    return run_command(parser.parse_args(arguments), LanguageModelling, _generate)
 
 
 def _generate(trained: Trained[LanguageModelling], options: argparse.Namespace) -> None:
+    task = trained.task
     if options.words:
-        print(_text(trained, options))
+        prompt, unknown = known_words(options.prompt, task.vocabulary)
+        if unknown:
+            print(f"not in the vocabulary, read as {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
+        start, block = task.vocabulary.encode([END_OF_LINE, *prompt]), trained.identity["task"]["block"]
+        sampling = options.temperature, options.top_k, options.seed
+        ids = continuation(task.network, start, options.words, block, *sampling)
+        with trained.autocast():
+            words = task.vocabulary.decode(list(tqdm(ids, total=options.words, unit=" words", disable=None)))
+        print(as_lines([*prompt, *words]))
     if options.evaluate:
-        task = trained.task
         for name, part in (("validation", task.valid), ("test", task.test)):
             with trained.autocast():
                 print(f"{name} perplexity {perplexity(task.loss_over(part)):.2f}")
-
-
-def _text(trained: Trained[LanguageModelling], options: argparse.Namespace) -> str:
-    """The prompt and its continuation."""
-    task = trained.task
-    prompt, unknown = known_words(options.prompt, task.vocabulary)
-    if unknown:
-        print(f"not in the vocabulary, read as {UNKNOWN}: {' '.join(unknown)}", file=sys.stderr)
-    ids = continuation(
-        task.network,
-        task.vocabulary.encode([END_OF_LINE, *prompt]),
-        words=options.words,
-        block=trained.settings["block"],
-        temperature=options.temperature,
-        top_k=options.top_k,
-        seed=options.seed,
-    )
-    with trained.autocast():
-        words = task.vocabulary.decode(list(tqdm(ids, total=options.words, unit=" words", disable=None)))
-    return as_lines([*prompt, *words])
 
 
 @torch.no_grad()
@@ -110,29 +107,5 @@ def known_words(prompt: str, vocabulary: Vocabulary) -> tuple[list[str], list[st
 
 def as_lines(words: Sequence[str]) -> str:
     """Join words with spaces; <eos> ends a line."""
-    lines: list[list[str]] = [[]]
-    for word in words:
-        if word == END_OF_LINE:
-            lines.append([])
-        else:
-            lines[-1].append(word)
-    return "\n".join(" ".join(line) for line in lines)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = run_parser(__doc__)
-    parser.add_argument("--words", type=non_negative_int, default=100, metavar="N", help="to write (default: 100)")
-    parser.add_argument("--prompt", default="", metavar="TEXT", help="words to continue, separated by spaces")
-    parser.add_argument(
-        "--temperature",
-        type=non_negative_float,
-        default=1.0,
-        metavar="T",
-        help="0: the most probable word (default: 1)",
-    )
-    parser.add_argument(
-        "--top-k", type=non_negative_int, default=0, metavar="K", help="sample from K words (default: 0, all)"
-    )
-    parser.add_argument("--seed", type=non_negative_int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--evaluate", action="store_true", help="print validation and test perplexity")
-    return parser
+    text = " ".join("\n" if word == END_OF_LINE else word for word in words)
+    return "\n".join(line.strip(" ") for line in text.split("\n"))

@@ -45,12 +45,6 @@ class Trained(Generic[T]):
     epochs_done: int
     steps_done: int = 0
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The task's settings."""
-        settings: dict[str, Any] = self.identity["task"]
-        return settings
-
     def autocast(self) -> AbstractContextManager[Any]:
         """The context of forward passes in the run's precision, as in its own evaluation."""
         return autocast(self.identity["precision"], self.context.device)
@@ -70,7 +64,12 @@ def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, d
         Unusable, ConfigError, MissingData
     """
     run = find_run(name, Store(store))
-    identity = _read_identity(run)
+    try:
+        identity = run.read_config()
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Unusable(f"{run.path / 'config.yaml'} cannot be read") from error
+    if not isinstance(identity, dict) or not all(key in identity for key in REQUIRED_KEYS):
+        raise Unusable(f"{run.path / 'config.yaml'} is not the config of a run: it needs {', '.join(REQUIRED_KEYS)}")
     try:  # before the task is built, which needs its data
         task_class = get_class(identity["task"]["_target_"])
     except Exception as error:  # importing an unknown name can fail in any way
@@ -99,49 +98,37 @@ def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, d
 
 def find_run(name: str, store: Store) -> RunDirectory:
     """Find a run by its directory, or by its id in the store."""
-    if (Path(name) / "config.yaml").is_file():
-        return RunDirectory(Path(name).resolve())
-    for folder in sorted(store.root.glob("*")):
-        if (folder / name / "config.yaml").is_file():
-            return RunDirectory(folder / name)
+    for path in (Path(name).resolve(), *(folder / name for folder in sorted(store.root.glob("*")))):
+        if (path / "config.yaml").is_file():
+            return RunDirectory(path)
     raise Unusable(f"no such run: {name!r} is neither a run's directory nor an id in {store.root}")
 
 
-def _read_identity(run: RunDirectory) -> Record:
-    path = run.path / "config.yaml"
-    try:
-        identity = run.read_config()
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Unusable(f"{path} cannot be read") from error
-    if not isinstance(identity, dict) or not all(key in identity for key in REQUIRED_KEYS):
-        raise Unusable(f"{path} is not the config of a run: it needs {', '.join(REQUIRED_KEYS)}")
-    return identity
-
-
 def _read_checkpoint(run: RunDirectory) -> dict[str, Any]:
-    damaged = Unusable(f"{run.run_id}: its checkpoint is damaged")
     data = run.load_checkpoint()
-    if data is None:
-        if any(run.path.glob("checkpoint*")):
-            raise damaged
+    if data is None and not any(run.path.glob("checkpoint*")):
         raise Unusable(f"{run.run_id} kept no checkpoint; train with machine.keep_checkpoint=true")
     try:
-        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many types for bytes it did not write
-        raise damaged from error
+        state = torch.load(io.BytesIO(data or b""), map_location="cpu", weights_only=True)
+    except Exception:  # torch raises many types for bytes it did not write
+        state = None
     if not isinstance(state, dict):
-        raise damaged
+        raise Unusable(f"{run.run_id}: its checkpoint is damaged")
     return state
 
 
 def run_parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the options that all commands on a trained run share."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    store = os.environ.get("NERO_RUNS") or "results/runs"
     parser.add_argument("run", metavar="RUN", help="a run's directory, or its id in the store")
-    parser.add_argument("--store", default=store, metavar="DIR", help="where ids are looked up (default: %(default)s)")
+    add_store(parser)
     add_data_and_device(parser)
     return parser
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    store = os.environ.get("NERO_RUNS") or "results/runs"
+    parser.add_argument("--store", default=store, metavar="DIR", help="where ids are looked up (default: %(default)s)")
 
 
 def add_data_and_device(parser: argparse.ArgumentParser) -> None:

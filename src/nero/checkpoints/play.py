@@ -12,24 +12,32 @@ same seed gives the same games. The score is the game's own.
 
 import argparse
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from nero.checkpoints.animation import Frame, check_path, write_animation
 from nero.checkpoints.loading import Trained, Unusable, run_command, run_parser
-from nero.games.base import Turn
 from nero.models.policy import FRAMES, SIDE
 from nero.plans.argparse_types import non_negative_int, positive_int
 from nero.tasks.ppo import PPO, as_input
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = run_parser(__doc__)
+    number = partial(parser.add_argument, metavar="N")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=".gif, .png, .webp or .mp4 (default: <run id>.gif)")
+    number("--games", type=positive_int, default=1, help="default: 1")
+    number("--steps", type=positive_int, default=5000, help="most actions in all (default: 5000)")
+    number("--seed", type=non_negative_int, default=0, help="default: 0")
+    parser.add_argument("--greedy", action="store_true", help="always take the most probable action")
+    scale_help = "enlarge by 1 to 8 (default: 1); .mp4 takes the least memory"
+    number("--scale", type=positive_int, choices=range(1, 9), default=1, help=scale_help)
+    options = parser.parse_args(arguments)
     return run_command(options, PPO, _play, check=lambda: check_path(options.out or Path("default.gif")))
 
 
@@ -82,7 +90,7 @@ def moves(trained: Trained[PPO], games: int, steps: int, seed: int = 0, greedy: 
     """
     task, device = trained.task, trained.context.device
     # On the CPU: a seed means the same on every device.
-    generator = None if greedy else torch.Generator().manual_seed(seed % 2**63)
+    generator = torch.Generator().manual_seed(seed % 2**63)
     grey_game, colour_game = task.make_games(1), task.make_games(1, colour=True)
     grey, colour = grey_game.reset(seed), colour_game.reset(seed)
     stack = torch.zeros(1, FRAMES, SIDE, SIDE, dtype=torch.uint8, device=device)
@@ -92,12 +100,14 @@ def moves(trained: Trained[PPO], games: int, steps: int, seed: int = 0, greedy: 
         stack = torch.cat([stack[:, 1:], newest[:, None]], dim=1)
         with trained.autocast():
             logits, _ = task.network(as_input(stack))
-        action = np.array([choose(logits[0].float().cpu(), generator)])
+        probabilities = logits[0].float().cpu().double().softmax(dim=0)
+        chosen = probabilities.argmax() if greedy else torch.multinomial(probabilities, 1, generator=generator)
+        action = np.array([int(chosen)])
         grey_game.send(action)
         colour_game.send(action)
         turn, colour_turn = grey_game.receive(), colour_game.receive()
         length, score, over = length + 1, score + float(turn.rewards[0]), bool(turn.over[0])
-        if not _same(turn, colour_turn):
+        if not all(np.array_equal(getattr(turn, k), getattr(colour_turn, k)) for k in ("rewards", "ended", "over")):
             raise Unusable(f"game {game}: its copy in colour diverged at action {length}")
         yield Move(colour[0], game, length, score, over)
         if over:
@@ -107,36 +117,3 @@ def moves(trained: Trained[PPO], games: int, steps: int, seed: int = 0, greedy: 
         if turn.ended[0]:
             stack.zero_()
         grey, colour = turn.frames, colour_turn.frames
-
-
-def choose(logits: Tensor, generator: torch.Generator | None) -> int:
-    """Sample an action [actions] -> index; without a generator, the most probable one."""
-    if generator is None:
-        return int(logits.argmax())
-    return int(torch.multinomial(logits.double().softmax(dim=0), 1, generator=generator))
-
-
-def _same(turn: Turn, other: Turn) -> bool:
-    """Whether two turns agree in all but their frames, one of which is grey."""
-    pairs = ((turn.rewards, other.rewards), (turn.ended, other.ended), (turn.over, other.over))
-    return all(np.array_equal(one, two) for one, two in pairs)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = run_parser(__doc__)
-    parser.add_argument("--out", type=Path, metavar="FILE", help=".gif, .png, .webp or .mp4 (default: <run id>.gif)")
-    parser.add_argument("--games", type=positive_int, default=1, metavar="N", help="default: 1")
-    parser.add_argument(
-        "--steps", type=positive_int, default=5000, metavar="N", help="most actions in all (default: 5000)"
-    )
-    parser.add_argument("--seed", type=non_negative_int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--greedy", action="store_true", help="always take the most probable action")
-    parser.add_argument(
-        "--scale",
-        type=positive_int,
-        choices=range(1, 9),
-        default=1,
-        metavar="N",
-        help="enlarge by 1 to 8 (default: 1); .mp4 takes the least memory",
-    )
-    return parser

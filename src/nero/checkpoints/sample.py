@@ -12,6 +12,7 @@ released code measures it. On a CPU the same seed gives the same images.
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,7 +26,15 @@ from nero.tasks.cgan import ConditionalGAN, grid, to_image
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = _parser()
+    parser = run_parser(__doc__)
+    number = partial(parser.add_argument, metavar="N")
+    parser.add_argument("--out", type=Path, default=Path("samples.png"), metavar="FILE", help="default: %(default)s")
+    number("--classes", type=non_negative_int, nargs="+", help="class numbers (default: all)")
+    number("--rows", type=positive_int, default=8, help="default: %(default)s")
+    number("--columns", type=positive_int, help="default: one per class")
+    number("--scale", type=positive_int, default=1, help="enlarge by (default: %(default)s)")
+    number("--seed", type=non_negative_int, default=0, help="of z (default: %(default)s)")
+    parser.add_argument("--fid", action="store_true", help="measure FID")
     options = parser.parse_args(arguments)
     if options.out.suffix.lower() not in Image.registered_extensions():
         parser.error(f"--out: {options.out.name} does not end with the suffix of an image format, such as .png or .jpg")
@@ -34,45 +43,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sample(trained: Trained[ConditionalGAN], options: argparse.Namespace) -> None:
-    _picture(trained, options).save(options.out)
-    print(options.out)
-    if not options.fid:
-        return
     task = trained.task
-    if any(judge.network is None for judge in task.judges.values()):
-        raise Unusable("; ".join(task.remarks))
-    samples = _samples(trained, task.labels, options.seed)
-    for judge in task.judges.values():
-        for name, value in judge.distances(samples).items():
-            print(f"{name} {value:.4f}")
 
+    def samples(labels: Tensor) -> list[Tensor]:
+        """uint8 images of these classes, in batches."""
+        z = torch.randn(len(labels), Z, generator=torch.Generator().manual_seed(options.seed))
+        with trained.autocast():
+            return list(task.samples(z, labels.to(task.device)))
 
-def _picture(trained: Trained[ConditionalGAN], options: argparse.Namespace) -> Image.Image:
-    count = int(trained.task.labels.max()) + 1
+    count = int(task.labels.max()) + 1
     classes = torch.tensor(options.classes if options.classes is not None else range(count))
     if int(classes.max()) >= count:
         raise Unusable(f"--classes must be from 0 to {count - 1}, not {int(classes.max())}")
     columns = options.columns or len(classes)
     labels = classes.repeat(-(-columns // len(classes)))[:columns].repeat(options.rows)
-    images = torch.cat([part.cpu() for part in _samples(trained, labels, options.seed)])
-    picture = to_image(grid(images, options.rows))
-    return picture.resize((picture.width * options.scale, picture.height * options.scale), Image.Resampling.NEAREST)
-
-
-def _samples(trained: Trained[ConditionalGAN], labels: Tensor, seed: int) -> list[Tensor]:
-    """uint8 images of these classes, in batches."""
-    z = torch.randn(len(labels), Z, generator=torch.Generator().manual_seed(seed))
-    with trained.autocast():
-        return list(trained.task.samples(z, labels.to(trained.task.device)))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = run_parser(__doc__)
-    parser.add_argument("--out", type=Path, default=Path("samples.png"), metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--classes", type=non_negative_int, nargs="+", metavar="N", help="class numbers (default: all)")
-    parser.add_argument("--rows", type=positive_int, default=8, metavar="N", help="default: %(default)s")
-    parser.add_argument("--columns", type=positive_int, metavar="N", help="default: one per class")
-    parser.add_argument("--scale", type=positive_int, default=1, metavar="N", help="enlarge by (default: %(default)s)")
-    parser.add_argument("--seed", type=non_negative_int, default=0, metavar="N", help="of z (default: %(default)s)")
-    parser.add_argument("--fid", action="store_true", help="measure FID")
-    return parser
+    picture = to_image(grid(torch.cat([part.cpu() for part in samples(labels)]), options.rows))
+    size = picture.width * options.scale, picture.height * options.scale
+    picture.resize(size, Image.Resampling.NEAREST).save(options.out)
+    print(options.out)
+    if not options.fid:
+        return
+    if any(judge.network is None for judge in task.judges.values()):
+        raise Unusable("; ".join(task.remarks))
+    judged = samples(task.labels)
+    for judge in task.judges.values():
+        for name, value in judge.distances(judged).items():
+            print(f"{name} {value:.4f}")

@@ -17,6 +17,7 @@ as they were written. The joined words of the references themselves score 100.0.
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,24 @@ from nero.tasks.translation import Translation, load_text
 PARTS = {"test": "test_2016_flickr", "val": "val"}
 """Parts of the data, and Multi30k's names for them."""
 
-NO_SPACE_BEFORE = frozenset(
-    {".", ",", ";", ":", "!", "?", ")", "]", "-", "'", "n't", "'s", "'re", "'ll", "'ve", "'d", "'m"}
-)
-NO_SPACE_AFTER = frozenset({"(", "[", "#", "$", "-"})
+NO_SPACE_BEFORE = {".", ",", ";", ":", "!", "?", ")", "]", "-", "'", "n't", "'s", "'re", "'ll", "'ve", "'d", "'m"}
+NO_SPACE_AFTER = {"(", "[", "#", "$", "-"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = run_parser(__doc__)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--part", choices=list(PARTS), default="test", help="of the run's data (default: test)")
+    what.add_argument("--text", action="append", metavar="SENTENCE", help="translate this; may be repeated")
+    what.add_argument("--input", metavar="FILE", help="translate its lines; - for standard input")
+    number = partial(parser.add_argument, metavar="N")
+    number("--beam", type=positive_int, default=5, help="1 is greedy (default: 5)")
+    number("--alpha", type=non_negative_float, default=0.6, help="length penalty, 0 for none (default: 0.6)")
+    number("--longest", type=positive_int, help="most words (default: twice those of the source plus ten)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write all translations, one per line")
+    number("--examples", type=non_negative_int, default=3, help="sentences to show (default: 3)")
+    number("--batch-size", type=positive_int, default=128, help="sentences (default: 128)")
+    options = parser.parse_args(arguments)
     own = options.text is not None or options.input is not None
     return run_command(options, Translation, _translate_lines if own else _measure)
 
@@ -50,12 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(trained: Trained[Translation], options: argparse.Namespace) -> None:
     """Translate a part of the data; print some sentences and the BLEU score."""
     metric = bleu_metric()  # first: if it is missing, nothing needs to be translated
-    settings = trained.settings
+    settings = trained.identity["task"]
     text = load_text(trained.context, settings["minimum_count"], settings.get("train_examples"))
     pairs, lines = (text.test, text.test_lines) if options.part == "test" else (text.valid, text.valid_lines)
     name = PARTS[options.part] if trained.context.data == "real" else f"embedded {options.part}"
     ours = _translate(trained, pairs.source, options)
-    _write(ours, options.out)
     for source, reference, own in list(zip(lines.source, lines.target, ours, strict=True))[: options.examples]:
         print(f"source:    {source}\nreference: {reference}\nours:      {own}\n")
     score = metric.corpus_score(ours, [lines.target]).score
@@ -65,26 +75,34 @@ def _measure(trained: Trained[Translation], options: argparse.Namespace) -> None
 
 def _translate_lines(trained: Trained[Translation], options: argparse.Namespace) -> None:
     """Print the translation of each line; an empty line stays empty."""
-    lines = options.text if options.input is None else _read_lines(options.input)
+    lines = options.text
+    if options.input is not None:
+        text = sys.stdin.read() if options.input == "-" else Path(options.input).read_text(encoding="utf-8")
+        lines = text.removesuffix("\n").split("\n") if text else []
     words = split_words([line.strip() for line in lines], trained.identity["data"])
     vocabulary = trained.task.vocabulary
     if unknown := dict.fromkeys(word for line in words for word in line if word not in vocabulary.ids):
         print(f"not in the vocabulary: {' '.join(unknown)}", file=sys.stderr)
-    sources = [[BEGIN, *vocabulary.encode(line), END] for line in words if line]
-    translated = iter(_translate(trained, sources, options))
-    ours = [next(translated) if line else "" for line in words]
-    _write(ours, options.out)
-    print("\n".join(ours))
+    sources = [[BEGIN, *vocabulary.encode(line), END] if line else [] for line in words]
+    print("\n".join(_translate(trained, sources, options)))
 
 
 def _translate(trained: Trained[Translation], sources: list[list[int]], options: argparse.Namespace) -> list[str]:
+    """Translate the sources, of which empty ones stay empty, and write the translations to --out."""
     network = trained.task.network
     if not isinstance(network, Translator):
         raise Unusable(f"{trained.run_id}: beam search needs a Translator, not a {type(network).__name__}")
-    found = translations(network, sources, options.beam, options.alpha, options.longest, options.batch_size)
+    places = [place for place, source in enumerate(sources) if source]
+    given = [sources[place] for place in places]
+    found = translations(network, given, options.beam, options.alpha, options.longest, options.batch_size)
+    ours = [""] * len(sources)
     with trained.autocast():
-        by_index = dict(tqdm(found, total=len(sources), unit=" sentences", disable=None))
-    return [join_words(trained.task.vocabulary.decode(by_index[i])) for i in range(len(sources))]
+        for index, ids in tqdm(found, total=len(given), unit=" sentences", disable=None):
+            ours[places[index]] = join_words(trained.task.vocabulary.decode(ids))
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(options.out, "".join(f"{line}\n" for line in ours).encode())
+    return ours
 
 
 @torch.no_grad()
@@ -156,35 +174,3 @@ def bleu_metric() -> Any:
     except ImportError as error:
         raise Unusable("BLEU needs sacrebleu; get it with: pip install 'nero[translate]'") from error
     return BLEU(lowercase=True)
-
-
-def _read_lines(path: str) -> list[str]:
-    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    return text.removesuffix("\n").split("\n") if text else []
-
-
-def _write(lines: Sequence[str], path: Path | None) -> None:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = run_parser(__doc__)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--part", choices=list(PARTS), default="test", help="of the run's data (default: test)")
-    what.add_argument("--text", action="append", metavar="SENTENCE", help="translate this; may be repeated")
-    what.add_argument("--input", metavar="FILE", help="translate its lines; - for standard input")
-    parser.add_argument("--beam", type=positive_int, default=5, metavar="N", help="1 is greedy (default: 5)")
-    parser.add_argument(
-        "--alpha", type=non_negative_float, default=0.6, help="length penalty, 0 for none (default: 0.6)"
-    )
-    parser.add_argument(
-        "--longest", type=positive_int, metavar="N", help="most words (default: twice those of the source plus ten)"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write all translations, one per line")
-    parser.add_argument(
-        "--examples", type=non_negative_int, default=3, metavar="N", help="sentences to show (default: 3)"
-    )
-    parser.add_argument("--batch-size", type=positive_int, default=128, metavar="N", help="sentences (default: 128)")
-    return parser

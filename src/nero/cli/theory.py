@@ -73,7 +73,7 @@ def _measure(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _along(options: argparse.Namespace, overrides: list[str]) -> int:
-    from nero.checkpoints.along_training import measure_along
+    from nero.checkpoints.measure import measure_along
     from nero.checkpoints.measure import leading_configs
 
     if options.experiment:

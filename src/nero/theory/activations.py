@@ -9,9 +9,10 @@ Inputs in a trained network are neither uncorrelated nor identically distributed
 compared with this prediction.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,9 +43,6 @@ class LayerActivations:
     predicted_mean: dict[str, float]
     predicted_variance: dict[str, float]
 
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def predicted_moments(weight: Tensor, mean: float, variance: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of each neuron's output for uncorrelated inputs that all have this mean and variance."""
@@ -61,10 +59,17 @@ def measure_activations(network: nn.Module, batches: Iterable[Tensor]) -> list[L
     """
     layers = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
     seen = {name: (_Moments(), _Moments()) for name in layers}
-    with _evaluating(network), _hooked(layers, seen):
+    with ExitStack() as stack:
+        for module in network.modules():
+            stack.callback(setattr, module, "training", module.training)
+        for name, layer in layers.items():
+            # Before any other hook, which may replace the output.
+            hook = partial(_add_call, *seen[name])
+            stack.enter_context(layer.register_forward_hook(hook, prepend=True, with_kwargs=True))
+        network.eval()
         for batch in batches:
             network(batch)
-    return [_measured(name, layers[name], *seen[name]) for name in layers if seen[name][0].count]
+    return [_measured(name, layers[name], *moments) for name, moments in seen.items() if moments[0].count]
 
 
 class _Moments:
@@ -76,36 +81,33 @@ class _Moments:
 
     def __init__(self) -> None:
         self.count = 0
-        self.mean = torch.zeros(())
-        self._deviations = torch.zeros(())  # sum of squared deviations from the mean
+        self.mean = self.deviations = torch.zeros(())  # deviations: the sum of their squares
 
     def add(self, values: Tensor, feature_dim: int) -> None:
-        """Add values with features along `feature_dim`, counted from the end; all other dims are positions."""
+        """Add values with features along `feature_dim`; all other dims are positions."""
         if values.numel() == 0:
             return
-        if values.ndim == -feature_dim:
-            values = values.unsqueeze(0)  # a single example
-        examples = max(1, _MOST_ENTRIES // values[0].numel())
-        for part in values.detach().split(examples):
-            self._add(part.to(torch.float64), feature_dim)
-
-    def _add(self, part: Tensor, feature_dim: int) -> None:
-        over = [dim for dim in range(part.ndim) if dim != part.ndim + feature_dim]
-        count = part.numel() // part.shape[feature_dim]
-        mean = part.mean(over, keepdim=True)
-        deviations = (part - mean).square_().sum(over)
-        mean = mean.flatten()
-        if self.count:
-            total = self.count + count
-            apart = mean - self.mean
-            mean = self.mean + apart * (count / total)
-            deviations += self._deviations + apart.square() * (self.count * count / total)
-        self.count, self.mean, self._deviations = self.count + count, mean, deviations
+        rows = values.detach().movedim(feature_dim, -1).reshape(-1, values.shape[feature_dim])
+        for part in rows.split(max(1, _MOST_ENTRIES // rows.shape[1])):
+            variance, mean = torch.var_mean(part.to(torch.float64), 0, correction=0)
+            total, apart = self.count + len(part), mean - self.mean
+            self.deviations = self.deviations + len(part) * (variance + apart.square() * (self.count / total))
+            self.mean = self.mean + apart * (len(part) / total)
+            self.count = total
 
     @property
     def variance(self) -> Tensor:
         """Population variance (ddof 0)."""
-        return self._deviations / self.count
+        return self.deviations / self.count
+
+
+def _add_call(
+    inputs: _Moments, outputs: _Moments, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+) -> None:
+    """Forward hook: add a call's input and output, either of which may be overwritten later."""
+    feature_dim = -1 if isinstance(layer, nn.Linear) else -3
+    inputs.add(args[0] if args else kwargs["input"], feature_dim)
+    outputs.add(output, feature_dim)
 
 
 def _measured(name: str, layer: nn.Linear | nn.Conv2d, inputs: _Moments, outputs: _Moments) -> LayerActivations:
@@ -114,38 +116,3 @@ def _measured(name: str, layer: nn.Linear | nn.Conv2d, inputs: _Moments, outputs
     mean = outputs.mean if layer.bias is None else outputs.mean - layer.bias.to(torch.float64)
     moments = (mean, outputs.variance, *predicted_moments(layer.weight, *of_inputs))
     return LayerActivations(name, *of_inputs, *map(quantiles, moments))
-
-
-@contextmanager
-def _evaluating(network: nn.Module) -> Iterator[None]:
-    """Put the network in evaluation mode; restore the mode of each of its modules afterwards."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def _hooked(layers: dict[str, nn.Linear | nn.Conv2d], seen: dict[str, tuple[_Moments, _Moments]]) -> Iterator[None]:
-    """Add the inputs and outputs of each layer to its moments at every call: they may be overwritten later."""
-
-    def register(name: str, layer: nn.Linear | nn.Conv2d) -> torch.utils.hooks.RemovableHandle:
-        inputs, outputs = seen[name]
-        feature_dim = -1 if isinstance(layer, nn.Linear) else -3
-
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-            inputs.add(args[0] if args else kwargs["input"], feature_dim)
-            outputs.add(output, feature_dim)
-
-        # Before any other hook, which may replace the output.
-        return layer.register_forward_hook(hook, prepend=True, with_kwargs=True)
-
-    handles = [register(name, layer) for name, layer in layers.items()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

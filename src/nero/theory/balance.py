@@ -9,8 +9,8 @@ not centred, since they would vanish; and neurons of zeros, such as an embedding
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,41 +30,33 @@ def quantiles(values: Tensor) -> dict[str, float]:
     """
     if values.ndim != 1 or values.numel() == 0:
         raise ValueError(f"quantiles are of a vector that is not empty, not of the shape {tuple(values.shape)}")
-    values = values.detach()
-    if values.isnan().any():
+    ordered = np.sort(values.detach().cpu().to(torch.float64).numpy())  # NaN last
+    if np.isnan(ordered[-1]):
         return dict.fromkeys(QUANTILES, math.nan)
-    positions = [share * (values.numel() - 1) for share in QUANTILES.values()]
-    ranks = torch.tensor([[math.floor(p) for p in positions], [math.ceil(p) for p in positions]], device=values.device)
-    # Widened after the selection, as Python's floats: not every device has float64.
-    pairs = zip(*values.sort().values[ranks].tolist(), strict=True)
-    return {
-        name: low if low == high or (share := position % 1) == 0 else low * (1 - share) + high * share
-        for name, position, (low, high) in zip(QUANTILES, positions, pairs, strict=True)
-    }
+    positions = [share * (len(ordered) - 1) for share in QUANTILES.values()]
+    # Unlike numpy.quantile, interp keeps infinities.
+    found = np.interp(positions, np.arange(len(ordered)), ordered)
+    return dict(zip(QUANTILES, found.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
 class LayerBalance:
     """How balanced the neurons of one tensor are; `quantiles` are over its neurons.
 
-    sums:      of a neuron's weights; zero for a balanced one
-    norms:     Euclidean, of a neuron's weights; one for a balanced one
-    leans:     |sum| / (√fan_in · norm): the absolute cosine between a neuron and the vector of ones. 0 if excitation
-               and inhibition are balanced, whatever the norm, or for a neuron of zeros; 1 if all weights are equal
     balanced:  whether every neuron is (Definition 1)
+    sum:       of a neuron's weights; zero for a balanced one
+    norm:      Euclidean, of a neuron's weights; one for a balanced one
+    lean:      |sum| / (√fan_in · norm): the absolute cosine between a neuron and the vector of ones. 0 if excitation
+               and inhibition are balanced, whatever the norm, or for a neuron of zeros; 1 if all weights are equal
     """
 
     name: str
     neurons: int
     fan_in: int
-    sums: dict[str, float]
-    norms: dict[str, float]
-    leans: dict[str, float]
     balanced: bool
-
-    def record(self) -> dict[str, Any]:
-        counts = {"name": self.name, "neurons": self.neurons, "fan_in": self.fan_in, "balanced": self.balanced}
-        return {**counts, "sum": self.sums, "norm": self.norms, "lean": self.leans}
+    sum: dict[str, float]
+    norm: dict[str, float]
+    lean: dict[str, float]
 
 
 def balance_of_tensor(name: str, weight: Tensor, tolerance: float | None = None) -> LayerBalance:
@@ -75,10 +67,10 @@ def balance_of_tensor(name: str, weight: Tensor, tolerance: float | None = None)
                than they are in now need that dtype's
     """
     sums, norms, leans = _sums_norms_leans(name, weight)
-    tolerance = _tolerance(weight, tolerance)
+    tolerance = _tolerance(weight) if tolerance is None else tolerance
     balanced = ((norms - 1).abs() <= tolerance) & (leans <= tolerance)  # False for NaN
-    figures = (quantiles(sums), quantiles(norms), quantiles(leans))
-    return LayerBalance(name, weight.shape[0], fan_in(weight), *figures, balanced=bool(balanced.all()))
+    figures = map(quantiles, (sums, norms, leans))
+    return LayerBalance(name, weight.shape[0], fan_in(weight), bool(balanced.all()), *figures)
 
 
 def balance(network: nn.Module, tolerance: float | None = None) -> list[LayerBalance]:
@@ -98,13 +90,13 @@ def is_balanced(network: nn.Module, tolerance: float | None = None) -> bool:
     return all(layer.balanced for layer in layers)
 
 
-def centred(weight: Tensor, tolerance: float | None = None) -> bool:
+def centred(weight: Tensor) -> bool:
     """Whether every neuron's weights sum to zero, relative to its norm.
 
     Neurons that stay so turn on a sphere of one dim less: that in the hyperplane orthogonal to the vector of ones.
     """
     _, _, leans = _sums_norms_leans("the tensor", weight)
-    return bool((leans <= _tolerance(weight, tolerance)).all())
+    return bool((leans <= _tolerance(weight)).all())
 
 
 def _sums_norms_leans(name: str, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -119,5 +111,5 @@ def _sums_norms_leans(name: str, weight: Tensor) -> tuple[Tensor, Tensor, Tensor
     return sums, norms, leans.clamp(max=1)  # rounding may bring a constant neuron beyond one
 
 
-def _tolerance(weight: Tensor, tolerance: float | None) -> float:
-    return _SLACKS * slack(weight.dtype) if tolerance is None else tolerance
+def _tolerance(weight: Tensor) -> float:
+    return _SLACKS * slack(weight.dtype)

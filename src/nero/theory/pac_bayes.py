@@ -59,7 +59,11 @@ def log_version_space(
         raise ValueError(f"ln K of 1 solution or more is from 0, and finite, not {log_solutions}")
     if not log_share <= 0:
         raise ValueError(f"ln of a share is at most 0, not {log_share}")
-    return min(0.0, log_solutions + log_share + _log_caps(spheres, angle, cap))
+    if not spheres:
+        raise ValueError("a network has one layer or more")
+    measures = {dim: cap(angle, dim) for dim in {layer.dim for layer in spheres}}
+    log_caps = math.fsum(layer.neurons * measures[layer.dim] for layer in spheres)
+    return min(0.0, log_solutions + log_share + log_caps)
 
 
 def realisable_bound(log_measure: float, examples: int, delta: float) -> Bound:
@@ -87,10 +91,7 @@ def critical_angle(
         return 0.0
     too_small, enough = 0.0, math.pi
     while too_small < (middle := (too_small + enough) / 2) < enough:  # to neighbouring floats
-        if suffices(middle):
-            enough = middle
-        else:
-            too_small = middle
+        too_small, enough = (too_small, middle) if suffices(middle) else (middle, enough)
     return enough
 
 
@@ -135,14 +136,6 @@ def examples_needed(
     while not suffice(enough):
         enough *= 2
     return bisect.bisect_left(range(enough), True, lo=2, key=suffice)
-
-
-def _log_caps(spheres: Sequence[Spheres], angle: float, cap: Cap) -> float:
-    """ln of the product of one solution's caps over all neurons."""
-    if not spheres:
-        raise ValueError("a network has one layer or more")
-    measures = {dim: cap(angle, dim) for dim in {layer.dim for layer in spheres}}
-    return math.fsum(layer.neurons * measures[layer.dim] for layer in spheres)
 
 
 def _log_confidence(examples: int, delta: float) -> float:

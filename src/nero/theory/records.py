@@ -26,7 +26,7 @@ class UnreadableRecord(ValueError):
 
 def write(kind: str, record: Mapping[str, Any], folder: Path) -> Path:
     """Store a record, to six digits, replacing an older one of the same run. Values that are not finite become null."""
-    path = folder / _known(kind) / f"{record['run_id']}.json"
+    path = _folder(kind, folder) / f"{record['run_id']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, (json.dumps(_rounded(record), separators=(",", ":"), allow_nan=False) + "\n").encode())
     return path
@@ -34,7 +34,16 @@ def write(kind: str, record: Mapping[str, Any], folder: Path) -> Path:
 
 def read(kind: str, folder: Path) -> list[Record]:
     """All records of a kind, sorted by run id."""
-    return [_parse(path) for path in sorted((folder / _known(kind)).glob("*.json"))]
+    found = []
+    for path in sorted(_folder(kind, folder).glob("*.json")):
+        try:
+            record = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise UnreadableRecord(f"{path} cannot be read: {error}") from error
+        if not isinstance(record, dict) or record.get("run_id") != path.stem:
+            raise UnreadableRecord(f"{path} is no record of the run {path.stem}")
+        found.append(record)
+    return found
 
 
 def is_whole(kind: str, record: Record) -> bool:
@@ -42,24 +51,13 @@ def is_whole(kind: str, record: Record) -> bool:
     return kind == STEPS or record["epochs_done"] >= record["epochs"]
 
 
-def _parse(path: Path) -> Record:
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UnreadableRecord(f"{path} cannot be read: {error}") from error
-    if not isinstance(record, dict) or record.get("run_id") != path.stem:
-        raise UnreadableRecord(f"{path} is no record of the run {path.stem}")
-    return record
-
-
-def _known(kind: str) -> str:
+def _folder(kind: str, folder: Path) -> Path:
     if kind not in KINDS:
         raise ValueError(f"no records are of the kind {kind!r}; there are {', '.join(KINDS)}")
-    return kind
+    return folder / kind
 
 
 def _rounded(value: Any) -> Any:
-    """Floats to six digits; None for those that are not finite, which JSON cannot represent."""
     if isinstance(value, Mapping):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

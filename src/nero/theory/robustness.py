@@ -10,14 +10,14 @@ needs: if a share of the rotations by up to an angle makes no error, P[V_S] is a
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from nero.theory.solutions import WEAK, Draw, Solution, TurningLayer, Weights, clip_to_cap, margin, tangent, turn
+from nero.theory.solutions import WEAK, Solution, TurningLayer, Weights, clip_to_cap, margin, tangent, turn
 
 ADVERSARIAL_PRECISION = 0.01  # relative
 SMALLEST_ADVERSARIAL = 1e-12  # float32 cannot tell smaller angles from zero
@@ -31,21 +31,18 @@ SHORTEN = 0.9  # factor of a random angle that failed
 class AdversarialAngle:
     """A rotation of all neurons by up to `angle` that makes a fitted example wrong.
 
-    example:      its index among the training examples
     first_order:  the smallest angle at which a linear model of a margin reaches zero
+    example:      its index among the training examples
     attacked:     number of examples that were tried, with `steps` steps for each angle
     witness:      the turned weights
     """
 
     angle: float
-    example: int
     first_order: float
+    example: int
     attacked: int
     steps: int
     witness: Weights
-
-    def record(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("angle", "first_order", "example", "attacked", "steps")}
 
 
 def adversarial_angle(
@@ -80,7 +77,7 @@ def adversarial_angle(
     # The angle after rounding, that of these very weights.
     angle = max(float(angles.max()) for angles in solution.angles_to(witness))
     index = int(solution.order[example])
-    return AdversarialAngle(angle, index, promising[0][0], len(promising[:attacked]), steps, witness)
+    return AdversarialAngle(angle, promising[0][0], index, len(promising[:attacked]), steps, witness)
 
 
 def first_order_angle(solution: Solution, example: int) -> float:
@@ -102,19 +99,17 @@ def attack(solution: Solution, example: int, angle: float, steps: int) -> Weight
             return weights
         # The first step goes to the border of every cap, where a linear model has its least margin; later ones shorten.
         by = angle if step == 0 else angle * (1 - step / steps) / 2
-        weights = solution.turned(_descent(weights, gradients, by, angle))
+        weights = solution.turned(partial(_descend, weights, gradients, by, angle))
     value, _ = _margin_and_gradients(solution, example, weights)
     return weights if value < 0 else None
 
 
-def _descent(weights: Weights, gradients: Weights, by: float, angle: float) -> Callable[[TurningLayer, Tensor], Tensor]:
-    """Turns each layer of `weights` against its gradient, within the angle of the solution's rows."""
-
-    def change(layer: TurningLayer, centres: Tensor) -> Tensor:
-        rows = turn(weights[layer.name].flatten(1), -gradients[layer.name], by)
-        return clip_to_cap(rows, centres, angle, layer.centred)
-
-    return change
+def _descend(
+    weights: Weights, gradients: Weights, by: float, angle: float, layer: TurningLayer, centres: Tensor
+) -> Tensor:
+    """A layer's rows turned against their gradients, but no further than the angle from the solution's rows."""
+    rows = turn(weights[layer.name].flatten(1), -gradients[layer.name], by)
+    return clip_to_cap(rows, centres, angle, layer.centred)
 
 
 def _smallest(
@@ -133,8 +128,7 @@ def _smallest(
         high, found, low = low, weights, low / 2
     while high / low > 1 + ADVERSARIAL_PRECISION:
         middle = math.sqrt(low * high)
-        weights = attack(solution, example, middle, steps)
-        if weights is None:
+        if (weights := attack(solution, example, middle, steps)) is None:
             low = middle
         else:
             high, found = middle, weights
@@ -179,59 +173,51 @@ def certified_angle(solution: Solution, perceptron: Perceptron) -> float:
 
     Raises ValueError where the layers do not give the network's logits.
     """
-    reach = _Reach(solution, perceptron)
-    if not reach.holds(SMALLEST_CERTIFIED):
-        return 0.0
-    low, high = SMALLEST_CERTIFIED, math.pi
-    while high / low > 1.001:
+    centred = {layer.name: layer.centred for layer in solution.layers}
+    if set(perceptron.weights) != set(centred):
+        raise ValueError(f"the perceptron's layers are {list(perceptron.weights)}, the network's {list(centred)}")
+    matrices = [solution.weights[name].double() for name in perceptron.weights]
+    parts = []  # for each batch, the norms of its inputs to each layer, and its logits
+    for inputs in solution.inputs.split(solution.batch_size):
+        h, sizes = solution.prepare(inputs).flatten(1).double(), []
+        for number, (name, matrix, bias) in enumerate(
+            zip(perceptron.weights, matrices, perceptron.biases, strict=True)
+        ):
+            h = perceptron.activation(h) if number else h
+            sizes.append((h - h.mean(1, keepdim=True) if centred[name] else h).norm(dim=1))
+            h = h @ matrix.T + (0 if bias is None else bias.double())
+        theirs = solution.logits({}, inputs).double()
+        if not torch.allclose(h, theirs, rtol=1e-2, atol=1e-2 * (float(theirs.abs().max()) + 1e-30)):
+            raise ValueError("these layers give other logits than the network")
+        parts.append((*sizes, h))
+    *sizes, logits = map(torch.cat, zip(*parts, strict=True))
+
+    hidden = [
+        (size, float(torch.linalg.matrix_norm(matrix, 2)), float(matrix.norm()))
+        for size, matrix in zip(sizes[:-1], matrices[:-1], strict=True)
+    ]
+    # From the label's logit and neuron to those of each other class.
+    labels = solution.labels[:, None]
+    gaps = (logits.gather(1, labels) - logits).scatter(1, labels, torch.inf)
+    norms = matrices[-1].norm(dim=1)
+    between = torch.cdist(matrices[-1], matrices[-1])[solution.labels]
+    both = (norms[:, None] + norms)[solution.labels]
+
+    def holds(angle: float) -> bool:
+        r, off = 2 * math.sin(angle / 2), torch.zeros_like(sizes[0])
+        for size, spectral, frobenius in hidden:
+            off = perceptron.slope * (spectral * off + r * frobenius * (size + off))
+        return bool((gaps > between * off[:, None] + r * both * (sizes[-1] + off)[:, None]).all())
+
+    return _largest(holds, SMALLEST_CERTIFIED, math.pi, 1.001) if holds(SMALLEST_CERTIFIED) else 0.0
+
+
+def _largest(holds: Callable[[float], bool], low: float, high: float, ratio: float) -> float:
+    """The largest angle that holds, from below and up to the ratio; bisects the logarithm."""
+    while high / low > ratio:
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if reach.holds(middle) else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-class _Reach:
-    """Norms and margins, in float64, that bound how far turned neurons can move a network's outputs."""
-
-    def __init__(self, solution: Solution, perceptron: Perceptron) -> None:
-        by_name = {layer.name: layer for layer in solution.layers}
-        if set(perceptron.weights) != set(by_name):
-            raise ValueError(f"the perceptron's layers are {list(perceptron.weights)}, the network's {list(by_name)}")
-        matrices = [solution.weights[name].double() for name in perceptron.weights]
-        self.slope = perceptron.slope
-        self.spectral = [float(torch.linalg.matrix_norm(matrix, 2)) for matrix in matrices]
-        self.frobenius = [float(matrix.norm()) for matrix in matrices]
-        sizes: list[list[Tensor]] = [[] for _ in matrices]
-        logits = []
-        for inputs in solution.inputs.split(solution.batch_size):
-            h = solution.prepare(inputs).flatten(1).double()
-            for number, (matrix, bias) in enumerate(zip(matrices, perceptron.biases, strict=True)):
-                centred = by_name[perceptron.weights[number]].centred
-                sizes[number].append((h - h.mean(1, keepdim=True) if centred else h).norm(dim=1))
-                h = h @ matrix.T + (0 if bias is None else bias.double())
-                if number < len(matrices) - 1:
-                    h = perceptron.activation(h)
-            theirs = solution.logits({}, inputs)
-            scale = float(theirs.abs().max()) + 1e-30
-            if not torch.allclose(h, theirs.double(), rtol=1e-2, atol=1e-2 * scale):
-                raise ValueError("these layers give other logits than the network")
-            logits.append(h)
-        self.sizes = [torch.cat(parts) for parts in sizes]
-        output, labels, last = torch.cat(logits), solution.labels, matrices[-1]
-        gaps = output.gather(1, labels[:, None]) - output
-        self.gaps = gaps.scatter(1, labels[:, None], torch.inf)  # to each other class
-        self.between = torch.cdist(last, last)[labels]  # distances from the label's neuron to each other one
-        norms = last.norm(dim=1)
-        self.both = (norms[:, None] + norms[None, :])[labels]
-
-    def holds(self, angle: float) -> bool:
-        """Whether no rotation by up to the angle can make an error."""
-        r = 2 * math.sin(angle / 2)
-        off = torch.zeros_like(self.sizes[0])
-        for number in range(len(self.sizes) - 1):
-            moved = r * self.frobenius[number] * (self.sizes[number] + off)
-            off = self.slope * (self.spectral[number] * off + moved)
-        lost = self.between * off[:, None] + r * self.both * (self.sizes[-1] + off)[:, None]
-        return bool((self.gaps > lost).all())
 
 
 @dataclass(frozen=True)
@@ -245,9 +231,6 @@ class RandomAngle:
     confidence: float
     share: float
     draws: int
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def draws_needed(confidence: float, share: float) -> int:
@@ -274,17 +257,26 @@ def random_angle(
     needs, and shortened until it passes. The k-th test may be wrong with probability (1 - confidence) / 2^k, all of
     them together with at most 1 - confidence.
     """
-    draws = _Draws(solution, seed)
-    low, high = SMALLEST_RANDOM, LARGEST_RANDOM
-    while high / low > 1.05:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if draws.passed(middle, TRIED, roughly=True) == TRIED else (low, middle)
-    angle = low
+    numbers = count()
+
+    def passed(angle: float, draws: int, roughly: bool = False) -> int:
+        """Number of fresh draws before one makes an error, up to `draws`.
+
+        The weakest examples are checked for all draws first, where nearly all errors are. `roughly` checks only those.
+        """
+        fresh = list(islice(numbers, draws))
+        for first, last in ((0, WEAK),) if roughly else ((0, WEAK), (WEAK, None)):
+            for done, number in enumerate(fresh):
+                if solution.has_error(solution.turned_at_random(angle, seed, number), first, last):
+                    return done
+        return draws
+
+    angle = _largest(lambda angle: passed(angle, TRIED, roughly=True) == TRIED, SMALLEST_RANDOM, LARGEST_RANDOM, 1.05)
     for attempt in count(1):
         needed = draws_needed(1 - (1 - confidence) / 2**attempt, share)
-        passed = draws.passed(angle, needed)
-        say(f"random rotations by up to {angle:.3g}: {passed} of {needed} draws without an error")
-        if passed == needed:
+        fine = passed(angle, needed)
+        say(f"random rotations by up to {angle:.3g}: {fine} of {needed} draws without an error")
+        if fine == needed:
             return RandomAngle(angle, confidence, share, needed)
         angle *= SHORTEN
         if angle < SMALLEST_RANDOM:
@@ -296,36 +288,10 @@ def error_curve(
     solution: Solution, angles: Sequence[float], draws: int = 4, seed: int = 1, examples: int = 5000
 ) -> list[tuple[float, float]]:
     """For each angle the mean share of fitted examples, of at most `examples`, that random rotations make wrong."""
-    source = _Draws(solution, seed)
+    numbers = count()
 
     def share(angle: float) -> float:
-        turned = (source.rotation(angle, number) for number in source.fresh(draws))
+        turned = (solution.turned_at_random(angle, seed, number) for number in islice(numbers, draws))
         return sum(solution.made_wrong(weights, examples) for weights in turned) / draws
 
     return [(angle, share(angle)) for angle in angles]
-
-
-class _Draws:
-    """Random rotations, each identified by a number that seeds it."""
-
-    def __init__(self, solution: Solution, seed: int) -> None:
-        self.solution, self.seed, self.numbers = solution, seed, count()
-
-    def fresh(self, draws: int) -> list[int]:
-        """Numbers that were not used before."""
-        return list(islice(self.numbers, draws))
-
-    def rotation(self, angle: float, number: int) -> Weights:
-        return self.solution.turned_at_random(angle, Draw.seeded(self.seed, number, self.solution.labels.device))
-
-    def passed(self, angle: float, draws: int, roughly: bool = False) -> int:
-        """Number of fresh draws before one makes an error, up to `draws`.
-
-        The weakest examples are checked for all draws first, where nearly all errors are. `roughly` checks only those.
-        """
-        numbers = self.fresh(draws)
-        for first, last in ((0, WEAK),) if roughly else ((0, WEAK), (WEAK, None)):
-            for done, number in enumerate(numbers):
-                if self.solution.has_error(self.rotation(angle, number), first, last):
-                    return done
-        return draws

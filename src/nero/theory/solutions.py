@@ -35,9 +35,6 @@ class TurningLayer:
     def dim(self) -> int:
         return sphere_dim(self.fan_in, self.centred)
 
-    def record(self) -> dict[str, int | str]:
-        return {"name": self.name, "neurons": self.neurons, "fan_in": self.fan_in, "dim": self.dim}
-
 
 class Solution:
     """A network in evaluation mode, and the training examples that it fits, weakest margin first.
@@ -99,14 +96,13 @@ class Solution:
     def has_error(self, weights: Mapping[str, Tensor], first: int = 0, last: int | None = None) -> bool:
         """Whether any fitted example in [first, last) is misclassified; stops at the first batch that has one."""
         inputs, labels = self.inputs[first:last], self.labels[first:last]
-        lengths = [min(FIRST, len(labels))]
-        while sum(lengths) < len(labels):
-            lengths.append(min(self.batch_size, len(labels) - sum(lengths)))
-        return any(
-            bool((~(margin(self.logits(weights, x), y) > 0)).any())
-            for x, y in zip(inputs.split(lengths), labels.split(lengths), strict=True)
-            if len(y)
-        )
+        start, size = 0, FIRST
+        while start < len(labels):
+            batch = slice(start, start + size)
+            if (~(margin(self.logits(weights, inputs[batch]), labels[batch]) > 0)).any():
+                return True
+            start, size = start + size, self.batch_size
+        return False
 
     def turned(self, change: Callable[[TurningLayer, Tensor], Tensor]) -> Weights:
         """The weights after `change` of every layer's rows [neurons, fan_in]."""
@@ -115,27 +111,17 @@ class Solution:
             for layer in self.layers
         }
 
-    def turned_at_random(self, angle: float, draw: "Draw") -> Weights:
-        """All neurons at once, each drawn uniformly from its cap of this angle."""
-        return self.turned(lambda layer, rows: turn_at_random(rows, angle, layer.centred, draw.angles, draw.directions))
+    def turned_at_random(self, angle: float, seed: int, number: int) -> Weights:
+        """All neurons at once, each drawn uniformly from its cap of this angle; seed and number identify the draw."""
+        sequence = np.random.SeedSequence((seed, number))
+        angles = np.random.default_rng(sequence)
+        directions = torch.Generator(self.labels.device)
+        directions.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))
+        return self.turned(lambda layer, rows: turn_at_random(rows, angle, layer.centred, angles, directions))
 
     def angles_to(self, weights: Mapping[str, Tensor]) -> list[Tensor]:
         """For each layer, the angle of each neuron to these weights, in float64."""
         return [turning_angles(self.weights[layer.name], weights[layer.name]) for layer in self.layers]
-
-
-@dataclass(frozen=True)
-class Draw:
-    """The random generators of one rotation of all neurons."""
-
-    angles: np.random.Generator
-    directions: torch.Generator
-
-    @classmethod
-    def seeded(cls, seed: int, number: int, device: torch.device) -> "Draw":
-        sequence = np.random.SeedSequence((seed, number))
-        directions = torch.Generator(device).manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))
-        return cls(np.random.default_rng(sequence), directions)
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:

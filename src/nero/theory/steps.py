@@ -6,7 +6,7 @@ the optimiser computed.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -63,9 +63,6 @@ class LayerStep:
     neuron_steps: dict[str, float]
     angles: dict[str, float]
 
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class BiasStep:
@@ -73,9 +70,6 @@ class BiasStep:
 
     name: str
     steps: dict[str, float]
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class StepMeter:

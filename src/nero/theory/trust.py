@@ -88,11 +88,17 @@ def measure_step(loss: Callable[[], Tensor], weights: Mapping[str, Tensor], take
     """
     matrices = {name: weight for name, weight in weights.items() if weight.ndim >= 2}
     trained = {name: weight for name, weight in matrices.items() if weight.requires_grad}
-    value, gradients = _loss_and_gradients(loss, trained)
+
+    def loss_and_gradients() -> tuple[float, tuple[Tensor, ...]]:
+        with torch.enable_grad():
+            value = loss()
+            gradients = torch.autograd.grad(value, list(trained.values()), allow_unused=True, materialize_grads=True)
+        return value.item(), gradients
+
+    value, gradients = loss_and_gradients()
     before = {name: weight.detach().clone() for name, weight in matrices.items()}
     take()
-    value_after, gradients_after = _loss_and_gradients(loss, trained)
-
+    value_after, gradients_after = loss_and_gradients()
     changes = {name: weight.detach().double() - before[name].double() for name, weight in matrices.items()}
     layers = tuple(
         LayerTrust(
@@ -101,10 +107,3 @@ def measure_step(loss: Callable[[], Tensor], weights: Mapping[str, Tensor], take
         for name, old, new in zip(trained, gradients, gradients_after, strict=True)
     )
     return StepTrust(layers, trust_bound(list(before.values()), list(changes.values())), value, value_after)
-
-
-def _loss_and_gradients(loss: Callable[[], Tensor], weights: Mapping[str, Tensor]) -> tuple[float, list[Tensor]]:
-    with torch.enable_grad():
-        value = loss()
-        gradients = torch.autograd.grad(value, list(weights.values()), allow_unused=True, materialize_grads=True)
-    return value.item(), list(gradients)
