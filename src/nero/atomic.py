@@ -8,12 +8,11 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to: what is there in the end is flushed to disk, then renamed over `path`.
+    """Yield a file beside `path` to write to, which is then flushed to disk and renamed over `path`.
 
-    If anything is raised, it is gone, and `path` is as it was.
+    If anything is raised, that file is removed and `path` is as before.
     """
-    # The process id keeps two writers of one path (a lock held wrongly, a report run twice, data prepared by two runs
-    # that begin together) out of each other's file.
+    # The process id separates two writers of one path, such as two runs that prepare the same data.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         yield part
@@ -21,20 +20,34 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         part.replace(path)
     except BaseException as error:
-        with suppress(OSError):  # what was raised before says why there is nothing to be done here
+        with suppress(OSError):  # the first error says why
             part.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            name_file(error, path)
+        _name_file(error, path)
         raise
-
-
-def name_file(error: OSError, path: Path) -> None:
-    """Have an error say which file it met, which one that comes of writing to a descriptor does not."""
-    if error.errno is not None and error.filename is None:
-        error.filename = str(path)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Put `data` at `path` whole or not at all."""
     with replacing(path) as part:
         part.write_bytes(data)
+
+
+def append_whole(descriptor: int, data: bytes, path: Path) -> None:
+    """Write `data` at the end of an open file and flush it to disk, whole or not at all. `path` is for errors."""
+    before = os.fstat(descriptor).st_size
+    try:
+        # One write, so that readers see all of it or, after a kill, a tail that they skip. A nearly full disk may take
+        # only a part: the next write then raises.
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    except OSError as error:
+        os.ftruncate(descriptor, before)
+        _name_file(error, path)
+        raise
+
+
+def _name_file(error: BaseException, path: Path) -> None:
+    """Errors of writing to a descriptor do not name the file."""
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        error.filename = str(path)

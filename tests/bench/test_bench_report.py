@@ -51,7 +51,7 @@ def test_made_up_runs_are_whole_and_what_experiments_ask_for(bench: ModuleType, 
     assert synthetic_store.write_store(store, 300, 2) == (300, 600)
     summaries = store.summaries()
     assert len(summaries) == 300
-    assert [finding for checked in check_store(store, run_id) for finding in checked.findings] == []
+    assert [finding for found in check_store(store, run_id) for finding in found] == []
     states = [survey(cell, summaries) for cell in synthetic_store.experiment_of_runs(300).cells]
     assert all(state.complete for state in states)
     assert {logged for state in states for logged in state.logged} <= summaries.keys()

@@ -32,10 +32,10 @@ import json, pathlib, sys, threading
 from nero.runs import lock
 lock.HEARTBEAT = 0.05
 path = pathlib.Path(sys.argv[1]) / "lock"
-held = lock.Held(path, json.dumps(lock._own_record()).encode())
+held = lock.Held(path, json.dumps(lock.own_record()).encode())
 path.write_bytes(held.record)
 print("held", flush=True)
-lock._beat(held, threading.Event())
+held.beat(threading.Event())
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from nero.cli import main as command_line
 from nero.report.tables.run_list import COLUMNS, SHOWN, UnknownColumn, describe_runs, in_order
-from nero.runs.logged import Choice, UnknownRun, dotted, logged_runs, named, same_value, setting
+from nero.runs.logged import UnknownRun, dotted, logged_runs, named, same_value, select, setting
 from nero.runs.store import Store
 from support.logged_stores import ADAM, NERO, REPARAM, change_summary, logged, write_unfinished, write_whole
 
@@ -44,26 +44,26 @@ EVERY = [
 
 
 @pytest.mark.parametrize(
-    ("choice", "places"),
+    ("filters", "places"),
     [
-        (Choice(), [0, 1, 2, 3, 4, 5]),
-        (Choice(tasks=["*_mlp*"]), [0, 1, 2, 3, 4]),
-        (Choice(tasks=["mnist_reparam", "nothing"]), [5]),
-        (Choice(optims=["n*", "sgd"]), [3, 4]),
-        (Choice(lrs=[0.1, 1e-3]), [0, 4]),
-        (Choice(seeds=[0]), [0, 1, 3, 5]),
-        (Choice(standings=["unfinished"]), [0]),
-        (Choice(standings=["diverged", "failed"]), [2, 4]),
-        (Choice(standings=["running"]), []),
-        (Choice(data=["embedded"]), [2]),
-        (Choice(settings=[setting("task.sigma=100")]), [5]),
-        (Choice(settings=[setting("optim.lr=1e-2"), setting("seed=0")]), [1, 3, 5]),
-        (Choice(settings=[setting("optim.betas=[0.9, 0.999]")]), [0, 1, 2, 5]),
-        (Choice(optims=["adam"], standings=["done"], seeds=[0]), [1, 5]),
+        ({}, [0, 1, 2, 3, 4, 5]),
+        ({"task": ["*_mlp*"]}, [0, 1, 2, 3, 4]),
+        ({"task": ["mnist_reparam", "nothing"]}, [5]),
+        ({"optim": ["n*", "sgd"]}, [3, 4]),
+        ({"lr": [0.1, 1e-3]}, [0, 4]),
+        ({"seed": [0]}, [0, 1, 3, 5]),
+        ({"status": ["unfinished"]}, [0]),
+        ({"status": ["diverged", "failed"]}, [2, 4]),
+        ({"status": ["running"]}, []),
+        ({"data": ["embedded"]}, [2]),
+        ({"settings": [setting("task.sigma=100")]}, [5]),
+        ({"settings": [setting("optim.lr=1e-2"), setting("seed=0")]}, [1, 3, 5]),
+        ({"settings": [setting("optim.betas=[0.9, 0.999]")]}, [0, 1, 2, 5]),
+        ({"optim": ["adam"], "status": ["done"], "seed": [0]}, [1, 5]),
     ],
 )
-def test_which_runs_are_meant(filled: Store, choice: Choice, places: list[int]) -> None:
-    found = names(choice.of(logged_runs(filled)))
+def test_which_runs_are_meant(filled: Store, filters: dict[str, list], places: list[int]) -> None:
+    found = names(select(logged_runs(filled), **filters))
     assert found == [EVERY[place] for place in places]
 
 
@@ -83,15 +83,15 @@ def test_a_setting_is_written_as_in_yaml_and_compared_by_its_value() -> None:
 
 def test_a_run_that_a_process_has_is_running_and_one_that_was_cut_off_is_unfinished(store: Store) -> None:
     run = write_unfinished(store)
-    assert logged(run).standing == "unfinished"
+    assert logged(run).status == "unfinished"
     with run.exclusive():
-        assert logged(run).standing == "running"
+        assert logged(run).status == "running"
 
 
 def test_a_run_that_could_not_be_measured_says_so_and_shows_no_value(store: Store) -> None:
     run = write_whole(store)
     change_summary(run, final=None, final_metrics={"train/loss": 1.0})
-    assert logged(run).standing == "unmeasured"
+    assert logged(run).status == "unmeasured"
     assert describe_runs([logged(run)], ["status", "final"]).splitlines()[1].split() == ["unmeasured", "-"]
 
 

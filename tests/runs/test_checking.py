@@ -18,7 +18,7 @@ Damage = Callable[[RunDirectory], object]
 
 
 def findings(store: Store) -> list[Finding]:
-    return [finding for checked in check_store(store, run_id) for finding in checked.findings]
+    return [finding for found in check_store(store, run_id) for finding in found]
 
 
 def problems(store: Store) -> list[str]:
@@ -72,7 +72,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "another final value": (lambda run: change_summary(run, final=0.5), "two final values of train/accuracy"),
     "an early end": (lambda run: change_summary(run, epochs=4), "is done after 3 of 4 epochs"),
     "left-over part": (lambda run: (run.path / "summary.json.77.part").write_text("{"), "a write that was cut off"),
-    "unreadable index": (lambda run: (run.path / "checkpoint.json").write_text("{}"), "checkpoint.json cannot be read"),
+    "unreadable index": (lambda run: (run.path / "checkpoint.json").write_text("{}"), "checkpoint.json is damaged"),
 }
 
 
@@ -94,10 +94,10 @@ def foreign_checkpoint(run: RunDirectory) -> None:
 
 
 DAMAGES |= {
-    "damaged checkpoint": (damaged_checkpoint, "checkpoint-epoch3.pt does not match its checksum in checkpoint.json"),
-    "lost checkpoint": (lost_checkpoint, "checkpoint.json names checkpoint-epoch3.pt, which is missing"),
-    "log changed since": (changed_log, "metrics.jsonl has changed since checkpoint-epoch3.pt was written"),
-    "checkpoint elsewhere": (foreign_checkpoint, "checkpoint.json names a file elsewhere"),
+    "damaged checkpoint": (damaged_checkpoint, "checkpoint-epoch3.pt is damaged"),
+    "lost checkpoint": (lost_checkpoint, "checkpoint-epoch3.pt cannot be read (No such file or directory)"),
+    "log changed since": (changed_log, "metrics.jsonl is damaged before checkpoint-epoch3.pt"),
+    "checkpoint elsewhere": (foreign_checkpoint, "checkpoint.json is damaged"),
 }
 
 
@@ -188,7 +188,7 @@ def test_a_directory_with_a_lock_alone_is_no_run_and_other_left_overs_are_told(s
 def test_the_committed_store_is_whole() -> None:
     checked = list(check_store(Store(ROOT / "results" / "runs"), run_id))
     assert len(checked) > 100
-    assert [finding for one in checked for finding in one.findings] == []
+    assert [finding for found in checked for finding in found] == []
 
 
 def test_the_command_counts_and_says_by_its_status_whether_anything_is_wrong(script: Script, store: Store) -> None:

@@ -31,7 +31,7 @@ def other(tmp_path: Path) -> Store:
 def bring(store: Store, other: Store, **options: bool) -> dict[str, ImportOutcome]:
     """Run id -> what became of it."""
     found = Import(store, run_id, **options).runs(logged_runs(other))
-    return {one.run.run_id: one.outcome for one in found}
+    return {run.run_id: outcome for run, outcome, _ in found}
 
 
 def only(store: Store, other: Store, **options: bool) -> ImportOutcome:
@@ -166,9 +166,9 @@ def test_a_run_that_is_written_while_it_is_copied_is_passed_over(
 def test_a_run_that_is_not_whole_is_not_taken(store: Store, other: Store) -> None:
     run = write_whole(other)
     change_summary(run, final=0.5)
-    (found,) = Import(store, run_id).runs(logged_runs(other))
-    assert found.outcome == ImportOutcome.PROBLEM
-    assert "two final values" in found.why
+    ((_, outcome, why),) = Import(store, run_id).runs(logged_runs(other))
+    assert outcome == ImportOutcome.PROBLEM
+    assert "two final values" in why
     assert only(store, other, dry=True) == ImportOutcome.PROBLEM
     change_summary(run, final=0.75)
     (run.path / "more").symlink_to("/etc/passwd")
@@ -268,6 +268,6 @@ def test_the_committed_store_can_be_imported_quickly(store: Store) -> None:
     begun = time.monotonic()
     committed = [run for run in logged_runs(Store(ROOT / "results" / "runs")) if run.summary["task"] == "mnist_reparam"]
     found = list(Import(store, run_id).runs(committed))
-    assert {one.outcome for one in found} == {ImportOutcome.IMPORTED}
+    assert {outcome for _, outcome, _ in found} == {ImportOutcome.IMPORTED}
     assert time.monotonic() - begun < 20
     assert [logged(run).summary for run in store.runs()] == [run.summary for run in committed]

@@ -11,7 +11,7 @@ import pytest
 
 from nero.runs.logged import logged_runs
 from nero.runs.store import RunDirectory, Store
-from nero.runs.tracking import SYNCED, Destination, WandbMirror, mirror
+from nero.runs.tracking import SYNCED, WandbMirror, mirror
 from support.logged_stores import ADAM, NERO, REPARAM, change_summary, write_unfinished, write_whole
 from support.offline_mirror import read_mirror
 
@@ -109,23 +109,23 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Silent:
 def test_only_runs_with_a_result_unless_all_are_asked_for_and_never_one_in_hand(store: Store, told: Silent) -> None:
     done, cut_off, held = write_whole(store), write_unfinished(store, ADAM), write_unfinished(store, REPARAM)
     with held.exclusive():
-        said = [one.words for one in mirror(logged_runs(store), Destination())]
+        said = [line for line, _ in mirror(logged_runs(store))]
         assert told.told == [done.run_id]
-        assert sum("use --all to include it" in words for words in said) == 2
-        said = [one.words for one in mirror(logged_runs(store), Destination(), every=True)]
-        assert said.count("already there") == 1
-        assert said.count("skipped: a process is writing it") == 1
+        assert sum("use --all to include it" in line for line in said) == 2
+        said = [line for line, _ in mirror(logged_runs(store), every=True)]
+        assert sum(line.endswith(": already there") for line in said) == 1
+        assert sum(line.endswith(": skipped: a process is writing it") for line in said) == 1
     assert told.told == [done.run_id, cut_off.run_id]
 
 
 def test_each_destination_is_remembered_and_what_cannot_be_read_is_done_again(store: Store, told: Silent) -> None:
     run = write_whole(store)
-    for destination in (Destination(), Destination(mode="online"), Destination(entity="we"), Destination()):
-        list(mirror(logged_runs(store), destination))
+    for destination in ({}, {"mode": "online"}, {"entity": "we"}, {}):
+        list(mirror(logged_runs(store), **destination))
     assert len(told.told) == 3
     assert json.loads((run.path / SYNCED).read_text()).keys() == {"offline /nero", "online /nero", "offline we/nero"}
     (run.path / SYNCED).write_text("{")
-    list(mirror(logged_runs(store), Destination()))
+    list(mirror(logged_runs(store)))
     assert len(told.told) == 4
 
 
@@ -133,7 +133,7 @@ def test_what_wandb_complains_of_is_one_line_and_the_run_is_not_remembered(store
     run = write_whole(store)
     run.append_metrics({"epoch": 99})
     with pytest.raises(RuntimeError, match=r"^wandb: no network$"):
-        list(mirror(logged_runs(store), Destination()))
+        list(mirror(logged_runs(store)))
     assert not (run.path / SYNCED).exists()
 
 

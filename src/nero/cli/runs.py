@@ -30,95 +30,57 @@ from nero.plans.config import ROOT, run_id
 from nero.report.tables import run_list
 from nero.runs.checking import check_store, run_directories
 from nero.runs.importing import NOT_TAKEN, Import, ImportOutcome
-from nero.runs.lock import RunBusy
-from nero.runs.logged import STANDINGS, Choice, LoggedRun, UnknownRun, logged_runs, named, setting
+from nero.runs.logged import STATUSES, LoggedRun, logged_runs, named, select, setting
 from nero.runs.store import Store
-from nero.runs.tracking import Destination, MirrorFailed, mirror
-
-LIST, CHECK = "list", "check"
-FAILED, USAGE, INTERRUPTED = 1, 2, 130  # exit statuses
+from nero.runs.tracking import mirror
 
 Value = TypeVar("Value")
 
 
-class _Error(Exception):
-    """A message of one line, and the exit status."""
-
-    def __init__(self, message: str, status: int = FAILED) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(_with_command(sys.argv[1:] if arguments is None else arguments))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+        words = ["check" if "--check" in words else "list", *(word for word in words if word != "--check")]
+    options = _parser().parse_args(words)
     options.store = Store(options.store or os.environ.get("NERO_RUNS") or ROOT / "results" / "runs")
     try:
         status = int(options.run(options))
         sys.stdout.flush()
         return status
-    except _Error as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.status
     except BrokenPipeError:
         # The reader has closed the pipe (`| head`): write nothing more, not even when the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (OSError, RunBusy, MirrorFailed) as error:
+        return 130
+    except (OSError, RuntimeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return FAILED
-
-
-def _with_command(arguments: Sequence[str]) -> list[str]:
-    """Without a command: `list`, or `check` with --check."""
-    words = list(arguments)
-    if words and (not words[0].startswith("-") or words[0] in ("-h", "--help")):
-        return words
-    if "--check" in words:
-        words.remove("--check")
-        return [CHECK, *words]
-    return [LIST, *words]
-
-
-def _terminal_width() -> int | None:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-# commands
+        return 2 if isinstance(error, ValueError) else 1  # ValueError: an unknown run, column or file type
 
 
 def _list(options: argparse.Namespace) -> int:
-    try:
-        columns = run_list.known_columns(options.columns or run_list.SHOWN)
-        runs = run_list.in_order(_chosen(options), options.sort or ["run"], options.reverse)
-    except run_list.UnknownColumn as error:
-        raise _Error(str(error), USAGE) from None
+    columns = run_list.known_columns(options.columns or run_list.SHOWN)
+    runs = run_list.in_order(_chosen(options), options.sort or ["run"], options.reverse)
     print(run_list.describe_runs(runs, columns, options.limit, _terminal_width()))
     return 0
 
 
 def _compare(options: argparse.Namespace) -> int:
     runs = _all(options.store)
-    try:
-        chosen = [named(runs, word) for word in options.runs]
-    except UnknownRun as error:
-        raise _Error(str(error), USAGE) from None
-    if twice := [run for run, count in Counter(run.run_id for run in chosen).items() if count > 1]:
-        raise _Error(f"{twice[0]} is named twice", USAGE)
+    chosen = [named(runs, word) for word in options.runs]
+    run, count = Counter(run.run_id for run in chosen).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"{run} is named twice")
     print(run_list.compare_runs(chosen, _terminal_width()))
     return 0
 
 
 def _export(options: argparse.Namespace) -> int:
     # Imported here: the other commands need no pandas, whose import takes longer than they do.
-    from nero.report.frame import NoExport, check_export, export, load_curves, load_runs
+    from nero.report.frame import check_export, export, load_curves, load_runs
 
-    try:
-        check_export(options.file, options.force)
-    except NoExport as error:
-        raise _Error(str(error), USAGE) from None
+    check_export(options.file, options.force)
     wanted = {run.run_id for run in _chosen(options)}
     frame = load_curves(options.store, wanted) if options.curves else load_runs(options.store)
     frame = frame[frame["run_id"].isin(wanted)].reset_index(drop=True)
@@ -129,61 +91,53 @@ def _export(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     if not options.store.root.is_dir():
-        raise _Error(f"there is no store at {options.store.root}")
+        raise RuntimeError(f"there is no store at {options.store.root}")
     count = len(run_directories(options.store))
-    intact = problems = 0
-    for checked in _progress(check_store(options.store, run_id), count):
-        for finding in checked.findings:
+    damaged = problems = 0
+    for findings in _progress(check_store(options.store, run_id), count):
+        for finding in findings:
             tqdm.write(str(finding) if finding.is_problem else f"{finding} (no problem)")
-        intact += checked.is_whole
-        problems += sum(finding.is_problem for finding in checked.findings)
-    print(f"{_counted(count, 'run')}: {intact} whole, {_counted(problems, 'problem')}")
-    return FAILED if problems else 0
+        found = sum(finding.is_problem for finding in findings)
+        damaged, problems = damaged + bool(found), problems + found
+    print(f"{_counted(count, 'run')}: {count - damaged} whole, {_counted(problems, 'problem')}")
+    return int(problems > 0)
 
 
 def _import(options: argparse.Namespace) -> int:
     other = Store(options.other)
     if not other.root.is_dir():
-        raise _Error(f"there is no store at {other.root}", USAGE)
+        raise ValueError(f"there is no store at {other.root}")
     if other.root.resolve() == options.store.root.resolve():
-        raise _Error(f"{other.root} is the store itself", USAGE)
+        raise ValueError(f"{other.root} is the store itself")
     runs = _matching(_all(other), options)
     bring = Import(options.store, run_id, not options.no_checkpoints, options.replace_unfinished, options.dry_run)
     counts = Counter[ImportOutcome]()
-    for imported in _progress(bring.runs(runs), len(runs)):
-        if imported.outcome is not ImportOutcome.ALREADY_HERE:
-            tqdm.write(str(imported))
-        counts[imported.outcome] += 1
+    for run, outcome, why in _progress(bring.runs(runs), len(runs)):
+        if outcome is not ImportOutcome.ALREADY_HERE:
+            tqdm.write(f"{run.run_id}: {outcome}{f': {why}' if why else ''}")
+        counts[outcome] += 1
     would = "would be: " if options.dry_run else ""
     print(would + "; ".join(f"{counts[outcome]} {outcome}" for outcome in ImportOutcome if counts[outcome]))
-    return FAILED if any(counts[outcome] for outcome in NOT_TAKEN) else 0
+    return int(any(counts[outcome] for outcome in NOT_TAKEN))
 
 
 def _sync(options: argparse.Namespace) -> int:
-    runs = _chosen(options)
-    destination = Destination(options.project, options.entity, options.mode)
-    new = 0
-    try:
-        for mirrored in _progress(mirror(runs, destination, options.all, options.again), len(runs)):
-            tqdm.write(str(mirrored))
-            new += mirrored.is_new
-    except RuntimeError as error:
-        raise _Error(str(error)) from error
+    runs, new = _chosen(options), 0
+    mirrored = mirror(runs, options.project, options.entity, options.mode, options.all, options.again)
+    for line, is_new in _progress(mirrored, len(runs)):
+        tqdm.write(line)
+        new += is_new
     print(f"{new} of {_counted(len(runs), 'run')} mirrored, {options.mode}, in the project {options.project}")
     if new and options.mode == "offline":
         print(f"to send them: wandb sync {options.store.root}/*/*/wandb/offline-run-*")
     return 0
 
 
-# selection of runs
-
-
 def _all(store: Store) -> list[LoggedRun]:
     runs = logged_runs(store)
     if not runs:
-        raise _Error(
-            f"there are no runs in {store.root}" if store.root.is_dir() else f"there is no store at {store.root}"
-        )
+        what = "there are no runs in" if store.root.is_dir() else "there is no store at"
+        raise RuntimeError(f"{what} {store.root}")
     if unread := len(store.runs()) - len(runs):
         hint = f"see `nero runs check --store {store.root}`"
         print(f"{_counted(unread, 'run')} with an unreadable summary; {hint}", file=sys.stderr)
@@ -195,17 +149,13 @@ def _chosen(options: argparse.Namespace) -> list[LoggedRun]:
 
 
 def _matching(runs: Sequence[LoggedRun], options: argparse.Namespace) -> list[LoggedRun]:
-    choice = Choice(options.task, options.optim, options.lr, options.seed, options.status, options.data, options.where)
-    found = choice.of(runs)
+    found = select(runs, options.where, **{name: getattr(options, name) for name in FILTERS})
     if not found:
-        for key, _ in choice.settings:
+        for key, _ in options.where:
             if not any(key in run.settings for run in runs):
-                raise _Error(f"no run has the setting {key}")
-        raise _Error(f"none of {_counted(len(runs), 'run')} matches")
+                raise RuntimeError(f"no run has the setting {key}")
+        raise RuntimeError(f"none of {_counted(len(runs), 'run')} matches")
     return found
-
-
-# the command line
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -214,76 +164,50 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], help_: str, filters: bool) -> argparse.ArgumentParser:
+    def add(name: str, run: Callable[[argparse.Namespace], int], help_: str, filters: bool) -> Callable[..., Any]:
         command = commands.add_parser(name, help=help_, description=help_)
         command.set_defaults(run=run)
         command.add_argument("--store", metavar="DIR", help="default: NERO_RUNS, else results/runs")
         if filters:
-            _add_filters(command)
-        return command
+            text = "a run must match all of these, and any of several comma-separated values"
+            group = command.add_argument_group("selection", text)
+            for key, (parse, metavar, text) in FILTERS.items():
+                group.add_argument(f"--{key}", type=parse, action="extend", default=[], metavar=metavar, help=text)
+            text = "a setting of config.yaml, such as optim.beta=0.999; may be repeated"
+            group.add_argument("--where", type=_setting, action="append", default=[], metavar="KEY=VALUE", help=text)
+        return command.add_argument
 
-    command = add(LIST, _list, "a table of runs", filters=True)
-    command.add_argument("--columns", type=_list_of(str), metavar="NAMES", help=f"from {', '.join(run_list.COLUMNS)}")
-    command.add_argument("--sort", type=_list_of(str), metavar="COLUMNS", help="default: run")
-    command.add_argument("--reverse", action="store_true", help="largest first")
-    command.add_argument("--limit", type=positive_int, metavar="N", help="show no more than the first N")
+    option = add("list", _list, "a table of runs", filters=True)
+    option("--columns", type=_list_of(str), metavar="NAMES", help=f"from {', '.join(run_list.COLUMNS)}")
+    option("--sort", type=_list_of(str), metavar="COLUMNS", help="default: run")
+    option("--reverse", action="store_true", help="largest first")
+    option("--limit", type=positive_int, metavar="N", help="show no more than the first N")
 
-    command = add("compare", _compare, "differences between the settings and results of runs", filters=False)
-    command.add_argument("runs", nargs="+", metavar="RUN", help="an id, or a part of it that only one run has")
+    option = add("compare", _compare, "differences between the settings and results of runs", filters=False)
+    option("runs", nargs="+", metavar="RUN", help="an id, or a part of it that only one run has")
 
-    command = add("export", _export, "write runs to a file for other programs", filters=True)
-    command.add_argument("file", type=Path, metavar="FILE", help="a .csv or .parquet file")
-    command.add_argument("--curves", action="store_true", help="a row per run, epoch and key instead of one per run")
-    command.add_argument("--force", action="store_true", help="overwrite an existing file")
+    option = add("export", _export, "write runs to a file for other programs", filters=True)
+    option("file", type=Path, metavar="FILE", help="a .csv or .parquet file")
+    option("--curves", action="store_true", help="a row per run, epoch and key instead of one per run")
+    option("--force", action="store_true", help="overwrite an existing file")
 
-    add(
-        CHECK,
-        _check,
-        "verify every file of the store; changes nothing; exit status 1 if there are problems",
-        filters=False,
-    )
+    text = "verify every file of the store; changes nothing; exit status 1 if there are problems"
+    add("check", _check, text, filters=False)
 
-    command = add("import", _import, "copy runs from another store", filters=True)
-    command.add_argument("other", type=Path, metavar="OTHER_STORE")
-    command.add_argument("--no-checkpoints", action="store_true", help="do not copy checkpoints")
-    command.add_argument(
-        "--replace-unfinished",
-        action="store_true",
-        help="replace unfinished runs by finished ones; the former move to .replaced",
-    )
-    command.add_argument("--dry-run", action="store_true", help="only print what would be done")
+    option = add("import", _import, "copy runs from another store", filters=True)
+    option("other", type=Path, metavar="OTHER_STORE")
+    option("--no-checkpoints", action="store_true", help="do not copy checkpoints")
+    text = "replace unfinished runs by finished ones; the former move to .replaced"
+    option("--replace-unfinished", action="store_true", help=text)
+    option("--dry-run", action="store_true", help="only print what would be done")
 
-    command = add("sync", _sync, "mirror runs to wandb that were logged without it", filters=True)
-    command.add_argument("--mode", choices=["offline", "online"], default="offline", help="default: offline")
-    command.add_argument("--project", default="nero", help="default: nero")
-    command.add_argument("--entity")
-    command.add_argument("--all", action="store_true", help="also runs without a result")
-    command.add_argument("--again", action="store_true", help="also runs that have not changed since the last time")
+    option = add("sync", _sync, "mirror runs to wandb that were logged without it", filters=True)
+    option("--mode", choices=["offline", "online"], default="offline", help="default: offline")
+    option("--project", default="nero", help="default: nero")
+    option("--entity")
+    option("--all", action="store_true", help="also runs without a result")
+    option("--again", action="store_true", help="also runs that have not changed since the last time")
     return parser
-
-
-def _add_filters(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group(
-        "selection", "a run must match all of these, and any of several comma-separated values"
-    )
-
-    def add(word: str, parse: Callable[[str], Any], metavar: str, help_: str) -> None:
-        group.add_argument(word, type=parse, action="extend", default=[], metavar=metavar, help=help_)
-
-    add("--task", _list_of(str), "NAMES", "patterns such as 'cifar10_*'")
-    add("--optim", _list_of(str), "NAMES", "patterns")
-    add("--lr", _list_of(float), "NUMBERS", "learning rates")
-    add("--seed", _list_of(int), "NUMBERS", "")
-    add("--status", _list_of(_state), "NAMES", f"from {', '.join(STANDINGS)}")
-    add("--data", _list_of(str), "NAMES", "real or embedded")
-    group.add_argument(
-        "--where",
-        type=_setting,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of config.yaml, such as optim.beta=0.999; may be repeated",
-    )
 
 
 def _list_of(parse: Callable[[str], Value]) -> Callable[[str], list[Value]]:
@@ -296,9 +220,9 @@ def _list_of(parse: Callable[[str], Value]) -> Callable[[str], list[Value]]:
     return parse_all
 
 
-def _state(word: str) -> str:
-    if word not in STANDINGS:
-        raise argparse.ArgumentTypeError(f"must be one of {', '.join(STANDINGS)}, not {word!r}")
+def _status(word: str) -> str:
+    if word not in STATUSES:
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(STATUSES)}, not {word!r}")
     return word
 
 
@@ -309,6 +233,17 @@ def _setting(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+FILTERS: dict[str, tuple[Callable[[str], list[Any]], str, str]] = {
+    "task": (_list_of(str), "NAMES", "patterns such as 'cifar10_*'"),
+    "optim": (_list_of(str), "NAMES", "patterns"),
+    "lr": (_list_of(float), "NUMBERS", "learning rates"),
+    "seed": (_list_of(int), "NUMBERS", ""),
+    "status": (_list_of(_status), "NAMES", f"from {', '.join(STATUSES)}"),
+    "data": (_list_of(str), "NAMES", "real or embedded"),
+}
+"""Options that select runs by a key of their summary: how to parse its values, and their description."""
+
+
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
@@ -316,3 +251,7 @@ def _counted(number: int, what: str) -> str:
 def _progress(items: Iterable[Value], total: int) -> Iterable[Value]:
     """Show a progress bar, on a terminal only."""
     return tqdm(items, total=total, unit=" runs", leave=False, disable=None)
+
+
+def _terminal_width() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -1,8 +1,7 @@
 """Verify a store: every file of every run is intact and consistent with the others. Nothing is changed."""
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,28 +25,14 @@ class Finding:
         return f"{self.path}: {self.words}"
 
 
-@dataclass(frozen=True)
-class Checked:
-    """A run directory with its findings."""
-
-    run: RunDirectory
-    findings: tuple[Finding, ...]
-
-    @property
-    def is_whole(self) -> bool:
-        return not any(finding.is_problem for finding in self.findings)
-
-
-def check_store(store: Store, id_of: IdOf) -> Iterator[Checked]:
-    """Check every run directory, sorted by path."""
+def check_store(store: Store, id_of: IdOf) -> Iterator[list[Finding]]:
+    """The findings on each run directory, sorted by path."""
     directories = run_directories(store)
-    places: dict[str, list[Path]] = {}
+    counts = Counter(run.run_id for run in directories)
     for run in directories:
-        places.setdefault(run.run_id, []).append(run.path)
-    for run in directories:
-        others = [path for path in places[run.run_id] if path != run.path]
-        twice = [Finding(run.path, f"the same id is also at {other}") for other in others]
-        yield Checked(run, (*check_run(run, id_of), *twice))
+        others = [other.path for other in directories if other.run_id == run.run_id] if counts[run.run_id] > 1 else []
+        twice = [Finding(run.path, f"the same id is also at {path}") for path in others if path != run.path]
+        yield [*check_run(run, id_of), *twice]
 
 
 def run_directories(store: Store) -> list[RunDirectory]:
@@ -63,19 +48,20 @@ def check_run(run: RunDirectory, id_of: IdOf) -> list[Finding]:
     """All findings on one run. A run that is being written is not checked."""
     if run.is_held():
         return [Finding(run.path, "is being written, and was not checked", is_problem=False)]
-    summary, log = run.read_summary(), _Log(run)
+    summary = run.read_summary()
     has_result = summary is not None and summary["status"] in SETTLED
+    lines, is_cut_off = _read_log(run)
     parts = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*.part"))
     problems = [f"{name} was left over by a write that was cut off" for name in parts]
     problems += _summary_problems(run, summary)
     problems += _config_problems(run, summary, id_of)
-    problems += _checkpoint_problems(run)
-    problems += log.problems()
+    problems += [problem for _, _, problem in run.checkpoints() if problem]
+    problems += _log_problems(lines)
     notes: list[str] = []
-    if log.is_cut_off:  # harmless in a run that will be resumed
+    if is_cut_off:  # harmless in a run that will be resumed
         (problems if has_result else notes).append("metrics.jsonl: its last line was cut off")
     if summary is not None and has_result:
-        problems += _result_problems(summary, log)
+        problems += _result_problems(summary, next(filter(None, reversed(lines)), {"epoch": 0}))
         if not problems and not is_settled(summary):
             notes.append("unmeasured: it ended without its metric")
     return [Finding(run.path, words, words not in notes) for words in (*problems, *notes)]
@@ -110,55 +96,47 @@ def _config_problems(run: RunDirectory, summary: Record | None, id_of: IdOf) -> 
         yield f"config.yaml is that of {own}"
     if config["task_name"] != run.path.parent.name:
         yield f"is a run of {config['task_name']}, under {run.path.parent.name}"
-    if summary is None:
-        return
     names = {"task": config["task_name"], "optim": config["optim_name"], "lr": config["optim"]["lr"]}
     for key, value in {**names, "seed": config["seed"], "data": config.get("data")}.items():
-        if summary.get(key) != value:
+        if summary is not None and summary.get(key) != value:
             yield f"summary.json has {key} {summary.get(key)!r} and config.yaml {value!r}"
 
 
-class _Log:
-    """The lines of metrics.jsonl: intact records, numbers of damaged lines, whether the last line is incomplete."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        try:
-            *lines, last = (run.path / "metrics.jsonl").read_bytes().split(b"\n")
-        except OSError:
-            lines, last = [], b""
-        self.is_cut_off = bool(last) and _parse(last) is None
-        parsed = [_parse(line) for line in ([*lines, last] if last and not self.is_cut_off else lines)]
-        self.records = [record for record in parsed if record is not None]
-        self.damaged = [number for number, record in enumerate(parsed, start=1) if record is None]
-
-    def problems(self) -> Iterator[str]:
-        if self.damaged:
-            yield f"metrics.jsonl: damaged lines {', '.join(map(str, self.damaged[:10]))}"
-            return  # their epochs would be reported as missing too
-        before = 0
-        for record in self.records:
-            epoch, first = record["epoch"], record["epoch"] - record.get("epochs", 1) + 1
-            if epoch <= before:
-                yield f"metrics.jsonl: epoch {epoch} comes after epoch {before}"
-            elif first > before + 1:
-                yield f"metrics.jsonl: epochs {before + 1} to {first - 1} are missing"
-            elif first <= before:
-                yield f"metrics.jsonl: epochs before {epoch} are repeated"
-            else:
-                before = epoch
-                continue
-            return
+def _read_log(run: RunDirectory) -> tuple[list[Record | None], bool]:
+    """The lines of metrics.jsonl, None for damaged ones, and whether the last one was cut off."""
+    try:
+        *lines, last = map(_parse, (text := (run.path / "metrics.jsonl").read_bytes()).split(b"\n"))
+    except OSError:
+        return [], False
+    return [*lines, last] if last else lines, not last and text[-1:] not in (b"", b"\n")
 
 
 def _parse(line: bytes) -> Record | None:
-    """A line of metrics.jsonl; None if it is damaged."""
-    record: Any = next(iter(parse_line(line)), None)
+    record = parse_line(line)
     return record if is_metrics(record) and type(record.get("epochs", 1)) is int else None
 
 
-def _result_problems(summary: Record, log: _Log) -> Iterator[str]:
-    """Where the summary of a settled run contradicts its log."""
-    last: Mapping[str, Any] = log.records[-1] if log.records else {"epoch": 0}
+def _log_problems(lines: Sequence[Record | None]) -> Iterator[str]:
+    if damaged := [str(number) for number, record in enumerate(lines, start=1) if record is None]:
+        yield f"metrics.jsonl: damaged lines {', '.join(damaged[:10])}"
+        return  # their epochs would be reported as missing too
+    before = 0
+    for record in filter(None, lines):
+        epoch, first = record["epoch"], record["epoch"] - record.get("epochs", 1) + 1
+        if epoch <= before:
+            yield f"metrics.jsonl: epoch {epoch} comes after epoch {before}"
+        elif first > before + 1:
+            yield f"metrics.jsonl: epochs {before + 1} to {first - 1} are missing"
+        elif first <= before:
+            yield f"metrics.jsonl: epochs before {epoch} are repeated"
+        else:
+            before = epoch
+            continue
+        return
+
+
+def _result_problems(summary: Record, last: Record) -> Iterator[str]:
+    """Where the summary of a settled run contradicts the last line of its log."""
     if summary["epochs_done"] != last["epoch"]:
         yield f"summary.json has {summary['epochs_done']} epochs done, and metrics.jsonl {last['epoch']}"
     if summary["status"] != Status.DONE:
@@ -166,37 +144,9 @@ def _result_problems(summary: Record, log: _Log) -> Iterator[str]:
     if summary["epochs_done"] != summary.get("epochs"):
         yield f"is done after {summary['epochs_done']} of {summary.get('epochs')} epochs"
     logged, finals = {key: value for key, value in last.items() if "/" in key}, summary["final_metrics"]
-    missing = object()
-    differing = [key for key in logged.keys() | finals.keys() if logged.get(key, missing) != finals.get(key, missing)]
-    if differing:
-        differ = ", ".join(sorted(differing))
+    keys = sorted(logged.keys() | finals.keys())
+    if differing := [key for key in keys if (key in logged, logged.get(key)) != (key in finals, finals.get(key))]:
+        differ = ", ".join(differing)
         yield f"the last line of metrics.jsonl and the final metrics of summary.json differ in {differ}"
     if summary.get("final") != finals.get(summary["metric"]["key"]):
         yield f"summary.json has two final values of {summary['metric']['key']}"
-
-
-def _checkpoint_problems(run: RunDirectory) -> Iterator[str]:
-    try:
-        index = json.loads((run.path / "checkpoint.json").read_bytes())
-        entries = [(str(entry["file"]), str(entry["sha256"]), entry.get("log")) for entry in index]
-        if not isinstance(index, list):
-            raise TypeError("an index is a list")
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        yield "checkpoint.json cannot be read"
-        return
-    for name, checksum, log in entries:
-        if Path(name).name != name:
-            yield f"checkpoint.json names a file elsewhere: {name}"
-        elif not (run.path / name).is_file():
-            yield f"checkpoint.json names {name}, which is missing"
-        elif _sha256(run.path / name) != checksum:
-            yield f"{name} does not match its checksum in checkpoint.json"
-        elif not run.log_matches(log):
-            yield f"metrics.jsonl has changed since {name} was written"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

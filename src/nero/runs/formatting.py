@@ -11,25 +11,22 @@ NARROWEST = 8
 
 def lay_out(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool] | None = None, width: int | None = None) -> str:
     """Text in columns. Where they are wider than `width`, the widest columns are shortened in the middle of a word."""
-    to_the_right = to_the_right or [False] * len(rows[0])
-    widths = [max(len(row[place]) for row in rows) for place in range(len(to_the_right))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > NARROWEST:
         widths[widths.index(max(widths))] -= 1
+    justify = [str.rjust if right else str.ljust for right in to_the_right or [False] * len(widths)]
     return "\n".join(
         "  ".join(
-            shortened(word, room).rjust(room) if right else shortened(word, room).ljust(room)
-            for word, room, right in zip(row, widths, to_the_right, strict=True)
+            fill(_shortened(word, room), room) for word, room, fill in zip(row, widths, justify, strict=True)
         ).rstrip()
         for row in rows
     )
 
 
-def shortened(word: str, room: int) -> str:
+def _shortened(word: str, room: int) -> str:
     """A word of at most `room` characters, with an ellipsis in the middle."""
-    if len(word) <= room:
-        return word
     start = room // 2
-    return f"{word[:start]}…{word[len(word) - (room - start - 1) :]}"
+    return word if len(word) <= room else f"{word[:start]}…{word[len(word) - (room - start - 1) :]}"
 
 
 def seconds_per_epoch(record: Mapping[str, Any]) -> float:
@@ -51,6 +48,5 @@ def metric_text(value: float) -> str:
 
 def clock(seconds: float) -> str:
     """90 -> '1:30', 4000 -> '1:06:40'."""
-    whole = max(0, round(seconds))
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

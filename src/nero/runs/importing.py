@@ -46,18 +46,6 @@ NOT_TAKEN = frozenset({ImportOutcome.UNFINISHED_HERE, ImportOutcome.CONFLICT, Im
 """The user has to decide."""
 
 
-@dataclass(frozen=True)
-class Imported:
-    """A run of the other store and its outcome."""
-
-    run: LoggedRun
-    outcome: ImportOutcome
-    why: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.run.run_id}: {self.outcome}{f': {self.why}' if self.why else ''}"
-
-
 class _Refused(Exception):
     """Ends the import of one run; the arguments are its outcome and why."""
 
@@ -77,27 +65,23 @@ class Import:
     replace_unfinished: bool = False
     dry: bool = False
 
-    def runs(self, others: Iterable[LoggedRun]) -> Iterator[Imported]:
-        """Import runs one by one; RunBusy while another import into this store is going on."""
-        if self.dry:
-            yield from map(self._import, others)
-            return
-        self.store.root.mkdir(parents=True, exist_ok=True)
-        with exclusive(self.store.root / LOCK):
-            for copies in self.store.root.glob(f"*/{COPIES}"):
+    def runs(self, others: Iterable[LoggedRun]) -> Iterator[tuple[LoggedRun, ImportOutcome, str]]:
+        """Import runs one by one; yields each with its outcome and why. RunBusy while another import is going on."""
+        if not self.dry:
+            self.store.root.mkdir(parents=True, exist_ok=True)
+        with exclusive(self.store.root / LOCK) if not self.dry else nullcontext():
+            for copies in self.store.root.glob(f"*/{COPIES}") if not self.dry else ():
                 shutil.rmtree(copies)
-            yield from map(self._import, others)
-
-    def _import(self, other: LoggedRun) -> Imported:
-        here = self.store.run(other.directory.path.parent.name, other.run_id)
-        try:
-            outcome = self._decide(other, here)
-            self._put(other.directory, here)
-        except _Refused as refused:
-            return Imported(other, *refused.args)
-        except RunBusy as busy:
-            return Imported(other, ImportOutcome.BUSY, str(busy))
-        return Imported(other, outcome)
+            for other in others:
+                here = self.store.run(other.directory.path.parent.name, other.run_id)
+                try:
+                    outcome = self._decide(other, here)
+                    self._put(other.directory, here)
+                    yield other, outcome, ""
+                except _Refused as refused:
+                    yield other, *refused.args
+                except RunBusy as busy:
+                    yield other, ImportOutcome.BUSY, str(busy)
 
     def _decide(self, other: LoggedRun, here: RunDirectory) -> ImportOutcome:
         """The outcome if the run can be copied; raises _Refused if it is not to be."""
@@ -109,14 +93,14 @@ class Import:
         if not here.path.is_dir() or all(path.name == "lock" for path in here.path.iterdir()):
             return ImportOutcome.IMPORTED
         if _has_same_content(here.path, other.directory.path):
-            raise _Refused(ImportOutcome.ALREADY_HERE)
+            raise _Refused(ImportOutcome.ALREADY_HERE, "")
         if here.is_held():
             raise _Refused(ImportOutcome.BUSY, "a process is writing it here")
         if is_settled(here.read_summary()) or not is_settled(other.summary):
             raise _Refused(ImportOutcome.CONFLICT, f"{here.path} and {other.directory.path} differ; both are kept")
         if not self.replace_unfinished:
             option = f"--replace-unfinished replaces it, and keeps what is here in {REPLACED}"
-            raise _Refused(ImportOutcome.UNFINISHED_HERE, f"and {other.standing} there: {option}")
+            raise _Refused(ImportOutcome.UNFINISHED_HERE, f"and {other.status} there: {option}")
         return ImportOutcome.REPLACED
 
     def _put(self, other: RunDirectory, here: RunDirectory) -> None:
@@ -145,7 +129,7 @@ class Import:
                 raise _Refused(ImportOutcome.PROBLEM, finding.words)
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def _files(folder: Path, checkpoints: bool = True) -> dict[str, Path]:
     """The files of a run, by their path within it."""
     found: dict[str, Path] = {}
     for path in sorted(folder.rglob("*")):
@@ -154,7 +138,7 @@ def _files(folder: Path) -> dict[str, Path]:
             continue
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise _Refused(ImportOutcome.PROBLEM, f"{name} is not a regular file")
-        if path.is_file():
+        if path.is_file() and (checkpoints or not name.parts[0].startswith("checkpoint")):
             found[str(name)] = path
     return found
 
@@ -167,26 +151,19 @@ def _stat(folder: Path) -> dict[str, tuple[int, int]]:
 def _has_same_content(here: Path, there: Path) -> bool:
     """Whether two directories have the same files, checkpoints aside."""
     try:
-        ours, theirs = (
-            {name: path for name, path in _files(folder).items() if not name.startswith("checkpoint")}
-            for folder in (here, there)
-        )
+        ours, theirs = _files(here, checkpoints=False), _files(there, checkpoints=False)
     except _Refused:
         return False
-    return ours.keys() == theirs.keys() and all(
-        path.stat().st_size == theirs[name].stat().st_size and path.read_bytes() == theirs[name].read_bytes()
-        for name, path in ours.items()
-    )
+    return ours.keys() == theirs.keys() and all(ours[name].read_bytes() == theirs[name].read_bytes() for name in ours)
 
 
 def _copy(source: Path, target: Path, checkpoints: bool) -> None:
     """Copy the files of a run with their times, and flush them to disk."""
     target.mkdir(parents=True)
-    for name, path in _files(source).items():
-        if checkpoints or not name.startswith("checkpoint"):
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target / name)
-            _flush(target / name)
+    for name, path in _files(source, checkpoints).items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target / name)
+        _flush(target / name)
     for folder in (target, *(path for path in target.rglob("*") if path.is_dir())):
         _flush(folder)
 

@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nero.atomic import name_file
+from nero.atomic import append_whole
+from nero.runs.records import parse_line
 
 HEARTBEAT = 10.0
 """Seconds between two heartbeats of a holder, which set the file's modification time to now."""
@@ -56,8 +57,17 @@ class Held:
         """Raise RunBusy if another process took the lock over while this one was suspended."""
         with suppress(OSError):
             found = self.path.read_bytes()
-            if found != self.record and _parse(found):
-                raise RunBusy(f"{self.path.parent.name} was taken over by {_describe(_parse(found))}")
+            if found != self.record and (other := _parse(found)):
+                raise RunBusy(f"{self.path.parent.name} was taken over by {_describe(other)}")
+
+    def beat(self, released: threading.Event) -> None:
+        """Send heartbeats until the lock is released."""
+        while not released.wait(HEARTBEAT):
+            # A full disk or an unreachable server is no reason to stop: the next heartbeat may succeed. After a
+            # takeover there must be none, since the file is then the other process's.
+            with suppress(OSError):
+                if self.path.read_bytes() == self.record:
+                    os.utime(self.path)
 
 
 @contextmanager
@@ -68,15 +78,14 @@ def exclusive(path: Path) -> Iterator[Held]:
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        locked = _lock(descriptor, path)
-        other = _parse(_content(descriptor))
-        if _is_alive(other, descriptor, path, locked):
+        if other := _living_holder(descriptor, path, locked=_lock(descriptor, path)):
             wait = f"it is taken over after {SILENCE:.0f} s without a heartbeat of that process"
             raise RunBusy(f"{path.parent.name} is being written by {_describe(other)}; {wait}")
-        held = Held(path, json.dumps(_own_record()).encode())
-        _write(descriptor, held)
+        held = Held(path, json.dumps(own_record()).encode())
+        os.ftruncate(descriptor, 0)
+        append_whole(descriptor, held.record, path)
         released = threading.Event()
-        heart = threading.Thread(target=_beat, args=(held, released), name=f"heartbeat of {path}", daemon=True)
+        heart = threading.Thread(target=held.beat, args=(released,), name=f"heartbeat of {path}", daemon=True)
         heart.start()
         try:
             yield held
@@ -101,68 +110,54 @@ def is_held(path: Path) -> bool:
         return False
     try:
         # Shared: on some file systems an exclusive lock needs a file open for writing.
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            locked = True
-        except BlockingIOError:
-            return True
-        except OSError:
-            locked = False
-        return _is_alive(_parse(_content(descriptor)), descriptor, path, locked)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return bool(_living_holder(descriptor, path, locked=True))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return bool(_living_holder(descriptor, path, locked=False))
     finally:
         os.close(descriptor)
 
 
 def _lock(descriptor: int, path: Path) -> bool:
     """Take the kernel's lock. False where the file system has none; RunBusy where another process has it."""
-    for attempt in range(ATTEMPTS):
+    for attempt in range(1, ATTEMPTS + 1):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            if (other := _parse(_content(descriptor))) or attempt == ATTEMPTS - 1:
+            other = _parse(_content(descriptor))
+            if other or attempt == ATTEMPTS:
                 raise RunBusy(f"{path.parent.name} is being written by {_describe(other)}") from None
             time.sleep(RETRY_SECONDS)
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            return False
-    raise AssertionError("the last attempt returns or raises")
+            break
+    return False
 
 
-def _is_alive(record: dict[str, Any], descriptor: int, path: Path, locked: bool) -> bool:
-    """Whether the holder in `record` is alive. `locked`: whether this process has the kernel's lock on the file.
+def _living_holder(descriptor: int, path: Path, locked: bool) -> dict[str, Any]:
+    """The record of the holder if it is alive, else {}. `locked`: whether this process has the kernel's lock.
 
     A holder on this host would have kept the kernel's lock. Of other hosts there is only the heartbeat. A time far in
     the future is as old as one far in the past: the clock jumped, and there has been no heartbeat since.
     """
-    own = _own_record()
+    record, own = _parse(_content(descriptor)), own_record()
     # Records of older code have no boot id.
     same_host = all(record.get(key, own[key]) == own[key] for key in ("host", "boot"))
     if not record or (same_host and locked):
-        return False
-    return abs(_now(path.parent) - os.fstat(descriptor).st_mtime) < SILENCE
-
-
-def _now(folder: Path) -> float:
-    """Now, by the clock that sets modification times there, which need not agree with this host's."""
-    try:
-        os.utime(folder)
-        return folder.stat().st_mtime
+        return {}
+    try:  # by the clock that sets modification times there, which need not agree with this host's
+        os.utime(path.parent)
+        now = path.parent.stat().st_mtime
     except OSError:
-        return time.time()
+        now = time.time()
+    return record if abs(now - os.fstat(descriptor).st_mtime) < SILENCE else {}
 
 
-def _beat(held: Held, released: threading.Event) -> None:
-    while not released.wait(HEARTBEAT):
-        # A full disk or an unreachable server is no reason to stop: the next heartbeat may succeed. After a takeover
-        # there must be none, since the file is then the other process's.
-        with suppress(OSError):
-            if held.path.read_bytes() == held.record:
-                os.utime(held.path)
-
-
-def _own_record() -> dict[str, Any]:
+def own_record() -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -175,25 +170,9 @@ def _content(descriptor: int) -> bytes:
     return os.pread(descriptor, 4096, 0)
 
 
-def _write(descriptor: int, held: Held) -> None:
-    """Write the whole record or nothing."""
-    os.ftruncate(descriptor, 0)
-    try:
-        done = 0
-        while done < len(held.record):
-            done += os.pwrite(descriptor, held.record[done:], done)
-    except OSError as error:
-        os.ftruncate(descriptor, 0)
-        name_file(error, held.path)
-        raise
-
-
 def _parse(content: bytes) -> dict[str, Any]:
     """The record; empty for a released lock or an invalid record."""
-    try:
-        record = json.loads(content)
-    except ValueError:
-        return {}
+    record = parse_line(content)
     return record if isinstance(record, dict) else {}
 
 

@@ -1,8 +1,8 @@
-"""Logged runs: their state, and how to select them by name or by settings."""
+"""Logged runs: their status, and how to select them by name or by settings."""
 
-import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ UNFINISHED = "unfinished"
 UNMEASURED = "unmeasured"
 """Done without its metric (see `is_settled`)."""
 
-STANDINGS = (*(status.value for status in Status), UNFINISHED, UNMEASURED)
+STATUSES = (*(status.value for status in Status), UNFINISHED, UNMEASURED)
 
 
 class UnknownRun(ValueError):
@@ -35,12 +35,12 @@ class LoggedRun:
         return self.directory.run_id
 
     @cached_property
-    def standing(self) -> str:
-        """One of `STANDINGS`: the status, with `unfinished` for `running` without a process."""
-        status = Status(self.summary["status"])
-        if status is Status.RUNNING:
-            return status.value if self.directory.is_held() else UNFINISHED
-        return UNMEASURED if status is Status.DONE and not is_settled(self.summary) else status.value
+    def status(self) -> str:
+        """One of `STATUSES`: the summary's, with `unfinished` for `running` without a process."""
+        status = str(self.summary["status"])
+        if status == Status.RUNNING and not self.directory.is_held():
+            return UNFINISHED
+        return UNMEASURED if status == Status.DONE and not is_settled(self.summary) else status
 
     @cached_property
     def config(self) -> Record:
@@ -55,8 +55,7 @@ class LoggedRun:
 
 def logged_runs(store: Store) -> list[LoggedRun]:
     """Every run with a readable summary, sorted by id."""
-    found = ((run, run.read_summary()) for run in store.runs())
-    runs = [LoggedRun(run, summary) for run, summary in found if summary is not None]
+    runs = [LoggedRun(run, summary) for run in store.runs() if (summary := run.read_summary()) is not None]
     return sorted(runs, key=lambda run: run.run_id)
 
 
@@ -73,49 +72,36 @@ def named(runs: Sequence[LoggedRun], word: str) -> LoggedRun:
     """The run with this id, else the only one whose id begins with `word`, else the only one whose id contains it."""
     word = word.rstrip("/").rpartition("/")[2]  # the path of a run's directory ends with its id
     for fits in (str.__eq__, str.startswith, str.__contains__):
-        found = [run.run_id for run in runs if fits(run.run_id, word)]
+        found = [run for run in runs if fits(run.run_id, word)]
         if len(found) == 1:
-            return next(run for run in runs if run.run_id == found[0])
+            return found[0]
         if found:
             more = f" and {len(found) - 12} more" if len(found) > 12 else ""
-            raise UnknownRun(f"{word!r} may be any of {len(found)} runs: {', '.join(found[:12])}{more}")
+            ids = ", ".join(run.run_id for run in found[:12])
+            raise UnknownRun(f"{word!r} may be any of {len(found)} runs: {ids}{more}")
     raise UnknownRun(f"no run is called {word!r}")
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A selection of runs: those that match all filters. An empty filter matches everything.
+def select(
+    runs: Iterable[LoggedRun], settings: Sequence[tuple[str, Any]] = (), **allowed: Sequence[Any]
+) -> list[LoggedRun]:
+    """The runs that match every filter.
 
-    tasks, optims:  shell patterns
-    settings:       dotted keys of config.yaml, each with its required value
+    settings:  dotted keys of config.yaml, each with its required value
+    allowed:   values of `status` or of a key of the summary, any if empty; strings are shell patterns
     """
 
-    tasks: Sequence[str] = ()
-    optims: Sequence[str] = ()
-    lrs: Sequence[float] = ()
-    seeds: Sequence[int] = ()
-    standings: Sequence[str] = ()
-    data: Sequence[str] = ()
-    settings: Sequence[tuple[str, Any]] = ()
+    def matches(run: LoggedRun) -> bool:
+        values = {**run.summary, "status": run.status} if allowed.get("status") else run.summary
+        return all(
+            not wanted or any(_fits(values.get(key), value) for value in wanted) for key, wanted in allowed.items()
+        ) and all(key in run.settings and same_value(run.settings[key], value) for key, value in settings)
 
-    def of(self, runs: Iterable[LoggedRun]) -> list[LoggedRun]:
-        return [run for run in runs if self._matches(run)]
-
-    def _matches(self, run: LoggedRun) -> bool:
-        exact = {"lr": self.lrs, "seed": self.seeds, "data": self.data}
-        patterns = {"task": self.tasks, "optim": self.optims}
-        summary = run.summary
-        return (
-            all(not values or summary.get(key) in values for key, values in exact.items())
-            and all(not names or _fits(str(summary.get(key)), names) for key, names in patterns.items())
-            and (not self.standings or run.standing in self.standings)
-            # Last: reading a config takes longer than all the rest.
-            and all(key in run.settings and same_value(run.settings[key], value) for key, value in self.settings)
-        )
+    return [run for run in runs if matches(run)]
 
 
-def _fits(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+def _fits(value: Any, wanted: Any) -> bool:
+    return fnmatchcase(str(value), wanted) if isinstance(wanted, str) else bool(value == wanted)
 
 
 def same_value(one: Any, other: Any) -> bool:
@@ -130,11 +116,9 @@ def setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ValueError(f"must be KEY=VALUE, not {text!r}")
-    try:
-        return key, float(value)  # first, because YAML reads 1e-3 as a string
-    except ValueError:
-        pass
-    try:
-        return key, yaml.safe_load(value)
-    except yaml.YAMLError:
-        return key, value
+    for parse in (float, yaml.safe_load):  # float first, because YAML reads 1e-3 as a string
+        try:
+            return key, parse(value)
+        except (ValueError, yaml.YAMLError):
+            pass
+    return key, value

@@ -23,6 +23,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "triton"
 def provenance(device: str) -> dict[str, Any]:
     """The record of one start of a run. `device` is the device's name from its driver."""
     commit, dirty = code_version()
+    words = [sys.argv[0].removeprefix(f"{Path.cwd()}{os.sep}"), *sys.argv[1:]]
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit,
@@ -31,7 +32,8 @@ def provenance(device: str) -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
         "device": device,
-        "command": command(),
+        # Without the paths of this machine.
+        "command": " ".join(words).replace(str(Path.cwd()), ".").replace(str(Path.home()), "~"),
     }
 
 
@@ -41,10 +43,13 @@ def code_version() -> tuple[str | None, bool | None]:
     Copies of the code without history have what `git describe --always --dirty --abbrev=40` printed in NERO_COMMIT or
     in a file COMMIT at their root.
     """
-    described = os.environ.get("NERO_COMMIT") or _commit_file() or _git_describe()
-    if not described:
-        return None, None
-    return described.removesuffix("-dirty"), described.endswith("-dirty")
+    described = os.environ.get("NERO_COMMIT")
+    # The file is read before git, which would find an enclosing repository.
+    if not described and not (ROOT / ".git").exists():
+        with suppress(OSError, UnicodeDecodeError):
+            described = (ROOT / COMMIT).read_text().strip()
+    described = described or _git_describe()
+    return (described.removesuffix("-dirty"), described.endswith("-dirty")) if described else (None, None)
 
 
 def code_in_words() -> str:
@@ -53,31 +58,13 @@ def code_in_words() -> str:
     return f"code of {commit or 'an unknown commit'}{' with changes' if dirty else ''}"
 
 
-def command() -> str:
-    """The command line, without the paths of this machine."""
-    words = [sys.argv[0].removeprefix(f"{Path.cwd()}{os.sep}"), *sys.argv[1:]]
-    return " ".join(words).replace(str(Path.cwd()), ".").replace(str(Path.home()), "~")
-
-
-def _commit_file() -> str | None:
-    """Ignored where the code has its own history. Read before git, which would find an enclosing repository."""
-    if (ROOT / ".git").exists():
-        return None
-    try:
-        return (ROOT / COMMIT).read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
 def _git_describe() -> str | None:
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        result = subprocess.run(
-            words, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip()
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.check_output(
+            command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True, timeout=10
+        ).strip()
+    return None
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:

@@ -54,16 +54,16 @@ def counted_among(bound_by: str, folder: Path) -> Iterator[OtherRuns]:
         except OSError:
             yield no_other_runs
             return
-        yield lambda: _count_others(own)
 
+        def count_others() -> dict[str, int]:
+            found = {"gpu": 0, "cpu": 0}
+            for path in folder.glob("run-*"):
+                with path.open("a") as file:
+                    if path != own and not _try_lock(file, fcntl.LOCK_SH):
+                        found[path.name.split("-")[1]] += 1
+            return found
 
-def _count_others(own: Path) -> dict[str, int]:
-    found = {"gpu": 0, "cpu": 0}
-    for path in own.parent.glob("run-*"):
-        with path.open("a") as file:
-            if path != own and not _try_lock(file, fcntl.LOCK_SH):
-                found[path.name.split("-")[1]] += 1
-    return found
+        yield count_others
 
 
 def _try_lock(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:

@@ -49,8 +49,7 @@ class Limits:
         now = time.monotonic()
         if now >= self.deadline:
             return "the time budget is used up"
-        if self.stop_file is not None and now - self._checked >= CHECK_SECONDS:
-            self._checked = now
-            if self.stop_file.exists():
-                return "the sweep was asked to stop"
-        return None
+        if self.stop_file is None or now - self._checked < CHECK_SECONDS:
+            return None
+        self._checked = now
+        return "the sweep was asked to stop" if self.stop_file.exists() else None

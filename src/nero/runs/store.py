@@ -12,7 +12,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -22,19 +22,23 @@ import yaml
 
 from nero.atomic import write_atomic
 from nero.runs.lock import Held, exclusive, is_held
-from nero.runs.records import append_line, encode, has_required_keys, is_metrics, parse_line, parse_lines
+from nero.runs.records import append_line, encode, is_metrics, parse_line, parse_lines
 
 Record = dict[str, Any]
-Report = Callable[[str], None]
-"""Called with one line for each damaged file."""
-
-PICTURES = "pictures"
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Safe YAML; the C version, where PyYAML has it, is ten times faster."""
 
 VERSION = 1
 """Version of the keys of summary.json. Summaries of other versions are never read nor overwritten."""
+
+REQUIRED: dict[tuple[type, ...], tuple[str, ...]] = {
+    (str,): ("run_id", "task", "optim"),
+    (int,): ("seed", "epochs_done"),
+    (int, float): ("lr", "seconds"),
+    (dict,): ("final_metrics",),
+}
+"""Types of the keys that every readable summary has."""
 
 
 class Status(StrEnum):
@@ -89,8 +93,7 @@ class Store:
 
     def summaries(self) -> dict[str, Record]:
         """Run id -> summary. Unreadable summaries and those of other versions are left out."""
-        found = ((run.run_id, run.read_summary()) for run in self.runs())
-        return {run_id: summary for run_id, summary in found if summary is not None}
+        return {run.run_id: summary for run in self.runs() if (summary := run.read_summary()) is not None}
 
 
 class RunDirectory:
@@ -109,7 +112,7 @@ class RunDirectory:
         """Hold the run's lock, or raise `RunBusy`. Clears partial files of a writer that was killed."""
         self.path.mkdir(parents=True, exist_ok=True)
         with exclusive(self.path / "lock") as held:
-            for part in [*self.path.glob("*.part"), *(self.path / PICTURES).glob("*.part")]:
+            for part in [*self.path.glob("*.part"), *self.path.glob("pictures/*.part")]:
                 with suppress(OSError):
                     part.unlink()
             self._held = held
@@ -139,8 +142,6 @@ class RunDirectory:
         if self._held is not None:
             self._held.check()
 
-    # config and provenance
-
     def write_config(self, config: Mapping[str, Any]) -> None:
         self._put("config.yaml", yaml.safe_dump(dict(config), sort_keys=True).encode())
 
@@ -152,18 +153,15 @@ class RunDirectory:
 
     def find_config(self) -> Record | None:
         """The config, or None if it is missing or unreadable."""
-        try:
+        with suppress(OSError, ValueError, yaml.YAMLError):
             return self.read_config()
-        except (OSError, ValueError, yaml.YAMLError):
-            return None
+        return None
 
     def add_provenance(self, provenance: Mapping[str, Any]) -> None:
         self._append("provenance.jsonl", provenance)
 
     def read_provenance(self) -> list[Record]:
         return [record for record in self._read_lines("provenance.jsonl") if isinstance(record, dict)]
-
-    # metrics
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one epoch's line. `record` has at least `epoch`, counted from 1."""
@@ -175,7 +173,7 @@ class RunDirectory:
 
     def truncate_metrics(self, epochs: int) -> None:
         """Before resuming after `epochs` epochs: drop later and damaged lines, which will be written again."""
-        parsed = ((line, record) for line in self._log().splitlines() for record in parse_line(line))
+        parsed = [(line, parse_line(line)) for line in self._log().splitlines()]
         # Bytes are kept as they are: checkpoints have a checksum of them.
         kept = [line + b"\n" for line, record in parsed if is_metrics(record) and record["epoch"] <= epochs]
         self._put("metrics.jsonl", b"".join(kept))
@@ -205,21 +203,17 @@ class RunDirectory:
         except FileNotFoundError:
             return b""
 
-    # pictures
-
     def write_picture(self, name: str, epoch: int, data: bytes) -> None:
         """Write an image such as `samples.jpg` of an epoch."""
         stem, _, suffix = name.rpartition(".")
-        (self.path / PICTURES).mkdir(exist_ok=True)
-        self._put(f"{PICTURES}/{stem}-epoch{epoch:04}.{suffix}", data)
+        (self.path / "pictures").mkdir(exist_ok=True)
+        self._put(f"pictures/{stem}-epoch{epoch:04}.{suffix}", data)
 
     def pictures(self, stem: str) -> dict[int, Path]:
         """Epoch -> file of the images of one name, sorted by epoch."""
-        found = sorted((self.path / PICTURES).glob(f"{stem}-epoch[0-9]*.*"))
-        numbers = (path.stem.removeprefix(f"{stem}-epoch") for path in found)
-        return {int(number): path for number, path in zip(numbers, found, strict=True) if number.isdigit()}
-
-    # summary
+        found = sorted(self.path.glob(f"pictures/{stem}-epoch[0-9]*.*"))
+        numbered = ((path.stem.removeprefix(f"{stem}-epoch"), path) for path in found)
+        return {int(number): path for number, path in numbered if number.isdigit()}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self._put("summary.json", encode(summary, indent=2, sort_keys=True))
@@ -236,92 +230,88 @@ class RunDirectory:
 
     def _any_summary(self) -> Record | None:
         try:
-            summary = json.loads(self._read("summary.json"))
-        except (OSError, ValueError):
+            summary = parse_line(self._read("summary.json"))
+        except OSError:
             return None
         return summary if isinstance(summary, dict) else None
-
-    def status(self) -> Status | None:
-        """None for a run that was never started."""
-        summary = self.read_summary()
-        return Status(summary["status"]) if summary else None
-
-    # checkpoints
 
     def save_checkpoint(self, data: bytes, position: Mapping[str, int]) -> None:
         """Save `data` as the newest checkpoint; the previous one is kept until the next is written."""
         name = "checkpoint-" + "-".join(f"{key}{value}" for key, value in position.items()) + ".pt"
-        mark = {"sha256": hashlib.sha256(data).hexdigest(), "position": dict(position), "log": _log_mark(self._log())}
+        mark = {"sha256": _sha256(data), "position": dict(position), "log": _log_mark(self._log())}
         # The same position may be saved again (a resume that stops at once): its old entry is replaced.
-        others = (old for old in self._checkpoint_index() if old.get("file") != name)
+        others = (old for old in self._checkpoint_index() if old.get("file") not in (name, None))
         kept = [{"file": name, **mark}, *others][:2]
         self._put(name, data)
         self._put("checkpoint.json", json.dumps(kept).encode())
-        self._delete_checkpoints(keep={entry.get("file") for entry in kept})
+        self._delete_checkpoints(keep=["checkpoint.json", *(entry.get("file") for entry in kept)])
 
     def load_checkpoint(self) -> bytes | None:
         """The newest checkpoint with a valid checksum, or None."""
-        return next((data for _, data in self._valid_checkpoints()), None)
+        return next((data for _, data, _ in self.checkpoints() if data is not None), None)
 
-    def resumable_checkpoint(self, report: Report) -> tuple[Path, bytes] | None:
-        """The newest checkpoint with a valid checksum and an intact log up to it, with its file; None to start over."""
+    def resumable_checkpoint(self, report: Callable[[str], None]) -> tuple[Path, bytes] | None:
+        """The newest checkpoint with a valid checksum and an intact log up to it, with its file; None to start over.
+
+        report:  called with one line for each problem
+        """
         problems: list[str] = []
         found = None
-        for entry, data in self._valid_checkpoints(problems.append):
-            if self.log_matches(entry.get("log")):
-                found = self.path / entry["file"], data
+        for name, data, problem in self.checkpoints():
+            if data is not None and problem is None:
+                found = self.path / name, data
                 break
-            problems.append(f"metrics.jsonl is damaged before {entry['file']}")
+            problems.append(str(problem))
         for problem in problems:
             report(f"{problem}; {f'resuming from {found[0].name}' if found else 'starting over'}")
         return found
 
-    def _valid_checkpoints(self, report: Report = lambda problem: None) -> Iterator[tuple[Record, bytes]]:
-        """Index entry and data of each checkpoint with a valid checksum, newest first."""
-        for entry in self._checkpoint_index(report):
-            name, checksum = entry.get("file"), entry.get("sha256")
-            if not isinstance(name, str):
-                report("checkpoint.json is damaged")
+    def checkpoints(self) -> Iterator[tuple[str, bytes | None, str | None]]:
+        """File, data and problem of each checkpoint, newest first.
+
+        A damaged checkpoint has no data. One with data and a problem is intact, but the log up to it is not.
+        """
+        for entry in self._checkpoint_index():
+            name = entry.get("file")
+            if not isinstance(name, str) or Path(name).name != name:  # a file elsewhere is never read
+                yield "checkpoint.json", None, "checkpoint.json is damaged"
                 continue
             try:
                 data = self._read(name)
             except OSError as error:
-                report(f"{name} cannot be read ({error.strerror})")
+                yield name, None, f"{name} cannot be read ({error.strerror})"
                 continue
-            if hashlib.sha256(data).hexdigest() == checksum:
-                yield entry, data
+            if _sha256(data) != entry.get("sha256"):
+                yield name, None, f"{name} is damaged"
             else:
-                report(f"{name} is damaged")
-
-    def log_matches(self, mark: Any) -> bool:
-        """Whether metrics.jsonl still begins with what it had at a checkpoint. `mark` may be a list of alternatives."""
-        marks = mark if isinstance(mark, list) else [mark]
-        sizes = [(one, one.get("bytes")) for one in marks if isinstance(one, dict)]
-        # Checkpoints of older code have no mark.
-        return mark is None or any(isinstance(n, int) and _log_mark(self._log()[:n]) == one for one, n in sizes)
+                yield name, data, None if self._has_log(entry.get("log")) else f"metrics.jsonl is damaged before {name}"
 
     def drop_checkpoints(self) -> None:
         """Delete all checkpoints, for a settled run that does not keep them."""
         self._check_held()
-        (self.path / "checkpoint.json").unlink(missing_ok=True)
-        self._delete_checkpoints(keep=set())
+        self._delete_checkpoints(keep=[])
 
-    def _delete_checkpoints(self, keep: set[Any]) -> None:
-        for path in self.path.glob("checkpoint-*.pt"):
+    def _delete_checkpoints(self, keep: Sequence[Any]) -> None:
+        for path in [self.path / "checkpoint.json", *self.path.glob("checkpoint-*.pt")]:  # the index first
             if path.name not in keep:
                 path.unlink(missing_ok=True)
 
-    def _checkpoint_index(self, report: Report = lambda problem: None) -> list[Record]:
+    def _checkpoint_index(self) -> list[Record]:
+        """The entries, newest first; a damaged index is one entry without a file."""
         try:
-            index = json.loads(self._read("checkpoint.json"))
+            index = parse_line(self._read("checkpoint.json"))
         except FileNotFoundError:
             return []
-        except (OSError, ValueError):
+        except OSError:
             index = None
-        if not isinstance(index, list):
-            report("checkpoint.json is damaged")
-            return []
-        return [entry for entry in index if isinstance(entry, dict)]
+        return [entry for entry in index if isinstance(entry, dict)] if isinstance(index, list) else [{}]
+
+    def _has_log(self, mark: Any) -> bool:
+        """Whether metrics.jsonl still begins with what it had at a checkpoint. `mark` may be a list of alternatives."""
+        if mark is None:  # checkpoints of older code
+            return True
+        marks = [one for one in (mark if isinstance(mark, list) else [mark]) if isinstance(one, dict)]
+        return any(type(one.get("bytes")) is int and _log_mark(self._log()[: one["bytes"]]) == one for one in marks)
 
 
 class NullRunDirectory(RunDirectory):
@@ -339,11 +329,21 @@ class NullRunDirectory(RunDirectory):
 
 def _is_readable(summary: Record) -> bool:
     """Whether a summary is of this version, with the keys that readers rely on. Only a done run must have a metric."""
-    status = summary.get("status")
-    if summary.get("version") != VERSION or status not in tuple(Status) or not has_required_keys(summary):
-        return False
-    return status != Status.DONE or bool(summary["epochs_done"] and summary.get("metric"))
+    status, metric = summary.get("status"), summary.get("metric")
+    has_metric = isinstance(metric, dict) and all(isinstance(metric.get(key), str) for key in ("key", "goal", "label"))
+    return (
+        summary.get("version") == VERSION
+        and status in tuple(Status)
+        and all(type(summary.get(key)) in types for types, keys in REQUIRED.items() for key in keys)
+        and type(summary.get("final")) in (int, float, type(None))
+        and (has_metric or (metric is None and status != Status.DONE))
+        and (summary["epochs_done"] > 0 or status != Status.DONE)
+    )
 
 
 def _log_mark(log: bytes) -> Record:
-    return {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest()}
+    return {"bytes": len(log), "sha256": _sha256(log)}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

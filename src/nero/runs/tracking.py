@@ -6,13 +6,13 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from nero.atomic import write_atomic
 from nero.runs.formatting import clock, final_text, metric_text, seconds_per_epoch
 from nero.runs.logged import LoggedRun
+from nero.runs.records import parse_line
 from nero.runs.store import Status, is_settled
 
 WITHIN_EPOCH = 60.0
@@ -45,26 +45,25 @@ class Progress:
         self.interactive = self.stream.isatty() and not plain
         self.every = every if not self.interactive else 0.2
         self.shown = 0.0
-        self.text = ""
-        self.run_id = self.metric = ""
+        self.text = self.run_id = self.metric = ""
 
     def start(self, run_id: str, path: Path, config: Mapping[str, Any], epochs: int, done: float, metric: str) -> None:
         self.run_id, self.epochs, self.metric = run_id, epochs, metric
         self.started, self.first = time.monotonic(), done
-        self.seconds: float | None = None
+        self.seconds: float | None = None  # per epoch
         self.value: float | None = None
         self._show(f"epoch {round(done, 2):g}/{epochs}" + ("  resuming" if done else ""))
 
     def step(self, epoch: int, step: int, steps: int) -> None:
-        every = self.every if self.interactive else max(self.every, WITHIN_EPOCH)
+        every, progress = self.every if self.interactive else max(self.every, WITHIN_EPOCH), epoch + step / steps
         if time.monotonic() - self.shown > every:
-            self._show(self._line(epoch + step / steps, f"{epoch + step / steps:.2f}"))
+            self._show_progress(progress, f"{progress:.2f}")
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         epoch, is_first = int(record["epoch"]), self.seconds is None
         self.value, self.seconds = record.get(self.metric), seconds_per_epoch(record)
         if is_first or epoch == self.epochs or time.monotonic() - self.shown > self.every:
-            self._show(self._line(epoch, str(epoch)))
+            self._show_progress(epoch, str(epoch))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.run_id = self.run_id or str(summary["run_id"])  # a run that failed before it started
@@ -75,10 +74,9 @@ class Progress:
             words.append(f"at step {summary['diverged_at']['step']}")
         self._show("  ".join([*words, f"{clock(summary['seconds'])} in all"]))
         if self.interactive:
-            self.stream.write("\n")
-            self.stream.flush()
+            print(file=self.stream, flush=True)
 
-    def _line(self, progress: float, epoch: str) -> str:
+    def _show_progress(self, progress: float, epoch: str) -> None:
         words = [f"epoch {epoch}/{self.epochs}"]
         if self.value is not None:
             words.append(f"{self.metric} {metric_text(self.value)}")
@@ -87,18 +85,17 @@ class Progress:
         if progress > self.first:
             left = (time.monotonic() - self.started) / (progress - self.first) * (self.epochs - progress)
             words.append(f"{clock(left)} left")
-        return "  ".join(words)
+        self._show("  ".join(words))
 
     def _show(self, text: str) -> None:
         self.shown = time.monotonic()
         text = f"{self.run_id}  {text}"
         if self.interactive:
             text = text[: shutil.get_terminal_size().columns - 1]  # a line that wraps could not be rewritten
-            self.stream.write("\r" + text + " " * max(0, len(self.text) - len(text)))
+            print("\r" + text.ljust(len(self.text)), end="", file=self.stream, flush=True)
             self.text = text
         else:
-            self.stream.write(text + "\n")
-        self.stream.flush()
+            print(text, file=self.stream, flush=True)
 
 
 class WandbMirror:
@@ -140,66 +137,47 @@ class WandbMirror:
         self.run.finish(exit_code=1 if summary["status"] == Status.FAILED else 0)
 
 
-class MirrorFailed(RuntimeError):
-    """An error of wandb, in one line."""
-
-
-@dataclass(frozen=True)
-class Mirrored:
-    """A run and what was done with it."""
-
-    run: LoggedRun
-    words: str
-    is_new: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.run.run_id}: {self.words}"
-
-
-@dataclass(frozen=True)
-class Destination:
-    """Where runs are mirrored. Offline, files are written into the run's directory, for `wandb sync` to upload."""
-
-    project: str = "nero"
-    entity: str | None = None
-    mode: str = "offline"
-
-    @property
-    def name(self) -> str:
-        return f"{self.mode} {self.entity or ''}/{self.project}"
-
-
 def mirror(
-    runs: Iterable[LoggedRun], destination: Destination, every: bool = False, again: bool = False
-) -> Iterator[Mirrored]:
-    """Mirror logged runs one by one. `every`: also unsettled runs; `again`: also those that have not changed."""
-    wandb_mirror = WandbMirror(destination.project, destination.mode, destination.entity, replay=True)
+    runs: Iterable[LoggedRun],
+    project: str = "nero",
+    entity: str | None = None,
+    mode: str = "offline",
+    every: bool = False,
+    again: bool = False,
+) -> Iterator[tuple[str, bool]]:
+    """Mirror logged runs one by one; yields a line for each, and whether it was mirrored now.
+
+    mode:   "online", or "offline": files are written into the run's directory, for `wandb sync` to upload
+    every:  also unsettled runs
+    again:  also those that have not changed
+    """
+    wandb_mirror = WandbMirror(project, mode, entity, replay=True)
+    destination = f"{mode} {entity or ''}/{project}"
     for run in runs:
         if not every and not is_settled(run.summary):
-            yield Mirrored(run, f"{run.standing}: skipped, use --all to include it")
+            yield f"{run.run_id}: {run.status}: skipped, use --all to include it", False
             continue
         if run.directory.is_held():
-            yield Mirrored(run, "skipped: a process is writing it")
+            yield f"{run.run_id}: skipped: a process is writing it", False
             continue
-        state, before = _checksum(run), _synced(run)
-        if before.get(destination.name, {}).get("sha256") == state and not again:
-            yield Mirrored(run, "already there")
+        state, synced = _checksum(run), _synced(run)
+        if synced.get(destination, {}).get("sha256") == state and not again:
+            yield f"{run.run_id}: already there", False
             continue
         try:
             lines = _replay(run, wandb_mirror)
         except wandb_mirror.wandb.Error as error:
-            raise MirrorFailed(f"wandb: {' '.join(str(error).split())}") from error
-        entry = {"sha256": state, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-        synced = json.dumps({**before, destination.name: entry}, indent=2) + "\n"
-        write_atomic(run.directory.path / SYNCED, synced.encode())
-        yield Mirrored(run, f"{lines} lines", is_new=True)
+            raise RuntimeError(f"wandb: {' '.join(str(error).split())}") from error
+        synced[destination] = {"sha256": state, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        write_atomic(run.directory.path / SYNCED, f"{json.dumps(synced, indent=2)}\n".encode())
+        yield f"{run.run_id}: {lines} lines", True
 
 
 def _replay(run: LoggedRun, tracker: Tracker) -> int:
     """Send a logged run to a tracker as if it were running; returns the number of lines."""
     summary, lines = run.summary, run.directory.read_metrics()
-    metric: Mapping[str, Any] = summary.get("metric") or {}
-    tracker.start(run.run_id, run.directory.path, run.config, summary.get("epochs") or 0, 0, metric.get("key", ""))
+    metric = (summary.get("metric") or {}).get("key", "")
+    tracker.start(run.run_id, run.directory.path, run.config, summary.get("epochs") or 0, 0, metric)
     try:
         for record in lines:
             tracker.epoch(record)
@@ -222,8 +200,6 @@ def _checksum(run: LoggedRun) -> str:
 
 def _synced(run: LoggedRun) -> dict[str, dict[str, str]]:
     """Destination -> its entry in SYNCED; empty if the file is unreadable, so that the run is mirrored again."""
-    try:
-        synced = json.loads((run.directory.path / SYNCED).read_bytes())
-    except (OSError, ValueError):
-        return {}
+    path = run.directory.path / SYNCED
+    synced = parse_line(path.read_bytes()) if path.is_file() else None
     return {key: value for key, value in synced.items() if isinstance(value, dict)} if isinstance(synced, dict) else {}

@@ -37,7 +37,7 @@ def _metric(run: LoggedRun) -> str | None:
 
 
 def _final(run: LoggedRun) -> str:
-    return ABSENT if run.standing == UNMEASURED else final_text(run.summary) or ABSENT
+    return ABSENT if run.status == UNMEASURED else final_text(run.summary) or ABSENT
 
 
 COLUMNS: dict[str, Column] = {
@@ -46,7 +46,7 @@ COLUMNS: dict[str, Column] = {
     "optim": _column("optim"),
     "lr": _column("lr", rate, True),
     "seed": _column("seed", align_right=True),
-    "status": Column(lambda run: run.standing, lambda run: run.standing),
+    "status": Column(lambda run: run.status, lambda run: run.status),
     "epochs": Column(
         lambda run: run.summary["epochs_done"],
         lambda run: "/".join(
