@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 
 from nero.plans.plan import Cell, Experiment
 from nero.plans.schema import LANES
+from nero.sweep.stop_request import signal_handler
 
 PARENT = "NERO_LANE_OF"
 """Environment variable of a lane: the id of the process that started it."""
@@ -90,31 +91,21 @@ def run_side_by_side(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
 
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    signals = (signal.SIGTERM, signal.SIGINT) if in_main_thread else ()
-    before = {number: signal.signal(number, pass_on) for number in signals}
-    try:
+    with signal_handler(pass_on):
         for lane, words in commands.items():
             if not stopping.is_set():
                 children[lane] = subprocess.Popen(words, stdin=subprocess.PIPE, env=environment)
-        _wait(children)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        running = dict(children)
+        while running:
+            time.sleep(POLL_SECONDS)
+            for lane in [lane for lane, child in running.items() if child.poll() is not None]:
+                status = running.pop(lane).returncode
+                if status and running:
+                    message = f"the {lane} lane ended with status {status}; the {' and '.join(running)} lane continues"
+                    print(message, file=sys.stderr, flush=True)
     # A lane that got SIGTERM before it handled signals had not started any run.
     stopped = -signal.SIGTERM if stopping.is_set() else 0
     return {lane: 0 if child.returncode == stopped else child.returncode for lane, child in children.items()}
-
-
-def _wait(children: Mapping[str, "subprocess.Popen[bytes]"]) -> None:
-    running = dict(children)
-    while running:
-        time.sleep(POLL_SECONDS)
-        for lane in [lane for lane, child in running.items() if child.poll() is not None]:
-            status = running.pop(lane).returncode
-            if status and running:
-                message = f"the {lane} lane ended with status {status}; the {' and '.join(running)} lane continues"
-                print(message, file=sys.stderr, flush=True)
 
 
 def stop_with_parent() -> None:

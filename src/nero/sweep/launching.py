@@ -6,6 +6,7 @@ it says which runs are settled, and the rest is launched again.
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,20 +36,17 @@ class Job:
     @cached_property
     def config(self) -> RunConfig | None:
         """None for overrides that are not valid."""
-        try:
+        with suppress(ConfigError):
             return compose(self.overrides)
-        except ConfigError:
-            return None
-
-    @property
-    def run_id(self) -> str:
-        return self.config.run_id if self.config else identity_overrides(self.overrides)
+        return None
 
     def summary(self, store: Store) -> Result | None:
-        return store.run(self.config.task_name, self.run_id).read_summary() if self.config else None
+        return store.run(self.config.task_name, self.config.run_id).read_summary() if self.config else None
 
-    def fail(self, error: object) -> None:
-        self.result = {"run_id": self.run_id, "status": Outcome.FAILED, "message": _in_one_line(error)}
+    def end(self, status: Outcome, error: object) -> None:
+        """Without a result of the run itself."""
+        run_id = self.config.run_id if self.config else identity_overrides(self.overrides)
+        self.result = {"run_id": run_id, "status": status, "message": _in_one_line(error)}
 
 
 class FaultTolerantLauncher:
@@ -62,9 +60,7 @@ class FaultTolerantLauncher:
         while left := [job for job in jobs if job.result is None]:
             together = [job for job in left if job.crashes < MAX_CRASHES]
             self._try(together or left[:1], initial_job_idx)
-        return [
-            JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED, _return_value=job.result) for job in jobs
-        ]
+        return [JobReturn(job.overrides, status=JobStatus.COMPLETED, _return_value=job.result) for job in jobs]
 
     def close(self) -> None:
         shut_down_workers(self.launcher)
@@ -83,27 +79,20 @@ class FaultTolerantLauncher:
             elif is_settled(summary := job.summary(self.store)):
                 job.result = summary
             else:
-                job.fail(returned._return_value)
+                job.end(Outcome.FAILED, returned._return_value)
 
     def _after_crash(self, jobs: list[Job], error: Exception) -> None:
         print(f"the launcher crashed: {_in_one_line(error)}", file=sys.stderr, flush=True)
-        progressed = False
-        for job in jobs:
-            summary = job.summary(self.store)
+        summaries = [job.summary(self.store) for job in jobs]
+        progressed = any(summary is not None for summary in summaries)
+        for job, summary in zip(jobs, summaries, strict=True):
+            job.crashes += summary is not None  # it was under way
             if is_settled(summary):
                 job.result = summary
-            elif summary is not None:  # it was under way
-                job.crashes += 1
-            progressed |= summary is not None
-        for job in (job for job in jobs if job.result is None):
-            if self.is_stopping():
-                job.result = {
-                    "run_id": job.run_id,
-                    "status": Outcome.INTERRUPTED,
-                    "message": "the sweep was asked to stop",
-                }
+            elif self.is_stopping():
+                job.end(Outcome.INTERRUPTED, "the sweep was asked to stop")
             elif not progressed or len(jobs) == 1:
-                job.fail(error)
+                job.end(Outcome.FAILED, error)
 
 
 def _in_one_line(error: object) -> str:

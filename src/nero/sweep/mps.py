@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -46,31 +46,23 @@ def daemon(wanted: bool) -> Iterator[None]:
     if not wanted or PIPES in os.environ:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="nero-mps-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="nero-mps-", ignore_cleanup_errors=True) as folder, ExitStack() as held:
         for variable, name in ((PIPES, "pipes"), (LOGS, "logs")):
             Path(folder, name).mkdir()
             os.environ[variable] = str(Path(folder, name))
-        started = False
-        try:
-            started = _control("-d")
-            if not started:
-                print(f"{CONTROL} did not start: runs take turns on a GPU", file=sys.stderr)
-                _clear_environment()
-            yield
-        finally:
-            if started and not _control(stdin=f"quit -t {QUIT_SECONDS}\n"):
-                print(f"{CONTROL} did not end", file=sys.stderr)
-            _clear_environment()
+            held.callback(os.environ.pop, variable, None)
+        if _control("-d", problem="did not start: runs take turns on a GPU"):
+            held.callback(_control, stdin=f"quit -t {QUIT_SECONDS}\n", problem="did not end")
+        else:
+            held.close()
+        yield
 
 
-def _clear_environment() -> None:
-    for name in (PIPES, LOGS):
-        os.environ.pop(name, None)
-
-
-def _control(*arguments: str, stdin: str = "") -> bool:
+def _control(*arguments: str, stdin: str = "", problem: str) -> bool:
+    """Run NVIDIA's program; prints `problem` if it fails."""
     try:
-        done = subprocess.run([CONTROL, *arguments], input=stdin, text=True, capture_output=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+        subprocess.run([CONTROL, *arguments], input=stdin, text=True, capture_output=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        print(f"{CONTROL} {problem}", file=sys.stderr)
         return False
-    return done.returncode == 0
+    return True

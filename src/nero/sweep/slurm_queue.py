@@ -6,7 +6,7 @@ without end.
 
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 SECONDS_BETWEEN_QUERIES = 5.0
 QUERIES_UNTIL_GONE = 3
@@ -43,50 +43,48 @@ class SlurmQueue:
     def is_done(self, job_id: str, mode: str = "standard") -> bool:
         return self.get_state(job_id, mode) in ENDED
 
+    def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
+        return {"JobID": job_id, "State": self.get_state(job_id, mode)}
+
     def get_state(self, job_id: str, mode: str = "standard") -> str:
         if job_id not in self._states:
             self.register_job(job_id)
         due = mode == "force" or self._clock() - self._queried >= SECONDS_BETWEEN_QUERIES
         if due and mode != "cache":
-            self._query()
+            self._query([job_id for job_id, state in self._states.items() if state not in ENDED])
             self._queried = self._clock()
         return self._states[job_id]
 
-    def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
-        return {"JobID": job_id, "State": self.get_state(job_id, mode)}
-
-    def _query(self) -> None:
-        active = [job_id for job_id, state in self._states.items() if state not in ENDED]
-        listed = self._squeue(active) if active else None
-        if listed is None:
+    def _query(self, active: Sequence[str]) -> None:
+        if not active:
+            return
+        listed, error = self._ask("squeue", "--array", "--states=all", "--format=%i|%T", jobs=active)
+        if error and "Invalid job id" not in error:
             return
         for job_id in listed.keys() & set(active):
             self._states[job_id] = listed[job_id]
             self._missed.pop(job_id, None)
         if absent := [job_id for job_id in active if job_id not in listed]:
-            self._resolve(absent)
+            # The accounting, if there is one, knows jobs that the queue has forgotten.
+            accounted, _ = self._ask("sacct", "--parsable2", "--allocations", "--format=JobID,State", jobs=absent)
+            for job_id in absent:
+                times = self._missed.setdefault(job_id, [])
+                if not times or self._clock() - times[-1] >= SECONDS_BETWEEN_QUERIES:
+                    times.append(self._clock())
+                if accounted.get(job_id) in ENDED:
+                    self._states[job_id] = accounted[job_id]
+                elif len(times) >= QUERIES_UNTIL_GONE:
+                    self._states[job_id] = "GONE"
 
-    def _squeue(self, jobs: Iterable[str]) -> dict[str, str] | None:
-        """State by job, of those that the queue knows; None without an answer."""
-        options = ("--noheader", "--array", "--states=all", "--format=%i|%T")
-        result = self._command(["squeue", *options, f"--jobs={_numbers(jobs)}"])
-        if result.returncode == 0:
-            return _parse(result.stdout)
-        return {} if "Invalid job id" in result.stderr else None
-
-    def _resolve(self, absent: list[str]) -> None:
-        """For jobs that the queue does not know: ask the accounting, if there is one."""
-        options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State")
-        result = self._command(["sacct", *options, f"--jobs={_numbers(absent)}"])
-        accounted = _parse(result.stdout) if result.returncode == 0 else {}
-        for job_id in absent:
-            times = self._missed.setdefault(job_id, [])
-            if not times or self._clock() - times[-1] >= SECONDS_BETWEEN_QUERIES:
-                times.append(self._clock())
-            if accounted.get(job_id) in ENDED:
-                self._states[job_id] = accounted[job_id]
-            elif len(times) >= QUERIES_UNTIL_GONE:
-                self._states[job_id] = "GONE"
+    def _ask(self, program: str, *options: str, jobs: Sequence[str]) -> tuple[dict[str, str], str]:
+        """State by job, from lines such as `12_3|CANCELLED by 0`, and the error if there is no answer."""
+        # Jobs and arrays, each once: 12_0 and 12_1 are jobs of the array 12.
+        numbers = ",".join(dict.fromkeys(job_id.split("_")[0] for job_id in jobs))
+        result = self._command([program, "--noheader", *options, f"--jobs={numbers}"])
+        if result.returncode != 0:
+            return {}, result.stderr or "no answer"
+        pairs = [line.strip().split("|") for line in result.stdout.splitlines() if "|" in line]
+        return {pair[0]: (pair[1].split() or ["UNKNOWN"])[0].rstrip("+") for pair in pairs}, ""
 
 
 def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
@@ -97,14 +95,3 @@ def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))
-
-
-def _numbers(jobs: Iterable[str]) -> str:
-    """Of jobs and arrays, each once: 12_0 and 12_1 are jobs of the array 12."""
-    return ",".join(dict.fromkeys(job_id.split("_")[0] for job_id in jobs))
-
-
-def _parse(text: str) -> dict[str, str]:
-    """From lines such as `12_3|CANCELLED by 0`."""
-    pairs = [line.strip().split("|") for line in text.splitlines() if "|" in line]
-    return {pair[0]: (pair[1].split() or ["UNKNOWN"])[0].rstrip("+") for pair in pairs}

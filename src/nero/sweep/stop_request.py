@@ -5,10 +5,22 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+
+@contextmanager
+def signal_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle SIGTERM and SIGINT. Only the main thread may: elsewhere this does nothing."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT) if is_main}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 @contextmanager
@@ -20,19 +32,12 @@ def stop_request(folder: Path) -> Iterator[Path]:
     path = folder.absolute() / f"stop-{socket.gethostname()}-{os.getpid()}"
     folder.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)  # of an earlier process with this id
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield path
-        return
 
     def request(number: int, frame: FrameType | None) -> None:
         path.touch()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print(f"{signal.Signals(number).name}: runs checkpoint and end; Ctrl-C ends this at once", file=sys.stderr)
 
-    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with signal_handler(request):
         yield path
         path.unlink(missing_ok=True)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -11,7 +11,6 @@ import os
 import re
 import sys
 import time
-from collections import deque
 from contextlib import closing
 from math import inf
 from pathlib import Path
@@ -55,6 +54,7 @@ class PlanSweeper(Sweeper):
     def __init__(self, max_batch_size: int | None, params: dict[str, str] | None = None) -> None:
         self.max_batch_size = max_batch_size
         self.basic = basic_sweeper(max_batch_size, params)
+        self.launched = 0
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.basic.setup(hydra_context=hydra_context, task_function=task_function, config=config)
@@ -64,14 +64,27 @@ class PlanSweeper(Sweeper):
         machine, launcher = self.cfg.machine, self.cfg.hydra.launcher
         try:
             check(MachineSchema, machine, "machine.")
-            if commands := self._lane_commands(arguments):
+            experiments = _experiments(arguments, self.cfg.experiment)
+            deadline = deadline_of(machine)  # one for all runs, however they are launched
+            overrides = [] if deadline is None else [f"machine.deadline={_quoted(deadline)}"]
+            if commands := self._lane_commands(experiments, overrides):
                 with mps.daemon(mps.is_wanted(machine, launcher, side_by_side=True)):
                     statuses = lanes.run_side_by_side(commands)  # each lane prints its own table
                 return sys.exit(1) if any(statuses.values()) else []
             lanes.stop_with_parent()
             wanted = mps.is_wanted(machine, launcher)
             with stop_request(Path(self.cfg.hydra.sweep.dir)) as stop_file, mps.daemon(wanted):
-                results = self._sweep(arguments, stop_file)
+                overrides.append(f"machine.stop_file={_quoted(str(stop_file))}")
+                wrapped = FaultTolerantLauncher(self.basic.launcher, Store(self.cfg.store), stop_file.exists)
+                with closing(wrapped):
+                    self.basic.launcher = wrapped
+                    if experiments:
+                        parts = [lanes.restrict(experiment, machine.lane) for experiment in experiments]
+                        limits = Limits(inf if deadline is None else monotonic_at(deadline), stop_file)
+                        results = self._sweep_experiments(parts, overrides, limits)
+                    else:
+                        returns = self.basic.sweep([*arguments, *overrides])
+                        results = [job.return_value for batch in returns for job in batch]
         except ConfigError as error:
             sys.exit(f"error: {error}")
         if results:
@@ -83,81 +96,67 @@ class PlanSweeper(Sweeper):
             _print("stopped before the end; the same command continues")
         return results
 
-    def _lane_commands(self, arguments: list[str]) -> dict[str, list[str]]:
+    def _lane_commands(self, experiments: list[Experiment], overrides: list[str]) -> dict[str, list[str]]:
         """The command of each lane that has pending runs; {} if all runs go one after another in this process."""
-        machine = self.cfg.machine
-        if not lanes.are_enabled(machine, self.cfg.hydra.launcher):
-            return {}
-        cells = [cell for experiment in _experiments(arguments, self.cfg.experiment) for cell in experiment.cells]
+        cells = [cell for experiment in experiments for cell in experiment.cells]
         cpu_bound = [cell for cell in cells if cell.bound_by == "cpu"]
-        summaries = Store(self.cfg.store).summaries() if cpu_bound else {}
+        if not cpu_bound or not lanes.are_enabled(self.cfg.machine, self.cfg.hydra.launcher):
+            return {}
+        summaries = Store(self.cfg.store).summaries()
         left = dict.fromkeys(LANES, 0)
-        for state in (survey(cell, summaries) for cell in cells if cpu_bound):
+        for state in (survey(cell, summaries) for cell in cells):
             left[state.cell.bound_by] += len(state.pending) + state.to_follow
         if not left["cpu"]:
             return {}
         _print(lanes.describe(left["gpu"], left["cpu"], cpu_bound, cores()))
-        deadline = deadline_of(machine)
-        overrides = [] if deadline is None else [f"machine.deadline={_quoted(deadline)}"]
         jobs = lanes.jobs_at_a_time(cpu_bound, cores())
         return {lane: lanes.command(lane, jobs, overrides) for lane in LANES if left[lane]}
-
-    def _sweep(self, arguments: list[str], stop_file: Path) -> list[Result]:
-        deadline = deadline_of(self.cfg.machine)  # one for all runs, however they are launched
-        overrides = [f"machine.stop_file={_quoted(str(stop_file))}"]
-        overrides += [] if deadline is None else [f"machine.deadline={_quoted(deadline)}"]
-        limits = Limits(inf if deadline is None else monotonic_at(deadline), stop_file)
-        launcher = FaultTolerantLauncher(self.basic.launcher, Store(self.cfg.store), stop_file.exists)
-        with closing(launcher):
-            self.basic.launcher = launcher
-            experiments = _experiments(arguments, self.cfg.experiment)
-            if not experiments:
-                returns = self.basic.sweep([*arguments, *overrides])
-                return [job.return_value for batch in returns for job in batch]
-            lane = str(self.cfg.machine.lane)
-            return self._sweep_experiments([lanes.restrict(each, lane) for each in experiments], overrides, limits)
 
     def _sweep_experiments(self, experiments: list[Experiment], overrides: list[str], limits: Limits) -> list[Result]:
         store = Store(self.cfg.store)
         results: dict[str, Result] = {}
+        for experiment in experiments:
+            if not self._sweep_experiment(experiment, overrides, limits, store, results):
+                break
+        # Runs that other processes were training may have settled meanwhile.
+        busy = [run_id for run_id, result in results.items() if result["status"] == Outcome.BUSY]
+        summaries = store.summaries() if busy else {}
+        settled = {run_id: summaries[run_id] for run_id in busy if is_settled(summaries.get(run_id))}
+        return list((results | {run_id: {**summary, "skipped": True} for run_id, summary in settled.items()}).values())
+
+    def _sweep_experiment(
+        self, experiment: Experiment, overrides: list[str], limits: Limits, store: Store, results: dict[str, Result]
+    ) -> bool:
+        """Run what is pending, and add to `results`. Returns False if the sweep was stopped."""
         elsewhere: set[str] = set()  # runs that other processes are training
-        launched = 0
-        left = deque(experiments)
-        printed = None  # the experiment whose plan was printed
-        while left:
-            experiment = left[0]
+        is_printed = False
+        while True:
             summaries = store.summaries()
             states = [survey(cell, summaries) for cell in experiment.cells]
             # A run that failed is launched once per sweep, not for ever; the next sweep tries it again.
-            runs = [
-                run
-                for run in pending(states)
-                if results.get(run.run_id, {"status": Outcome.BUSY})["status"] == Outcome.BUSY
-            ]
-            if experiment is not printed or not runs:
+            ended = {run_id for run_id, result in results.items() if result["status"] != Outcome.BUSY}
+            runs = [run for run in pending(states) if run.run_id not in ended]
+            if not is_printed or not runs:
                 _print(describe_plan(experiment, states, summaries))
-            printed = experiment
+            is_printed = True
             if not runs:
-                left.popleft()
-                continue
+                return True
             free = [run for run in runs if run.run_id not in elsewhere]
             if not free:
                 if reason := _wait_for_any(runs, store, limits):
                     _print(f"{reason} while other processes had {len(runs)} runs")
-                    break
+                    return False
                 elsewhere = {run.run_id for run in runs if store.run(run.task, run.run_id).is_held()}
                 continue  # with those that are free now, if they are still pending
             batch = free[: self.max_batch_size]
-            returns = self.basic.launcher.launch(
-                [[*run.overrides, *overrides] for run in batch], initial_job_idx=launched
-            )
-            launched += len(batch)
-            found = dict(zip((run.run_id for run in batch), (job.return_value for job in returns), strict=True))
+            words = [[*run.overrides, *overrides] for run in batch]
+            returns = self.basic.launcher.launch(words, initial_job_idx=self.launched)
+            self.launched += len(batch)
+            found = {run.run_id: job.return_value for run, job in zip(batch, returns, strict=True)}
             results |= found
             elsewhere |= {run_id for run_id, result in found.items() if result["status"] == Outcome.BUSY}
             if any(result["status"] == Outcome.INTERRUPTED for result in found.values()):
-                break
-        return _updated(results, store)
+                return False
 
 
 def _experiments(arguments: list[str], configured: str | None) -> list[Experiment]:
@@ -172,26 +171,15 @@ def _experiments(arguments: list[str], configured: str | None) -> list[Experimen
     return [load_experiment(name, others) for name in named]
 
 
-def _updated(results: dict[str, Result], store: Store) -> list[Result]:
-    """With the results of runs that other processes were training and have settled meanwhile."""
-    summaries = store.summaries() if any(result["status"] == Outcome.BUSY for result in results.values()) else {}
-    settled = {run_id: {**summary, "skipped": True} for run_id, summary in summaries.items() if is_settled(summary)}
-    return [
-        settled.get(run_id, result) if result["status"] == Outcome.BUSY else result
-        for run_id, result in results.items()
-    ]
-
-
 def _wait_for_any(runs: list[PlannedRun], store: Store, limits: Limits) -> str | None:
     """Wait until another process has settled one of these runs, or has died. Returns why to stop waiting, or None."""
     _print(f"waiting for {len(runs)} runs that other processes have, such as {runs[0].run_id}")
     directories = [store.run(run.task, run.run_id) for run in runs]
-    while True:
-        if any(is_settled(run.read_summary()) or not run.is_held() for run in directories):
-            return None
+    while all(run.is_held() and not is_settled(run.read_summary()) for run in directories):
         if reason := limits.reason():
             return reason
         time.sleep(POLL_SECONDS)
+    return None
 
 
 def _quoted(value: str) -> str:
