@@ -18,9 +18,10 @@ from omegaconf import DictConfig
 from nero.plans.config import CONFIG_DIR, ConfigError, from_hydra, identity_overrides, one_line_errors
 from nero.plans.plan import ONLY_WITHOUT_EXPERIMENT
 from nero.plans.schema import LANES
-from nero.sweep.sweeper import register
+from nero.sweep.library_internals import register_sweeper
+from nero.sweep.sweeper import PlanSweeper
 
-register()
+register_sweeper(PlanSweeper)
 
 
 @hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")

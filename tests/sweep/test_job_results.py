@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
-from nero.sweep.library_internals import collect_all_results
-from nero.sweep.slurm_queue import QUERIES_UNTIL_GONE, SECONDS_BETWEEN_QUERIES, SlurmQueue
+from nero.sweep.library_internals import QUERIES_UNTIL_GONE, SECONDS_BETWEEN_QUERIES, SlurmQueue, collect_all_results
 
 needs_submitit = pytest.mark.skipif(find_spec("submitit") is None, reason="needs submitit: the extra `cluster`")
 NO_ACCOUNTS = (1, "", "Slurm accounting storage is disabled")

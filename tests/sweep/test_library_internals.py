@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from hydra.plugins.sweeper import Sweeper
 
-from nero.sweep.library_internals import WRITTEN_FOR, basic_sweeper
-from nero.sweep.slurm_queue import SlurmQueue
+from nero.sweep.library_internals import WRITTEN_FOR, SlurmQueue, basic_sweeper
 
 SIGNATURES = [
     ("hydra-core", "hydra._internal.core_plugins.basic_sweeper:BasicSweeper.sweep", ["self", "arguments"]),

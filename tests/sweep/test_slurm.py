@@ -19,8 +19,7 @@ from conftest import ROOT, SMALL, script_environment, script_module
 from nero.plans.config import compose
 from nero.plans.plan import load_experiment
 from nero.runs.store import RunDirectory, Store
-from nero.sweep.library_internals import collect_all_results
-from nero.sweep.slurm_queue import SlurmQueue
+from nero.sweep.library_internals import SlurmQueue, collect_all_results
 from support.fake_runs import write_run
 
 slurm = script_module("slurm_on_one_machine")

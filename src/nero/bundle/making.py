@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tarfile
 import tomllib
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -24,14 +25,11 @@ from nero.runs.provenance import COMMIT, ROOT, code_version
 NAME, UNPACK, SCRATCH = "nero-bundle", "unpack.py", ".collecting"
 OWN = re.compile(rf"{NAME}\.\d{{3,}}|{re.escape(CONTENTS)}|{SUMS}|{re.escape(UNPACK)}|{re.escape(SCRATCH)}|.*\.part")
 MTIME = 946_684_800  # of every packed file, so that the same files give the same bytes
+# Files that runs make of a data set and reuse, as patterns under the data root.
 DERIVED = {"multi30k": "multi30k/tokens.json", "inception": "*-statistics-*.pt"}
-"""Files that runs make of a data set and reuse, as patterns under the data root."""
-
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
 Log = Callable[[str], None]
-Files = dict[str, Path]
-"""Path in the bundle -> the file to pack."""
+Files = dict[str, Path]  # path in the bundle -> the file to pack
 
 
 @dataclass(frozen=True)
@@ -108,19 +106,14 @@ def collect(spec: Spec, scratch: Path, log: Log) -> tuple[Files, dict[str, Any]]
                 "commit": (scratch / COMMIT).read_text().strip(), "data": spec.data, "runs": spec.runs,
                 "archive_size": spec.archive_size, "left_out": [], "install_bytes": 0}  # fmt: skip
     if spec.python is not None:
-        lock, left_out = resolve(spec, scratch, log)
+        lock, left_out = wheels.resolve(spec.root, spec.python, spec.platform, spec.extras, spec.without, scratch, log)
         log(f"pip downloads {len(lock)} wheels")
         found = wheels.download(lock, spec.python, spec.platform, scratch)
         files |= {f"wheels/{wheel.name}": wheel for wheel in found}
+        size = sum(member.file_size for wheel in found for member in zipfile.ZipFile(wheel).infolist())
         contents |= {"platform": spec.platform, "extras": spec.extras, "without": spec.without,
-                     "left_out": left_out, "install_bytes": wheels.installed_size(found)}  # fmt: skip
+                     "left_out": left_out, "install_bytes": size}  # fmt: skip
     return files, contents
-
-
-def resolve(spec: Spec, scratch: Path, log: Log) -> tuple[wheels.Lock, list[str]]:
-    assert spec.python is not None
-    log(f"uv resolves the wheels for Python {spec.python} on {spec.platform}")
-    return wheels.resolve(spec.root, spec.python, spec.platform, spec.extras, spec.without, scratch)
 
 
 def listing(spec: Spec, scratch: Path, log: Log = lambda line: None) -> list[str]:
@@ -128,7 +121,7 @@ def listing(spec: Spec, scratch: Path, log: Log = lambda line: None) -> list[str
     code = tracked_files(spec.root, spec.runs)
     lines = [f"code: {len(code):,} files, {sum(path.stat().st_size for path in code.values()):,} bytes"]
     if spec.python is not None:
-        lock, left_out = resolve(spec, scratch, log)
+        lock, left_out = wheels.resolve(spec.root, spec.python, spec.platform, spec.extras, spec.without, scratch, log)
         lines += [f"wheel: {entry.split()[0]}" for entry in lock.values()]
         lines += [f"left out, must already be installed there: {requirement}" for requirement in left_out]
     data = data_files(spec.data, spec.data_root, log)

@@ -69,21 +69,19 @@ def checked_archives(here: Path) -> list[Path]:
         lines = (here / SUMS).read_text(encoding="utf-8").splitlines()
     except OSError:
         fail(f"{here / SUMS} is missing: the bundle is incomplete")
-    problems, archives = [], []
+    problems, paths = [], []
     for line in lines:
         match = re.fullmatch(r"([0-9a-f]{64}) [ *]([^/\\]+)", line)
         if not match:
             fail(f"{here / SUMS} is damaged: {line!r}")
-        path = here / match[2]
-        if not path.is_file():
-            problems.append(f"{path.name} is missing")
-        elif sha256(path) != match[1]:
-            problems.append(f"{path.name} is damaged: its checksum is wrong")
-        if re.fullmatch(r".*\.\d{3,}", path.name):
-            archives.append(path)
+        paths.append(here / match[2])
+        if not paths[-1].is_file():
+            problems.append(f"{match[2]} is missing")
+        elif sha256(paths[-1]) != match[1]:
+            problems.append(f"{match[2]} is damaged: its checksum is wrong")
     if problems:
         fail(*problems)
-    return archives
+    return [path for path in paths if re.fullmatch(r".*\.\d{3,}", path.name)]
 
 
 def sha256(path: Path) -> str:
@@ -110,9 +108,8 @@ class Joined:
 def unpack(contents: dict[str, Any], archives: list[Path], folder: Path) -> None:
     """Write every file of the bundle that is not already correct."""
     files = {file["path"]: file for file in contents["files"]}
-    for name in files:
-        if leaves_folder(name):
-            fail(f"the bundle lists {name!r}, which leads out of the folder: it was tampered with")
+    if outside := [name for name in files if leaves_folder(name)]:
+        fail(f"the bundle lists {outside[0]!r}, which leads out of the folder: it was tampered with")
     existing = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     # Folders for data and results may exist beforehand, for example as links to another disk.
     foreign = [name for name in existing if name not in ("data", "results")]
@@ -160,8 +157,7 @@ def write(path: Path, content: Any, executable: bool) -> None:
         part.chmod(0o755 if executable else 0o644)
         part.replace(path)
     finally:
-        if part.exists():
-            part.unlink()
+        part.unlink(missing_ok=True)
 
 
 def is_correct(path: Path, file: dict[str, Any]) -> bool:

@@ -6,8 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from packaging.utils import canonicalize_name
 
 SOURCE_ONLY = {"antlr4-python3-runtime"}  # published without a wheel: it is built here
 UV_SYSTEMS = {"macosx": "apple-darwin", "win": "pc-windows-msvc", "musllinux": "unknown-linux-musl"}
-Lock = dict[str, str]
-"""Package -> its lines in a requirements file: the exact version, and the hashes of its files."""
+Lock = dict[str, str]  # package -> its lines in a requirements file: the exact version, and the hashes of its files
 
 
 class BundleError(RuntimeError):
@@ -35,7 +33,13 @@ def check_target(python: str, platform: str) -> None:
 
 
 def resolve(
-    root: Path, python: str, platform: str, extras: Sequence[str], without: Sequence[str], scratch: Path
+    root: Path,
+    python: str,
+    platform: str,
+    extras: Sequence[str],
+    without: Sequence[str],
+    scratch: Path,
+    log: Callable[[str], None] = lambda line: None,
 ) -> tuple[Lock, list[str]]:
     """The packages to bundle, and the requirements that the target machine must already meet.
 
@@ -58,6 +62,7 @@ def resolve(
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
         raise BundleError("uv, which resolves the wheels, is not installed: pip install uv")
+    log(f"uv resolves the wheels for Python {python} on {platform}")
     run(
         *(uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"),
         *("--python-version", python, "--python-platform"),
@@ -70,11 +75,8 @@ def resolve(
     packages = {entry.partition("==")[0]: entry for entry in entries}
     direct = map(Requirement, [*project["dependencies"], *(line for extra in extras for line in optional[extra])])
     names: dict[str, str] = {canonicalize_name(needed.name): f"{needed.name}{needed.specifier}" for needed in direct}
-    left_out = {
-        name
-        for name in (*packages, *names)
-        if name not in always and any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
+    known = {*packages, *names} - always
+    left_out = {name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns)}
     kept = {name: entry for name, entry in packages.items() if name not in left_out}
     return kept, sorted(names.get(name, name) for name in left_out)
 
@@ -83,18 +85,15 @@ def download(lock: Lock, python: str, platform: str, scratch: Path) -> list[Path
     """The wheels, each with one of the hashes in the lock; the one that has to be built, from such a source."""
     folder = scratch / "wheels"
     options = ("--disable-pip-version-check", "--no-input", "--quiet", "--no-deps", "--require-hashes")
-    for is_source in (True, False):
-        entries = [entry for name, entry in lock.items() if (name in SOURCE_ONLY) == is_source]
-        requirements = scratch / f"requirements-{is_source}.txt"
-        requirements.write_text("\n".join(entries))
-        if entries and is_source:
-            run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, "-r", requirements)
-            if compiled := [wheel.name for wheel in folder.iterdir() if not wheel.name.endswith("-none-any.whl")]:
-                raise BundleError(f"{compiled[0]} was built from source for this machine only")
-        elif entries:
-            tags = (f"--platform={tag}" for tag in platform_tags(platform))
-            target = ("--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *tags)
-            run(sys.executable, "-m", "pip", "download", *options, *target, "--dest", folder, "-r", requirements)
+    for name in SOURCE_ONLY & lock.keys():
+        (scratch / "source.txt").write_text(lock[name])
+        run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, "-r", scratch / "source.txt")
+        if compiled := [wheel.name for wheel in folder.iterdir() if not wheel.name.endswith("-none-any.whl")]:
+            raise BundleError(f"{compiled[0]} was built from source for this machine only")
+    (scratch / "wheels.txt").write_text("\n".join(entry for name, entry in lock.items() if name not in SOURCE_ONLY))
+    tags = (f"--platform={tag}" for tag in platform_tags(platform))
+    target = ("--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *tags)
+    run(sys.executable, "-m", "pip", "download", *options, *target, "--dest", folder, "-r", scratch / "wheels.txt")
     return sorted(folder.iterdir())
 
 
@@ -105,10 +104,6 @@ def platform_tags(platform: str) -> list[str]:
         return [platform]
     older = [f"{match[1]}_{minor}_{match[3]}" for minor in range(int(match[2]), -1, -1)]
     return older + [f"manylinux{year}_{match[3]}" for year in ("2014", "2010", "1") if match[1] == "manylinux_2"]
-
-
-def installed_size(wheels: Sequence[Path]) -> int:
-    return sum(member.file_size for wheel in wheels for member in zipfile.ZipFile(wheel).infolist())
 
 
 def run(*command: str | Path) -> None:

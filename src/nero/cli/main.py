@@ -20,9 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
         return int(importlib.import_module(COMMANDS[words[0]][0]).main(words[1:]))
-    usage = "\n".join(
-        ["usage: nero COMMAND ...", "", *(f"  {name:<11}{summary}" for name, (_, summary) in COMMANDS.items())]
-    )
+    summaries = [f"  {name:<11}{summary}" for name, (_, summary) in COMMANDS.items()]
+    usage = "\n".join(["usage: nero COMMAND ...", "", *summaries])
     if words and words[0] in ("-h", "--help"):
         print(usage)
         return 0

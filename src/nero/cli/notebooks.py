@@ -27,13 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"a notebook (default: {', '.join(known)})")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "notebooks", metavar="DIR")
     options = parser.parse_args(arguments)
-    names = list(dict.fromkeys(options.names or known))
-    if unknown := [name for name in names if name not in known]:
+    if unknown := [name for name in options.names if name not in known]:
         print(f"error: unknown notebook {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
-    results = [_execute(known[name], options.out / known[name].name) for name in names]
-    return 0 if all(results) else 1
+    paths = [known[name] for name in dict.fromkeys(options.names or known)]
+    results = [_execute(path, options.out / path.name) for path in paths]
+    return int(not all(results))
 
 
 def _execute(path: Path, copy: Path) -> bool:

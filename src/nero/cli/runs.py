@@ -109,7 +109,7 @@ def _import(options: argparse.Namespace) -> int:
         raise ValueError(f"there is no store at {other.root}")
     if other.root.resolve() == options.store.root.resolve():
         raise ValueError(f"{other.root} is the store itself")
-    runs = _matching(_all(other), options)
+    runs = _chosen(options, other)
     bring = Import(options.store, run_id, not options.no_checkpoints, options.replace_unfinished, options.dry_run)
     counts = Counter[ImportOutcome]()
     for run, outcome, why in _progress(bring.runs(runs), len(runs)):
@@ -144,17 +144,14 @@ def _all(store: Store) -> list[LoggedRun]:
     return runs
 
 
-def _chosen(options: argparse.Namespace) -> list[LoggedRun]:
-    return _matching(_all(options.store), options)
-
-
-def _matching(runs: Sequence[LoggedRun], options: argparse.Namespace) -> list[LoggedRun]:
+def _chosen(options: argparse.Namespace, store: Store | None = None) -> list[LoggedRun]:
+    """The runs of a store, by default of --store, that the options select."""
+    runs = _all(store or options.store)
     found = select(runs, options.where, **{name: getattr(options, name) for name in FILTERS})
     if not found:
-        for key, _ in options.where:
-            if not any(key in run.settings for run in runs):
-                raise RuntimeError(f"no run has the setting {key}")
-        raise RuntimeError(f"none of {_counted(len(runs), 'run')} matches")
+        unknown = [key for key, _ in options.where if not any(key in run.settings for run in runs)]
+        none = f"none of {_counted(len(runs), 'run')} matches"
+        raise RuntimeError(f"no run has the setting {unknown[0]}" if unknown else none)
     return found
 
 
@@ -233,6 +230,7 @@ def _setting(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+# Options that select runs by a key of their summary: how to parse its values, and their description.
 FILTERS: dict[str, tuple[Callable[[str], list[Any]], str, str]] = {
     "task": (_list_of(str), "NAMES", "patterns such as 'cifar10_*'"),
     "optim": (_list_of(str), "NAMES", "patterns"),
@@ -241,7 +239,6 @@ FILTERS: dict[str, tuple[Callable[[str], list[Any]], str, str]] = {
     "status": (_list_of(_status), "NAMES", f"from {', '.join(STATUSES)}"),
     "data": (_list_of(str), "NAMES", "real or embedded"),
 }
-"""Options that select runs by a key of their summary: how to parse its values, and their description."""
 
 
 def _counted(number: int, what: str) -> str:

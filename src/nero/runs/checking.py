@@ -9,8 +9,7 @@ from typing import Any
 from nero.runs.records import is_metrics, parse_line
 from nero.runs.store import SETTLED, VERSION, Record, RunDirectory, Status, Store, is_settled
 
-IdOf = Callable[[Mapping[str, Any]], str]
-"""Computes a run id from a config."""
+IdOf = Callable[[Mapping[str, Any]], str]  # computes a run id from a config
 
 
 @dataclass(frozen=True)

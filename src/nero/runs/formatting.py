@@ -5,8 +5,7 @@ from typing import Any
 
 from nero.runs.store import Status
 
-NARROWEST = 8
-"""Characters that a column keeps in a narrow terminal."""
+NARROWEST = 8  # characters that a column keeps in a narrow terminal
 
 
 def lay_out(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool] | None = None, width: int | None = None) -> str:
@@ -24,7 +23,6 @@ def lay_out(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool] | None =
 
 
 def _shortened(word: str, room: int) -> str:
-    """A word of at most `room` characters, with an ellipsis in the middle."""
     start = room // 2
     return word if len(word) <= room else f"{word[:start]}…{word[len(word) - (room - start - 1) :]}"
 

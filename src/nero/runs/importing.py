@@ -20,14 +20,11 @@ from nero.runs.lock import RunBusy, exclusive
 from nero.runs.logged import LoggedRun
 from nero.runs.store import RunDirectory, Store, is_settled
 
-COPIES, REPLACED = ".importing", ".replaced"
-"""Folders of a task: unfinished copies, and runs that were replaced."""
-
+COPIES, REPLACED = ".importing", ".replaced"  # folders of a task: unfinished copies, and runs that were replaced
+# In the store's root: one import at a time, so that every unfinished copy belongs to an import that was killed.
 LOCK = ".importing.lock"
-"""In the store's root: one import at a time, so that every unfinished copy belongs to an import that was killed."""
-
+# What belongs to a place and not to a run: its writer, and its mirrors.
 NOT_COPIED = frozenset({"lock", "wandb", "wandb-synced.json"})
-"""What belongs to a place and not to a run: its writer, and its mirrors."""
 
 
 class ImportOutcome(StrEnum):
@@ -42,8 +39,8 @@ class ImportOutcome(StrEnum):
     PROBLEM = "damaged"
 
 
+# The user has to decide.
 NOT_TAKEN = frozenset({ImportOutcome.UNFINISHED_HERE, ImportOutcome.CONFLICT, ImportOutcome.PROBLEM})
-"""The user has to decide."""
 
 
 class _Refused(Exception):
@@ -104,7 +101,6 @@ class Import:
         return ImportOutcome.REPLACED
 
     def _put(self, other: RunDirectory, here: RunDirectory) -> None:
-        """Copy, check, rename."""
         if self.dry:
             self._check(other)
             return
@@ -112,9 +108,9 @@ class Import:
         # The folders of the copy are named as in a store, because the check compares them with the config.
         copy = RunDirectory(task_folder / COPIES / task_folder.name / here.run_id)
         try:
-            before = _stat(other.path)
+            before = _files(other.path)
             _copy(other.path, copy.path, self.checkpoints)
-            if other.is_held() or _stat(other.path) != before:
+            if other.is_held() or _files(other.path) != before:  # someone wrote during the copy
                 raise _Refused(ImportOutcome.BUSY, "a process is writing it there")
             self._check(copy)
             _move_into_place(copy.path, here)
@@ -129,9 +125,9 @@ class Import:
                 raise _Refused(ImportOutcome.PROBLEM, finding.words)
 
 
-def _files(folder: Path, checkpoints: bool = True) -> dict[str, Path]:
-    """The files of a run, by their path within it."""
-    found: dict[str, Path] = {}
+def _files(folder: Path, checkpoints: bool = True) -> dict[str, tuple[int, int]]:
+    """The files of a run, by their path within it, with size and modification time."""
+    found: dict[str, tuple[int, int]] = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if name.parts[0] in NOT_COPIED or path.suffix == ".part":
@@ -139,30 +135,25 @@ def _files(folder: Path, checkpoints: bool = True) -> dict[str, Path]:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise _Refused(ImportOutcome.PROBLEM, f"{name} is not a regular file")
         if path.is_file() and (checkpoints or not name.parts[0].startswith("checkpoint")):
-            found[str(name)] = path
+            found[str(name)] = path.stat().st_size, path.stat().st_mtime_ns
     return found
-
-
-def _stat(folder: Path) -> dict[str, tuple[int, int]]:
-    """Size and modification time of every file: they change if someone writes during the copy."""
-    return {name: (path.stat().st_size, path.stat().st_mtime_ns) for name, path in _files(folder).items()}
 
 
 def _has_same_content(here: Path, there: Path) -> bool:
     """Whether two directories have the same files, checkpoints aside."""
     try:
-        ours, theirs = _files(here, checkpoints=False), _files(there, checkpoints=False)
+        ours, theirs = _files(here, checkpoints=False).keys(), _files(there, checkpoints=False).keys()
     except _Refused:
         return False
-    return ours.keys() == theirs.keys() and all(ours[name].read_bytes() == theirs[name].read_bytes() for name in ours)
+    return ours == theirs and all((here / name).read_bytes() == (there / name).read_bytes() for name in ours)
 
 
 def _copy(source: Path, target: Path, checkpoints: bool) -> None:
     """Copy the files of a run with their times, and flush them to disk."""
     target.mkdir(parents=True)
-    for name, path in _files(source, checkpoints).items():
+    for name in _files(source, checkpoints):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target / name)
+        shutil.copy2(source / name, target / name)
         _flush(target / name)
     for folder in (target, *(path for path in target.rglob("*") if path.is_dir())):
         _flush(folder)

@@ -20,18 +20,12 @@ from typing import Any
 from nero.atomic import append_whole
 from nero.runs.records import parse_line
 
-HEARTBEAT = 10.0
-"""Seconds between two heartbeats of a holder, which set the file's modification time to now."""
-
-SILENCE = 60.0
-"""Seconds without a heartbeat after which a holder on another host counts as dead."""
-
+HEARTBEAT = 10.0  # seconds between two heartbeats of a holder, which set the file's modification time to now
+SILENCE = 60.0  # seconds without a heartbeat after which a holder on another host counts as dead
+# Errors of a file system without locks.
 NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL})
-"""Errors of a file system without locks."""
-
+# A reader (`is_held`) has the kernel's lock for a moment without a record: try again.
 ATTEMPTS, RETRY_SECONDS = 10, 0.02
-"""A reader (`is_held`) has the kernel's lock for a moment without a record: try again."""
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -10,12 +10,8 @@ import yaml
 
 from nero.runs.store import Record, RunDirectory, Status, Store, is_settled
 
-UNFINISHED = "unfinished"
-"""`running` without a process: the run was interrupted."""
-
-UNMEASURED = "unmeasured"
-"""Done without its metric (see `is_settled`)."""
-
+UNFINISHED = "unfinished"  # `running` without a process: the run was interrupted
+UNMEASURED = "unmeasured"  # done without its metric (see `is_settled`)
 STATUSES = (*(status.value for status in Status), UNFINISHED, UNMEASURED)
 
 

@@ -14,9 +14,7 @@ from typing import Any
 import nero
 
 ROOT = Path(__file__).resolve().parents[3]
-COMMIT = "COMMIT"
-"""A file in ROOT with the output of git describe, in a copy of the code without its history."""
-
+COMMIT = "COMMIT"  # a file in ROOT with the output of git describe, in a copy of the code without its history
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "triton", "ale-py")
 
 

@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
+# Number of other runs on this GPU now, by what they are bound by: "gpu" or "cpu".
 OtherRuns = Callable[[], dict[str, int]]
-"""Number of other runs on this GPU now, by what they are bound by: "gpu" or "cpu"."""
 
 
 def default_folder() -> Path:

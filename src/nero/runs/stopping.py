@@ -10,8 +10,7 @@ from pathlib import Path
 
 from nero.runs.lock import boot_id
 
-CHECK_SECONDS = 1.0
-"""Seconds between two checks of the stop file, which may be on a slow disk."""
+CHECK_SECONDS = 1.0  # seconds between two checks of the stop file, which may be on a slow disk
 
 
 def moment_after(seconds: float) -> str:

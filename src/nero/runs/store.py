@@ -25,20 +25,16 @@ from nero.runs.lock import Held, exclusive, is_held
 from nero.runs.records import append_line, encode, is_metrics, parse_line, parse_lines
 
 Record = dict[str, Any]
-
+# Safe YAML; the C version, where PyYAML has it, is ten times faster.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Safe YAML; the C version, where PyYAML has it, is ten times faster."""
-
-VERSION = 1
-"""Version of the keys of summary.json. Summaries of other versions are never read nor overwritten."""
-
+VERSION = 1  # version of the keys of summary.json. Summaries of other versions are never read nor overwritten.
+# Types of the keys that every readable summary has.
 REQUIRED: dict[tuple[type, ...], tuple[str, ...]] = {
     (str,): ("run_id", "task", "optim"),
     (int,): ("seed", "epochs_done"),
     (int, float): ("lr", "seconds"),
     (dict,): ("final_metrics",),
 }
-"""Types of the keys that every readable summary has."""
 
 
 class Status(StrEnum):
@@ -61,8 +57,8 @@ class Outcome(StrEnum):
     REFUSED = "refused"  # the config cannot be run here
 
 
+# Statuses that are results: a settled run is never run again, once it is measured.
 SETTLED = frozenset({Status.DONE, Status.DIVERGED})
-"""Statuses that are results: a settled run is never run again, once it is measured."""
 
 
 def is_settled(summary: Mapping[str, Any] | None) -> bool:

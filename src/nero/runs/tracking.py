@@ -15,11 +15,8 @@ from nero.runs.logged import LoggedRun
 from nero.runs.records import parse_line
 from nero.runs.store import Status, is_settled
 
-WITHIN_EPOCH = 60.0
-"""Seconds between two plain lines within a long epoch."""
-
-SYNCED = "wandb-synced.json"
-"""In a run's directory: checksum of the mirrored state for each destination."""
+WITHIN_EPOCH = 60.0  # seconds between two plain lines within a long epoch
+SYNCED = "wandb-synced.json"  # in a run's directory: checksum of the mirrored state for each destination
 
 
 class Tracker(Protocol):
@@ -189,7 +186,6 @@ def _replay(run: LoggedRun, tracker: Tracker) -> int:
 
 
 def _checksum(run: LoggedRun) -> str:
-    """Of everything that is mirrored."""
     digest = hashlib.sha256()
     for name in ("config.yaml", "metrics.jsonl", "summary.json"):
         path = run.directory.path / name

@@ -18,11 +18,9 @@ from omegaconf import DictConfig
 
 from nero.plans.plan import Cell, Experiment
 from nero.plans.schema import LANES
-from nero.sweep.stop_request import signal_handler
+from nero.sweep.launching import signal_handler
 
-PARENT = "NERO_LANE_OF"
-"""Environment variable of a lane: the id of the process that started it."""
-
+PARENT = "NERO_LANE_OF"  # environment variable of a lane: the id of the process that started it
 POLL_SECONDS = 0.2
 
 

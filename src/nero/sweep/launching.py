@@ -1,14 +1,20 @@
-"""Launch jobs and return a result for each, whatever happens to it, to the others, or to the launcher.
+"""Launch jobs, and stop them: each has a result, whatever happens to it, to the others, or to the launcher.
 
 Hydra's launchers raise if a job's process dies, and the results of the other jobs are lost. The store still has them:
 it says which runs are settled, and the rest is launched again.
 """
 
+import os
+import signal
+import socket
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -18,11 +24,9 @@ from nero.plans.config import ConfigError, RunConfig, compose, identity_override
 from nero.runs.store import Outcome, Store, is_settled
 from nero.sweep.library_internals import collect_all_results, shut_down_workers
 
-Result = dict[str, Any]
-"""What `nero.train` returns: a run's summary with an `Outcome` as its `status`."""
-
+Result = dict[str, Any]  # what `nero.train` returns: a run's summary with an `Outcome` as its `status`
+# A run that was under way in this many crashes of the launcher is launched alone: if that crashes, it is the cause.
 MAX_CRASHES = 2
-"""A run that was under way in this many crashes of the launcher is launched alone: if that crashes, it is the cause."""
 
 
 @dataclass
@@ -98,3 +102,35 @@ class FaultTolerantLauncher:
 def _in_one_line(error: object) -> str:
     message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {message}" if isinstance(error, BaseException) else message
+
+
+@contextmanager
+def signal_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle SIGTERM and SIGINT. Only the main thread may: elsewhere this does nothing."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT) if is_main}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+@contextmanager
+def stop_request(folder: Path) -> Iterator[Path]:
+    """The file that the sweep's runs look for. It exists once this process was asked to stop.
+
+    A second Ctrl-C ends the sweep at once and leaves the file, for jobs that are queued or still running.
+    """
+    path = folder.absolute() / f"stop-{socket.gethostname()}-{os.getpid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # of an earlier process with this id
+
+    def request(number: int, frame: FrameType | None) -> None:
+        path.touch()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print(f"{signal.Signals(number).name}: runs checkpoint and end; Ctrl-C ends this at once", file=sys.stderr)
+
+    with signal_handler(request):
+        yield path
+        path.unlink(missing_ok=True)

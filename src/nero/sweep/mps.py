@@ -18,12 +18,10 @@ from omegaconf import DictConfig
 from nero.plans.config import ConfigError
 
 CONTROL = "nvidia-cuda-mps-control"
-QUIT_SECONDS = 10
-"""How long the daemon waits for its last processes before it ends them."""
-
+QUIT_SECONDS = 10  # how long the daemon waits for its last processes before it ends them
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+# Launchers whose jobs run side by side on this machine. Jobs of a cluster have their own GPUs.
 ON_THIS_MACHINE = ("JoblibLauncher", "LocalLauncher", "RayLauncher")
-"""Launchers whose jobs run side by side on this machine. Jobs of a cluster have their own GPUs."""
 
 
 def is_wanted(machine: DictConfig, launcher: DictConfig, side_by_side: bool = False) -> bool:

@@ -37,17 +37,10 @@ from nero.runs.slots import cores
 from nero.runs.stopping import Limits, monotonic_at
 from nero.runs.store import Outcome, Store, is_settled
 from nero.sweep import lanes, mps
-from nero.sweep.launching import FaultTolerantLauncher, Result
-from nero.sweep.library_internals import basic_sweeper, register_sweeper
-from nero.sweep.stop_request import stop_request
+from nero.sweep.launching import FaultTolerantLauncher, Result, stop_request
+from nero.sweep.library_internals import basic_sweeper
 
-POLL_SECONDS = 1.0
-"""Between two looks at runs that another process is training."""
-
-
-def register() -> None:
-    """Make the sweeper known to Hydra in this program alone."""
-    register_sweeper(PlanSweeper)
+POLL_SECONDS = 1.0  # between two looks at runs that another process is training
 
 
 class PlanSweeper(Sweeper):
