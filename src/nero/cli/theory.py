@@ -73,8 +73,7 @@ def _measure(options: argparse.Namespace, overrides: list[str]) -> int:
 
 
 def _along(options: argparse.Namespace, overrides: list[str]) -> int:
-    from nero.checkpoints.measure import measure_along
-    from nero.checkpoints.measure import leading_configs
+    from nero.checkpoints.measure import leading_configs, measure_along
 
     if options.experiment:
         configs = leading_configs(load_experiment(options.experiment), Store(options.store), options.task, overrides)
