@@ -97,7 +97,7 @@ def average_kernel(
 
 @triton.jit
 def rate_kernel(tensors, sums, rates, lr, clamp_value, LR_IN_TENSOR: tl.constexpr):
-    """The factor of each tensor's Adam step: lr times `nero.optim.lamb.trust_ratio`."""
+    """The factor of each tensor's Adam step: lr times r in the docstring of `nero.optim.LAMB`."""
     record = tensors + tl.program_id(0) * COLUMNS
     tiles = tl.load(record + TILES)
     own = sums + 2 * tl.load(record + FIRST_TILE)
