@@ -627,8 +627,13 @@ def test_a_thread_brings_batches_in_order_and_no_more_than_it_may(monkeypatch: p
     batches = image_loading._in_thread(loader(), lambda number: (torch.tensor([number]),), CPU)  # type: ignore
     assert int(next(batches)[0]) == 0
     if end == "closed":
+        for _ in range(500):
+            if len(read) > image_loading.DEVICE_PREFETCH:
+                break
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert len(read) == 1 + image_loading.DEVICE_PREFETCH
         batches.close()
-        assert len(read) <= 1 + image_loading.DEVICE_PREFETCH
     else:
         assert [int(batch[0]) for batch in itertools.islice(batches, 9)] == list(range(1, 10))
         assert current.waited == 10

@@ -5,7 +5,6 @@ import os
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,8 @@ LITTLE: Counts = {"train": {"n01440764": 3, "n01443537": 2}, "val": {"n01440764"
 def pretend_it_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if ImageNet were of the size of LITTLE: 5 training images, 2 or 3 of a class, and 2 + 2 for validation."""
     monkeypatch.setattr(imagenet, "CLASSES", 2)
-    monkeypatch.setitem(imagenet.SPLITS, "train", replace(imagenet.SPLITS["train"], images=5, fewest=2, most=3))
-    monkeypatch.setitem(imagenet.SPLITS, "val", replace(imagenet.SPLITS["val"], images=4, fewest=2, most=2))
+    monkeypatch.setitem(imagenet.SPLITS, "train", imagenet.SPLITS["train"]._replace(images=5, fewest=2, most=3))
+    monkeypatch.setitem(imagenet.SPLITS, "val", imagenet.SPLITS["val"]._replace(images=4, fewest=2, most=2))
 
 
 @pytest.fixture

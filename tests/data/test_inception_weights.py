@@ -29,7 +29,7 @@ from nero.data.download.inception import (
     read_tensors,
     to_bytes,
 )
-from nero.data.download.origins import Origin, pip_download, pip_inception, plain_file
+from nero.data.download.origins import Origin, pip_inception, run_tool, web
 from nero.data.sources import DATASETS, Dataset, MissingData, Unobtainable, prepare, problems, require
 from support.real_data import root_with
 
@@ -324,7 +324,7 @@ def test_pip_gives_the_weights_when_the_official_source_is_gone(
     pip: Callable[..., None], offer: Callable[..., None], script: bytes, tmp_path: Path
 ) -> None:
     pip(zip_of({"toy/__init__.py": b"raise SystemExit", "toy/net.pt": script}))
-    offer(plain_file("ftp://unreachable.invalid/weights.pth"), package(script))
+    offer(web("ftp://unreachable.invalid/weights.pth"), package(script))
     said: list[str] = []
     assert prepare("inception", tmp_path / "data", said.append)
     assert digest(load_weights(tmp_path / "data" / FILE, TOY.digest)) == TOY.digest
@@ -364,7 +364,7 @@ def test_an_archive_of_other_weights_is_one_line(
 def test_what_pip_says_last_is_passed_on_in_one_line(pip: Callable[..., None], tmp_path: Path) -> None:
     pip("WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching distribution found for toy==1.0\n")
     with pytest.raises(FetchFailed, match=r"^pip download failed: No matching distribution found for toy==1\.0$"):
-        pip_download("toy==1.0", tmp_path)
+        run_tool("pip download", "toy==1.0", tmp_path)
 
 
 def test_pip_that_says_nothing_delivers_nothing_or_is_not_there(
@@ -375,16 +375,16 @@ def test_pip_that_says_nothing_delivers_nothing_or_is_not_there(
     crowded.mkdir()
     pip(" ")
     with pytest.raises(FetchFailed, match=r"^pip download failed: status 1$"):
-        pip_download("toy==1.0", empty)
+        run_tool("pip download", "toy==1.0", empty)
     pip(b"wheel", copies=0)
     with pytest.raises(FetchFailed, match=r"^pip download left 0 files \*\.whl instead of one$"):
-        pip_download("toy==1.0", empty)
+        run_tool("pip download", "toy==1.0", empty)
     pip(b"wheel", copies=2)
     with pytest.raises(FetchFailed, match="left 2 files"):
-        pip_download("toy==1.0", crowded)
+        run_tool("pip download", "toy==1.0", crowded)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no such python"))
     with pytest.raises(FetchFailed, match=r"^pip download cannot be run: .*$"):
-        pip_download("toy==1.0", empty)
+        run_tool("pip download", "toy==1.0", empty)
 
 
 def test_the_official_file_is_taken_as_it_is_if_it_is_not_too_long(
@@ -394,7 +394,7 @@ def test_the_official_file_is_taken_as_it_is_if_it_is_not_too_long(
     monkeypatch.setattr(
         "nero.data.download.origins.download", lambda url, target, retries: target.write_bytes(official)
     )
-    origin = plain_file("https://somewhere.invalid/v1/weights-0123.pth")
+    origin = web("https://somewhere.invalid/v1/weights-0123.pth")
     assert list(origin.fetch([TOY], tmp_path)) == [(TOY, official)]
     with pytest.raises(FetchFailed, match=r"^weights-0123\.pth has more than 10 bytes$"):
         list(origin.fetch([InceptionFile(limit=10)], tmp_path))

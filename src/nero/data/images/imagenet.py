@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,12 +23,11 @@ FOLDER = "imagenet"
 CLASSES = 1_000
 
 
-@dataclass(frozen=True)
-class Split:
-    """ImageNet's numbers for one split: images, the fewest and the most of one class; and its archive."""
+class Split(NamedTuple):
+    """ImageNet's numbers for one split."""
 
     images: int
-    fewest: int
+    fewest: int  # images of a class
     most: int
     archive: str
 

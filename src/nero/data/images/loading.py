@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,20 +19,15 @@ from torch.utils.data import DataLoader
 from nero.data.images.folders import ListedImages
 from nero.data.images.reading import FILL, IGNORED, Reader, ReadImages, Request, defer_signals, files_of
 
+DEVICE_PREFETCH = 3  # batches that are copied to a device, or wait there, while the one before is trained on
+FEW = 10  # if more images than this in a row cannot be read, something is wrong with the storage
+
+# Images, uint8 [N, 3, size, size], and labels, int64 [N], on the device.
 DeviceBatch = tuple[Tensor, Tensor]
-"""Images, uint8 [N, 3, size, size], and labels, int64 [N], on the device."""
-
+# From files (or pixels) and windows to images on the device, and the errors by place in the batch.
 Decode = Callable[[list[Tensor], Tensor], tuple[Tensor, dict[int, str]]]
-"""From files (or pixels) and windows to images on the device, and the errors by place in the batch."""
-
+# From an epoch to the order of the images, and the seed of each image's random crop.
 Order = Callable[[int], tuple[Tensor, Tensor]]
-"""From an epoch to the order of the images, and the seed of each image's random crop."""
-
-DEVICE_PREFETCH = 3
-"""Batches that are copied to a device, or wait there, while the one before is trained on."""
-
-FEW = 10
-"""If more images than this in a row cannot be read, something is wrong with the storage."""
 
 
 class Faults:
@@ -98,31 +94,24 @@ def _close_all() -> None:
         stream.close()
 
 
+@dataclass(eq=False)
 class ImageStream:
-    """Batches of training images, from any step of the training to its end.
+    """Batches of training images, from any step of the training to its end."""
 
-    part:    which places of a batch this process has
-    decode:  how the device decodes; None if workers do
-    """
+    images: ListedImages
+    size: int
+    order: Order
+    batch: int
+    part: range  # which places of a batch this process has
+    steps: int
+    epochs: int
+    device: torch.device
+    workers: int
+    decode: Decode | None = None  # how the device decodes; None if workers do
 
-    def __init__(
-        self,
-        images: ListedImages,
-        size: int,
-        order: Order,
-        batch: int,
-        part: range,
-        steps: int,
-        epochs: int,
-        device: torch.device,
-        workers: int,
-        decode: Decode | None = None,
-    ) -> None:
-        self.reader = Reader(images, size, on_device=decode is not None)
-        self.order, self.batch, self.part = order, batch, part
-        self.steps, self.epochs, self.workers = steps, epochs, workers
-        self.device, self.decode = device, decode
-        self.faults, self.waiting = Faults(images), Waiting(device)
+    def __post_init__(self) -> None:
+        self.reader = Reader(self.images, self.size, on_device=self.decode is not None)
+        self.faults, self.waiting = Faults(self.images), Waiting(self.device)
         self._batches: Generator[DeviceBatch, None, None] | None = None
         self._next = (-1, -1)
 

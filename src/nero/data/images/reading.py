@@ -20,25 +20,14 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 from nero.data.images.folders import JPEG, ListedImages
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's pixels, by colour: the usual normalisation."""
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels, by colour: the usual normalisation
+FILL = tuple(round(255 * mean) for mean in MEAN)  # an image that could not be read: zero once normalised
+IGNORED = -100  # the label of an image that could not be read or that pads a batch; torch's losses skip it
+TERM_GRACE = 30  # seconds that a worker continues after SIGTERM, in which its run can checkpoint
+RANDOM_CROP = v2.RandomResizedCrop(224)
 
-FILL = tuple(round(255 * mean) for mean in MEAN)
-"""The pixels of an image that could not be read: zero once normalised."""
-
-Box = tuple[int, int, int, int]
-"""Top, left, height, width of a crop."""
-
-IGNORED = -100
-"""The label of an image that could not be read or that pads a batch; torch's losses skip it."""
-
-TERM_GRACE = 30
-"""Seconds that a worker continues after SIGTERM, in which its run can checkpoint."""
-
-Request = tuple[int, int]
-"""Index of an image, -1 for padding, and the seed of its random crop and flip."""
-
-_RANDOM_CROP = v2.RandomResizedCrop(224)
+Box = tuple[int, int, int, int]  # top, left, height, width of a crop
+Request = tuple[int, int]  # index of an image, -1 for padding, and the seed of its random crop and flip
 
 
 class Unreadable(ValueError):
@@ -91,7 +80,7 @@ def _opened(data: Tensor) -> Iterator[Image.Image]:
 def random_window(height: int, width: int) -> Box:
     """The window of torchvision's RandomResizedCrop in an image, drawn from torch's global generator."""
     # Only the size of the image matters: one pixel is expanded to it.
-    drawn = _RANDOM_CROP.make_params([torch.empty(()).expand(3, height, width)])
+    drawn = RANDOM_CROP.make_params([torch.empty(()).expand(3, height, width)])
     return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
 
 
