@@ -27,15 +27,12 @@ class ConditionalGAN(Task):
     """Hinge losses without their constants; one step of the discriminator, then one of the generator.
 
     generator:      from z [N, 80] and labels [N] to images [N, 3, 32, 32] with pixels from -1 to 1
-    discriminator:  from images and labels to scores [N]; takes `passes` as well if split_passes
-    augmentation:   of the training images; None for none
-    fid_every:      epochs between two FIDs; the last epoch always has one
-    fid:            which FID is the run's result: "released", as the authors' code measures it, or "plain"
-    split_passes:   whether real and generated images go through the discriminator in separate passes, with a power
-                    iteration of its spectral norms each
+    discriminator:  from images and labels to scores [N]; takes `passes` as well if split_passes: then real and
+                    generated images go through it separately, with a power iteration of its spectral norms each
 
-    FID uses as many samples as there are test images, with their labels. Both kinds are logged: "val/fid" against the
-    test images and "train/fid" against the training images; "val/fid_released" and "train/fid_released" likewise (see
+    configs/task/cifar10_cgan.yaml describes the other settings. The last epoch always has a FID. It uses as many
+    samples as there are test images, with their labels. Both kinds are logged: "val/fid" against the test images and
+    "train/fid" against the training images; "val/fid_released" and "train/fid_released" likewise (see
     `fid.Judge.released`). For embedded data a small network replaces Inception, and the keys name it.
     """
 

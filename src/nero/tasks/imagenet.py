@@ -37,13 +37,10 @@ CACHED_SHARE = 0.25  # of a GPU's free memory: if the validation images fit into
 
 
 class ImageNet(ImageTask):
-    """Top-1 error on the validation images.
+    """Top-1 error on the validation images; configs/task/imagenet_resnet50.yaml describes the settings.
 
-    network:         called with num_classes=...; a module from [N, 3, image_size, image_size] to [N, classes]
-    batch_size:      images of a step, over all ranks; an incomplete last batch is dropped
-    image_size:      side of the network's input in pixels
-    resize:          shorter side of a validation image before the centre crop
-    train_examples:  number of training images, evenly over the classes; None for all
+    The network is called with num_classes=...; it is a module from [N, 3, image_size, image_size] to [N, classes].
+    `train_examples` are taken evenly from the classes, and an incomplete last batch is dropped.
 
     "train/error" is measured on the epoch's training batches: augmented, each before its step. Unreadable images are
     reported by name, counted ("train/skipped", "val/skipped") and ignored by the loss.

@@ -37,14 +37,9 @@ MEANS = ("entropy", "value_loss", "policy_loss", "kl", "clip_fraction")  # logge
 
 
 class PPO(Task):
-    """Learn to play `game`.
+    """Learn to play `game`; configs/task/pong_ppo.yaml describes the settings.
 
-    environments:   games in parallel; an update learns from `steps` steps of each
-    update_epochs:  passes over the rollout per update, each in a new order and split into `minibatches`
-    clip:           bound on the change of the ratio of probabilities from 1, and of values
-    gae_lambda:     0 relies on the value of the next step, 1 on the rewards alone
-    window:         finished games of the reported mean return: the metric is "train/reward_<window>", or "train/return"
-                    for a window of 10
+    The metric is "train/reward_<window>", or "train/return" for a window of 10.
     """
 
     resumes_within_epoch = False  # rollouts are not saved

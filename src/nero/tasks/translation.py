@@ -29,11 +29,9 @@ class Translation(LanguageTask):
     network:         called with the vocabulary size; a module from a source and a target [batch, length], and a pair
                      of the indices of their words (`nero.models.attention`), to features [slots, width], with their
                      `output_weight` [vocabulary, width]
-    minimum_count:   how often a word must occur in its language's training text to be in the vocabulary
-    smoothing:       label smoothing in training; validation has none
-    pool:            batches whose pairs are sorted by length before they are cut into batches; 1 draws at random
     padded_lengths:  lengths that sentences are padded to; beyond the last, multiples of 16
-    train_examples:  pairs to train on; None for all
+
+    configs/task/multi30k_transformer.yaml describes the other settings.
     """
 
     def __init__(
