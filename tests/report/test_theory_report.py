@@ -8,6 +8,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,9 +23,8 @@ from nero.report.theory.layers import activations_figure
 from nero.report.theory.panels import SignedPowers
 from nero.report.theory.report import FIGURES, make, make_figures, make_tables, theory_files, theory_texts
 from nero.report.theory.robustness import robustness_figure
-from nero.report.theory.steps import by_step
-from nero.report.theory.tables import percentile, short, span
-from nero.theory.pac_bayes import Bound
+from nero.report.theory.steps import steps_figure, steps_table, trust_figure
+from nero.report.theory.tables import short, span
 from support import theory_records as made
 from support.read_figures import bands, face, labels, lines
 
@@ -273,7 +274,7 @@ def test_a_prior_that_covers_all_needs_no_such_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("nats", "words"), [(0.1, "9.52 %"), (6.0, "99.8 %"), (200.0, "1 - 10^-87"), (math.inf, "1")])
 def test_an_error_that_would_round_to_one_is_written_out(nats: float, words: str) -> None:
-    assert error_text(Bound(nats)) == words
+    assert error_text(nats) == words
 
 
 def test_steps_are_counted_over_seeds_and_layers(tables: dict[str, Printed]) -> None:
@@ -283,6 +284,7 @@ def test_steps_are_counted_over_seeds_and_layers(tables: dict[str, Printed]) -> 
     assert (found["within_trust"], found["within_trust_of"]) == ("16", "24"), "the third layer's gradients change more"
     steps = [(0.01 * 0.9**number, 1 + 0.1 * place) for number in range(4) for place in range(3)] * 2
     assert float(found["relative_step"]) == pytest.approx(statistics.median(lr * factor for lr, factor in steps))
+    assert float(found["relative_step_95"]) == pytest.approx(np.quantile([lr * factor for lr, factor in steps], 0.95))
     assert float(found["relative_step_over_lr"]) == pytest.approx(1.1)
     assert float(found["angle_over_lr"]) == pytest.approx(0.99)
     adam = record(table, task=made.MLP, optim="adam")
@@ -298,11 +300,11 @@ def test_a_gradient_or_loss_that_is_no_number_is_not_counted_as_good(tmp_path: P
         layer |= {"gradient_change": None, "cosine": None, "relative_step": None, "angles": made.q(None)}
         layer["neuron_steps"] = made.q(None)
     lost["trust"] = math.inf
-    printed, figures = make(made.write_all(tmp_path, steps=[record]))
-    [found] = next(table for table in printed if table.name == "theory_steps").records
+    evidence = gather(made.write_all(tmp_path, steps=[record]))
+    [found] = steps_table(evidence).records
     assert (found["lowered"], found["lowered_of"]) == ("2", "3")
     assert (found["within_trust"], found["within_trust_of"]) == ("3", "6")
-    assert files.figure_files({"theory_trust": figures["theory_trust"], "theory_steps": figures["theory_steps"]})
+    assert files.figure_files({"theory_trust": trust_figure(evidence), "theory_steps": steps_figure(evidence)})
 
 
 # ------------------------------------------------------------------------------------------------------- figures
@@ -368,9 +370,9 @@ def test_trust_is_drawn_against_the_step(figures: dict[str, Figure]) -> None:
     assert "not drawn: 4 of 12 cosines" in face(axes)
 
 
-def test_a_step_that_several_seeds_looked_at_is_one_place(folder: Path) -> None:
-    [group] = [group for group in gather(folder).steps if group.optim == "nero"]
-    assert {step: len(found) for step, found in by_step(group).items()} == {2: 2, 11: 2, 101: 2, 1001: 2}
+def test_a_step_that_several_seeds_looked_at_is_one_place(figures: dict[str, Figure]) -> None:
+    drawn = lines(panel(figures["theory_trust"], "Nero"), "--").values()
+    assert [line[:, 0].tolist() for line in drawn] == [[2, 11, 101, 1001]]
 
 
 def test_the_learning_rate_is_dashed(figures: dict[str, Figure]) -> None:
@@ -499,11 +501,5 @@ def test_numbers_have_three_digits(value: float | None, words: str) -> None:
     assert short(value) == words
 
 
-def test_percentiles_are_those_of_numpy() -> None:
-    import numpy as np
-
-    values = [3.0, 1.0, 2.0, 10.0, -4.0]
-    assert percentile(values, 0.95) == pytest.approx(np.quantile(values, 0.95))
-    assert percentile([7.0], 0.95) == 7.0
-    assert percentile([], 0.95) is None
-    assert (span([1.0, 1.0000001]), span([1.0, 2.0])) == ("", "1.00 to 2.00")
+def test_a_range_of_numbers_that_look_the_same_is_none() -> None:
+    assert (span(pd.Series([1.0, 1.0000001])), span(pd.Series([1.0, 2.0]))) == ("", "1.00 to 2.00")

@@ -265,7 +265,7 @@ def test_two_points_need_no_angle() -> None:
 def test_as_many_solutions_as_needed_are_just_enough(
     spheres: list[Spheres], angle: float, examples: int, error: float, log_share: float
 ) -> None:
-    needed = log_solutions_needed(spheres, angle, examples, 0.05, error, log_share)
+    needed = log_solutions_needed(log_version_space(spheres, angle, log_share=log_share), examples, 0.05, error)
 
     def bounded(log_solutions: float) -> float:
         return realisable_bound(log_version_space(spheres, angle, log_solutions, log_share), examples, 0.05).error
@@ -282,17 +282,17 @@ def test_as_many_solutions_as_needed_are_just_enough(
 def test_as_many_examples_as_needed_are_just_enough(
     spheres: list[Spheres], angle: float, error: float, log_solutions: float, log_share: float
 ) -> None:
-    needed = examples_needed(spheres, angle, 0.05, error, log_solutions, log_share)
-    assert isinstance(needed, int)
     measure = log_version_space(spheres, angle, log_solutions, log_share)
+    needed = examples_needed(measure, 0.05, error)
+    assert isinstance(needed, int)
     assert realisable_bound(measure, needed, 0.05).error <= error
     assert needed == 2 or realisable_bound(measure, needed - 1, 0.05).error > error
 
 
 def test_examples_needed_by_hand_and_without_end() -> None:
     # A measure of 1 and an error of 1/2: the first n with 2n / delta <= 2^(n - 1).
-    assert examples_needed(SMALL, math.pi, delta=0.5, error=0.5) == 6
-    assert examples_needed(SMALL, 0.0, delta=0.5, error=0.5) == math.inf
+    assert examples_needed(log_version_space(SMALL, math.pi), delta=0.5, error=0.5) == 6
+    assert examples_needed(log_version_space(SMALL, 0.0), delta=0.5, error=0.5) == math.inf
 
 
 # ------------------------------------------------------------------------------------------------- refused
@@ -314,10 +314,10 @@ def test_examples_needed_by_hand_and_without_end() -> None:
         (lambda: critical_angle(SMALL, 10, 0.1, 0.0), "between 0 and 1, not 0.0"),
         (lambda: critical_angle([], 10, 0.1, 0.5), "one layer or more"),
         (lambda: critical_angle(SMALL, 1, 0.1, 0.5), "2 examples or more, not 1"),
-        (lambda: log_solutions_needed(SMALL, 1.0, 10, 0.1, 1.0), "between 0 and 1, not 1.0"),
-        (lambda: log_solutions_needed([], 1.0, 1000, 0.1, 0.5), "one layer or more"),
-        (lambda: examples_needed(SMALL, 1.0, 2.0, 0.5), "between 0 and 1, not 2.0"),
-        (lambda: examples_needed([], 1.0, 0.1, 0.5), "one layer or more"),
+        (lambda: log_solutions_needed(-1.0, 10, 0.1, 1.0), "between 0 and 1, not 1.0"),
+        (lambda: log_solutions_needed(-1.0, 1, 0.1, 0.5), "2 examples or more, not 1"),
+        (lambda: examples_needed(-1.0, 2.0, 0.5), "between 0 and 1, not 2.0"),
+        (lambda: examples_needed(0.1, 0.1, 0.5), "at most 0, not 0.1"),
         (lambda: Spheres(3, -1), "3 on S\\^-1"),
         (lambda: Spheres(0, 3), "not 0 on S\\^3"),
         (lambda: Bound(1.0).is_vacuous(1), "2 classes or more, not 1"),

@@ -15,7 +15,6 @@ Exit status: 0; 1 if something could not be measured, or differs under --check; 
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "measure":  # argparse takes overrides for runs
         overrides += [word for word in options.runs if "=" in word and not Path(word).exists()]
         options.runs = [word for word in options.runs if word not in overrides]
+        if not options.runs and not options.experiment:
+            parser.error("measure: name runs, or an --experiment")
     allowed = options.command != "report"
     if unknown := [word for word in overrides if "=" not in word or word.startswith("-") or not allowed]:
         parser.error(f"unknown argument {unknown[0]}")
-    if options.command == "measure" and not options.runs and not options.experiment:
-        parser.error("measure: name runs, or an --experiment")
     if options.command == "along" and not overrides and not options.experiment:
         parser.error("along: give the settings of a training, such as task=mnist_mlp100, or an --experiment")
     try:
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace, overrides: list[str]) -> int:
-    from nero.checkpoints.loading import Unusable, find_run
+    from nero.checkpoints.loading import find_run
     from nero.checkpoints.measure import PARTS, leading_runs, measure_run
     from nero.train.run import train
 
@@ -69,7 +68,7 @@ def _measure(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.experiment:
         runs = leading_runs(load_experiment(options.experiment), Store(options.store))
         work |= {run.run_id: partial(measure, run.run_id, run) for run in runs}
-    return _measure_each(records.NETWORKS, work, options, Unusable)
+    return _measure_each(records.NETWORKS, work, options)
 
 
 def _along(options: argparse.Namespace, overrides: list[str]) -> int:
@@ -78,19 +77,15 @@ def _along(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.experiment:
         configs = leading_configs(load_experiment(options.experiment), Store(options.store), options.task, overrides)
     else:
-        has_precision = any(word.startswith("precision=") for word in overrides)
-        configs = [compose([*overrides, *([] if has_precision else ["precision=fp32"])])]
+        configs = [compose(["precision=fp32", *overrides])]
     work = {c.run_id: partial(measure_along, c, options.epochs, options.probes, _log) for c in configs}
-    return _measure_each(records.STEPS, work, options, ())
+    return _measure_each(records.STEPS, work, options)
 
 
-def _measure_each(
-    kind: str,
-    work: Mapping[str, Callable[[], records.Record]],
-    options: argparse.Namespace,
-    unusable: type[Exception] | tuple[()],
-) -> int:
+def _measure_each(kind: str, work: Mapping[str, Callable[[], records.Record]], options: argparse.Namespace) -> int:
     """Measure in turn. Each record is written at once, and a failure does not stop the rest."""
+    from nero.checkpoints.loading import Unusable
+
     done = {record["run_id"] for record in records.read(kind, options.records) if records.is_whole(kind, record)}
     failed = 0
     for number, (name, measure) in enumerate(work.items(), 1):
@@ -98,13 +93,11 @@ def _measure_each(
             continue
         start = time.monotonic()
         try:
-            record = measure()
-        except unusable as error:
+            path = records.write(kind, measure(), options.records)
+            print(f"[{number}/{len(work)}] {path}: {time.monotonic() - start:.0f} s", flush=True)
+        except Unusable as error:
             failed += 1
             print(f"not measured: {error}", file=sys.stderr, flush=True)
-            continue
-        path = records.write(kind, record, options.records)
-        print(f"[{number}/{len(work)}] {path}: {time.monotonic() - start:.0f} s", flush=True)
     print(f"{len(work)} runs requested; {failed} could not be measured; the others have records", flush=True)
     return 1 if failed else 0
 
@@ -121,8 +114,7 @@ def _report(options: argparse.Namespace, overrides: list[str]) -> int:
         return 1 if found else 0
     made = theory_files(options.records)
     files.write(made, options.out)
-    for path in made:
-        print(options.out / path)
+    print("\n".join(str(options.out / path) for path in made))
     return 0
 
 
@@ -131,7 +123,7 @@ def _log(line: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from nero.checkpoints.loading import add_data_and_device
+    from nero.checkpoints.loading import add_data_and_device, add_store
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -139,29 +131,20 @@ def _parser() -> argparse.ArgumentParser:
     folder = ROOT / "results" / "theory"
     stored.add_argument("--records", type=Path, default=folder, metavar="DIR", help="default: %(default)s")
     runs = argparse.ArgumentParser(add_help=False, parents=[stored])
-    store = os.environ.get("NERO_RUNS") or "results/runs"
-    runs.add_argument("--store", default=store, metavar="DIR", help="where runs are looked up (default: %(default)s)")
+    add_store(runs)
     runs.add_argument("--experiment", metavar="NAME", help="runs of experiments/NAME.yaml at their best learning rates")
     runs.add_argument("--again", action="store_true", help="also measure what already has a record")
     measure = commands.add_parser("measure", parents=[runs], help="measure trained networks")
     measure.add_argument("runs", nargs="*", metavar="RUN", help="a run's directory, or its id in the store")
     measure.add_argument("--without", nargs="+", choices=["activations", "robustness"], default=[], help="skip these")
-    measure.add_argument(
-        "--retrain",
-        type=Path,
-        metavar="STORE",
-        help="retrain an experiment's runs without a checkpoint, in this store, with any machine.* settings given",
-    )
+    retrain = "retrain an experiment's runs without a checkpoint, in this store, with any machine.* settings given"
+    measure.add_argument("--retrain", type=Path, metavar="STORE", help=retrain)
     add_data_and_device(measure)
     along = commands.add_parser("along", parents=[runs], help="measure steps during training")
     along.add_argument("--task", nargs="+", default=["mnist_mlp100"], metavar="TASK", help="of the experiment's tasks")
     along.add_argument("--epochs", type=positive_int, metavar="N", help="how far to train (default: to the end)")
-    along.add_argument(
-        "--probes",
-        type=int_at_least(2),
-        metavar="N",
-        help="steps to measure (default: 60, fewer for a very deep network)",
-    )
+    probes = "steps to measure (default: 60, fewer for a very deep network)"
+    along.add_argument("--probes", type=int_at_least(2), metavar="N", help=probes)
     report = commands.add_parser("report", parents=[stored], help="make tables and figures of the records")
     report.add_argument("--out", type=Path, default=ROOT / "results", metavar="DIR", help="default: %(default)s")
     report.add_argument("--check", action="store_true", help="list what differs from the records instead of writing")

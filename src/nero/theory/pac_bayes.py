@@ -95,36 +95,20 @@ def critical_angle(
     return enough
 
 
-def log_solutions_needed(
-    spheres: Sequence[Spheres],
-    angle: float,
-    examples: int,
-    delta: float,
-    error: float,
-    log_share: float = 0.0,
-    cap: Cap = log_cap,
-) -> float:
+def log_solutions_needed(log_measure: float, examples: int, delta: float, error: float) -> float:
     """The smallest ln K that bounds the error by `error`: 0 if one solution suffices, infinity if a measure of 1 would
-    not."""
+    not.
+
+    log_measure is ln P[V_S] of one solution.
+    """
     _check_error(error)
-    needed_measure = _log_confidence(examples, delta) + (examples - 1) * math.log1p(-error)
-    if needed_measure > 0:
-        return math.inf
-    return max(0.0, needed_measure - log_version_space(spheres, angle, 0.0, log_share, cap))
+    needed = _log_confidence(examples, delta) + (examples - 1) * math.log1p(-error)
+    return math.inf if needed > 0 else max(0.0, needed - log_measure)
 
 
-def examples_needed(
-    spheres: Sequence[Spheres],
-    angle: float,
-    delta: float,
-    error: float,
-    log_solutions: float = 0.0,
-    log_share: float = 0.0,
-    cap: Cap = log_cap,
-) -> int | float:
-    """The smallest n that bounds the error by `error`, all else being equal; infinity if the caps measure nothing."""
+def examples_needed(log_measure: float, delta: float, error: float) -> int | float:
+    """The smallest n that bounds the error by `error`, all else being equal; infinity if the measure is zero."""
     _check_error(error)
-    log_measure = log_version_space(spheres, angle, log_solutions, log_share, cap)
     if log_measure == -math.inf:
         return math.inf
 

@@ -1,9 +1,10 @@
 """The generalisation bound (Theorem 1) for trained networks, and what it would take for it to be useful."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,23 +13,24 @@ from matplotlib.lines import Line2D
 
 from nero.report import cells
 from nero.report.figures import style
-from nero.report.tables.sheets import Line, Printed, Text, exact
+from nero.report.tables.sheets import Printed, Text
 from nero.report.theory import robustness, tables
-from nero.report.theory.evidence import LINKS, Evidence, Group, absent
+from nero.report.theory.evidence import LINKS, Evidence, Group
 from nero.report.theory.panels import BLACK, band
 from nero.report.theory.tables import short
 from nero.theory import pac_bayes
 from nero.theory.caps import log_cap, log_cap_lower_bound
 from nero.theory.pac_bayes import Bound, Cap, Spheres
-from nero.theory.records import NETWORKS, Record
+from nero.theory.records import Record
 
+TITLE = "The generalisation bound (Theorem 1, Equations 5 and 6) at measured angles"
 DELTA = 0.05
 """The bound holds for a share 1 - delta of training sets."""
 
 ERROR = 0.1
 """The bound to aim at, where the table says what that takes."""
 
-CAPS: dict[str, Cap] = {"exact": log_cap, "Ball": log_cap_lower_bound}
+CAPS: dict[str, Cap] = {"exact": log_cap, "ball": log_cap_lower_bound}
 """The measure of a cap, and the lower bound of it that the paper uses (Ball 1997, Lemma 2.3)."""
 
 TINY = 1e-100
@@ -36,20 +38,6 @@ TINY = 1e-100
 
 GRID = 121  # points of a curve
 
-HEADS = [
-    "task",
-    "optimiser",
-    "n",
-    "neurons m",
-    "parameters",
-    "angle (radians)",
-    "ln P[V_S]",
-    "right side of Theorem 1 (nats)",
-    "error at most",
-    "angle needed to beat guessing",
-    f"ln K needed, per parameter, for {100 * ERROR:g} %",
-    f"n needed for {100 * ERROR:g} %",
-]
 NOTES = (
     "One line per network and angle; in brackets with Ball's lower bound of a cap's measure, which the paper uses. "
     f"P[V_S]: of the version space, at least one solution's caps (K = 1). Delta is {DELTA:g}. Certified: no rotation "
@@ -73,247 +61,217 @@ ERRORS = (
 )
 
 
-@dataclass(frozen=True)
 class Case:
     """One trained network: its spheres, and its numbers of examples, errors and classes."""
 
-    spheres: tuple[Spheres, ...]
-    parameters: int  # weights of neurons: m times d, if all have the same fan-in
-    examples: int
-    errors: int
-    classes: int
-    beyond: tuple[str, ...]  # learnt parameters that the prior does not cover
-
-    @classmethod
-    def of(cls, record: Record) -> "Case":
+    def __init__(self, group: Group, record: Record) -> None:
         found = record["robustness"]
-        layers = found["layers"]
-        return cls(
-            tuple(Spheres(layer["neurons"], layer["dim"]) for layer in layers),
-            sum(layer["neurons"] * layer["fan_in"] for layer in layers),
-            found["examples"],
-            found["errors"],
-            found["classes"],
-            tuple(found["beyond"]),
-        )
+        self.group, self.record, self.beyond = group, record, found["beyond"]
+        self.examples, self.errors, self.classes = (found[key] for key in ("examples", "errors", "classes"))
+        self.spheres = [Spheres(layer["neurons"], layer["dim"]) for layer in found["layers"]]
+        self.neurons = sum(layer["neurons"] for layer in found["layers"])
+        # Weights of neurons: m times d, if all have the same fan-in.
+        self.parameters = sum(layer["neurons"] * layer["fan_in"] for layer in found["layers"])
 
-    @property
-    def neurons(self) -> int:
-        return sum(layer.neurons for layer in self.spheres)
+    @cached_property
+    def critical(self) -> list[float | None]:
+        """The least angle at which one robust solution beats guessing, for each of CAPS."""
+        guessing, n = 1 - 1 / self.classes, self.examples
+        return [pac_bayes.critical_angle(self.spheres, n, DELTA, guessing, cap) for cap in CAPS.values()]
 
-    def log_measure(self, angle: float, cap: Cap, log_share: float = 0.0) -> float:
-        return pac_bayes.log_version_space(self.spheres, angle, log_share=log_share, cap=cap)
-
-    def bound(self, angle: float, cap: Cap, log_share: float = 0.0) -> Bound:
-        return pac_bayes.realisable_bound(self.log_measure(angle, cap, log_share), self.examples, DELTA)
-
-    def critical(self, cap: Cap) -> float | None:
-        """The least angle at which one robust solution beats guessing."""
-        return pac_bayes.critical_angle(self.spheres, self.examples, DELTA, 1 - 1 / self.classes, cap)
+    def bound(self, angle: float, cap: Cap, log_share: float = 0.0) -> tuple[float, Bound]:
+        """ln of the measure of the version space, and the bound that follows."""
+        log_measure = pac_bayes.log_version_space(self.spheres, angle, log_share=log_share, cap=cap)
+        return log_measure, pac_bayes.realisable_bound(log_measure, self.examples, DELTA)
 
 
-@dataclass(frozen=True)
+def _cases(groups: Iterable[Group]) -> list[Case]:
+    return [Case(group, record) for group in groups for record in group.records]
+
+
 class AtAngle:
-    """What follows from a measured angle of a network without training errors."""
+    """What follows from one kind of angle of a network.
 
-    case: Case
-    angle: float
-    log_share: float  # ln of the share of the caps that fits the data
-    probability: float  # with which the statement holds, over training sets and draws
+    numbers:       by column of the CSV; empty where there is no angle, or there are training errors
+    shown, first:  whether it is a line of the table, and the network's first: only perceptrons have certified angles
+    """
 
-    @cached_property
-    def log_measures(self) -> dict[str, float]:
-        return {name: self.case.log_measure(self.angle, cap, self.log_share) for name, cap in CAPS.items()}
-
-    @cached_property
-    def bounds(self) -> dict[str, Bound]:
-        return {name: self.case.bound(self.angle, cap, self.log_share) for name, cap in CAPS.items()}
-
-    @property
-    def is_vacuous(self) -> bool:
-        """Even with the exact measure."""
-        return self.bounds["exact"].is_vacuous(self.case.classes)
-
-    @property
-    def log_solutions_needed(self) -> float:
-        """ln K for ERROR."""
-        case = self.case
-        return pac_bayes.log_solutions_needed(case.spheres, self.angle, case.examples, DELTA, ERROR, self.log_share)
-
-    @property
-    def examples_needed(self) -> float:
-        """For ERROR, if the angle stayed the same with more examples."""
-        return pac_bayes.examples_needed(self.case.spheres, self.angle, DELTA, ERROR, log_share=self.log_share)
-
-
-def _at_angles(record: Record) -> dict[str, AtAngle | None]:
-    """By kind of angle; None where there is none."""
-    found: dict[str, AtAngle | None] = dict.fromkeys(robustness.KINDS)
-    for kind in robustness.KINDS:
-        if (of_kind := robustness.angle(record, kind)) is not None:
-            how = record["robustness"][kind]
-            share, confidence = (how["share"], how["confidence"]) if kind == "random" else (1.0, 1.0)
-            found[kind] = AtAngle(Case.of(record), of_kind, math.log(share), 1 - DELTA - (1 - confidence))
-    return found
+    def __init__(self, case: Case, kind: str) -> None:
+        found = case.record["robustness"]
+        self.case, self.kind, self.angle = case, kind, robustness.angle(case.record, kind)
+        self.shown = kind != "certified" or bool(found.get("certified"))
+        self.first = kind == ("certified" if found.get("certified") else "adversarial")
+        self.verdict, self.numbers = "does not apply" if case.errors else "", dict[str, float]()
+        if self.angle is None or case.errors:
+            return
+        share, confidence = (found[kind]["share"], found[kind]["confidence"]) if kind == "random" else (1.0, 1.0)
+        self.numbers["probability"] = 1 - DELTA - (1 - confidence)
+        for name, cap in CAPS.items():
+            log_measure, bound = case.bound(self.angle, cap, math.log(share))
+            numbers = {"log_measure": log_measure, "nats": bound.nats, "error": bound.error}
+            self.numbers |= {f"{key}_{name}": value for key, value in numbers.items()}
+        self.verdict = "vacuous" if Bound(self.numbers["nats_exact"]).is_vacuous(case.classes) else "bounds the error"
+        log_measure = self.numbers["log_measure_exact"]
+        solutions = pac_bayes.log_solutions_needed(log_measure, case.examples, DELTA, ERROR)
+        self.numbers |= {
+            "log_solutions_needed": solutions,
+            "log_solutions_needed_per_parameter": solutions / case.parameters,
+            "examples_needed": float(pac_bayes.examples_needed(log_measure, DELTA, ERROR)),
+        }
 
 
 # Table
 
+Column = Callable[[AtAngle], Text | str]
+
+
+def error_text(nats: float) -> str:
+    """Such as "12.3 %", or "1 - 10^-87" where that would round to one."""
+    if nats < math.log(1000):
+        return f"{short(100 * Bound(nats).error)} %"
+    return f"1 - 10^-{nats / math.log(10):,.0f}" if math.isfinite(nats) else "1"
+
+
+def _first(text: Callable[[Case], Text | str]) -> Column:
+    """A column that is the same for all angles of a network."""
+    return lambda at: text(at.case) if at.first else ""
+
+
+def _by_cap(key: str, text: Callable[[float], str] = short) -> Callable[[AtAngle], Text]:
+    """A column with exact caps and, in brackets, with Ball's bound."""
+
+    def column(at: AtAngle) -> Text:
+        if errors := at.case.errors:
+            return Text(f"does not apply ({errors:,} error{'s' if errors > 1 else ''})")
+        found = [text(at.numbers[f"{key}_{name}"]) for name in CAPS if at.numbers]
+        return Text(found[0], f"Ball {found[1]}") if found else Text("")
+
+    return column
+
+
+def _needed(key: str, infinite: str, text: Callable[[float], str] = short) -> Column:
+    def column(at: AtAngle) -> str:
+        needed = at.numbers.get(key)
+        return "" if needed is None else infinite if math.isinf(needed) else text(needed)
+
+    return column
+
+
+def _network_text(case: Case) -> Text:
+    links = [link for link in case.group.links if link.run_id == case.record["run_id"]]
+    return Text(f"{case.group.label}, seed {case.record['seed']}", link=links[0] if links else None)
+
+
+def _angle_text(at: AtAngle) -> str:
+    return f"{at.kind}: {short(at.angle) or robustness.no_angle_text([at.case.record], at.kind)}"
+
+
+def _verdict_text(at: AtAngle) -> Text:
+    errors = _by_cap("nats", error_text)(at)
+    return Text("vacuous", f"{errors.value}; {errors.detail}") if at.verdict == "vacuous" else errors
+
+
+def _critical_text(case: Case) -> Text:
+    exact, ball = ("none" if a is None else short(a) if a > TINY else "any" for a in case.critical)
+    return Text(exact, f"Ball {ball}")
+
+
+COLUMNS: tables.Columns = {
+    "optimiser": _first(_network_text),
+    "n": _first(lambda case: f"{case.examples:,}"),
+    "neurons m": _first(lambda case: f"{case.neurons:,}"),
+    "parameters": _first(lambda case: f"{case.parameters:,}"),
+    "angle (radians)": _angle_text,
+    "ln P[V_S]": _by_cap("log_measure"),
+    "right side of Theorem 1 (nats)": _by_cap("nats"),
+    "error at most": _verdict_text,
+    "angle needed to beat guessing": _first(_critical_text),
+    f"ln K needed, per parameter, for {100 * ERROR:g} %": _needed(
+        "log_solutions_needed_per_parameter", "no K suffices"
+    ),
+    f"n needed for {100 * ERROR:g} %": _needed(
+        "examples_needed", "none suffices", lambda n: f"{n:,.0f}" if n < 1e6 else short(n)
+    ),
+}
+
 
 def bound_table(evidence: Evidence) -> Printed:
     """A line per network and angle."""
-    groups, without = evidence.measured("robustness"), evidence.unmeasured("robustness")
-    notes = " ".join([NOTES, LINKS, *_remarks(groups)]) if groups else absent(NETWORKS)
-    if without:
-        notes += f" Not measured: {without}."
 
-    def lines(group: Group) -> Iterator[Line]:
-        return (line for record in group.records for line in _lines(evidence, group, record))
+    def notes(groups: Sequence[Group]) -> list[str]:
+        return [NOTES, LINKS, *_remarks(groups)]
 
-    title = "The generalisation bound (Theorem 1, Equations 5 and 6) at measured angles"
-    return tables.build(evidence, "theory_bound", title, HEADS, 2, notes, groups, lines, _records)
+    def items(group: Group) -> Iterator[AtAngle]:
+        return (AtAngle(case, kind) for case in _cases([group]) for kind in robustness.MARKERS)
+
+    return tables.build(evidence, "robustness", "theory_bound", TITLE, COLUMNS, notes, items, _record)
 
 
 def _remarks(groups: Iterable[Group]) -> Iterator[str]:
     """What the numbers leave out, and for which networks."""
     beyond: dict[str, dict[str, dict[str, None]]] = {}  # parameters -> row -> names of optimisers
-    errors = False
-    for group in groups:
-        for case in map(Case.of, group.records):
-            errors = errors or case.errors > 0
-            if case.beyond:
-                by_row = beyond.setdefault(", ".join(case.beyond), {})
-                by_row.setdefault(cells.row_text(group.row), {})[group.name] = None
+    for case in (cases := _cases(groups)):
+        if case.beyond:
+            by_row = beyond.setdefault(", ".join(case.beyond), defaultdict(dict))
+            by_row[cells.row_text(case.group.row)][case.group.name] = None
     if beyond:
-        texts = [
-            f"{what} ({'; '.join(f'{row}: ' + ', '.join(names) for row, names in by_row.items())})"
-            for what, by_row in beyond.items()
-        ]
-        yield NOT_COVERED.format("; ".join(texts))
-    if errors:
+        rows = {
+            what: "; ".join(f"{row}: {', '.join(names)}" for row, names in by.items()) for what, by in beyond.items()
+        }
+        yield NOT_COVERED.format("; ".join(f"{what} ({of_rows})" for what, of_rows in rows.items()))
+    if any(case.errors for case in cases):
         yield ERRORS
 
 
-def _lines(evidence: Evidence, group: Group, record: Record) -> Iterator[Line]:
-    case = Case.of(record)
-    links = [link for link in group.links(evidence.store) if link.run_id == record["run_id"]]
-    first = [
-        Text(f"{group.label}, seed {record['seed']}", link=links[0] if links else None),
-        *(Text(f"{value:,}") for value in (case.examples, case.neurons, case.parameters)),
-    ]
-    critical = _by_cap({name: _angle_text(case.critical(cap)) for name, cap in CAPS.items()})
-    for kind, at in _at_angles(record).items():
-        if kind == "certified" and not record["robustness"].get(kind):
-            continue
-        measure, right_side, verdict, solutions, examples = _at_angle_line(case, at)
-        text = Text(f"{kind}: {short(at.angle) if at else robustness.no_angle_text([record], kind)}")
-        yield [*first, text, measure, right_side, verdict, critical, solutions, examples]
-        first, critical = [Text("")] * len(first), Text("")
-
-
-def _at_angle_line(case: Case, at: AtAngle | None) -> Line:
-    """Measure, right side, verdict, ln K and n."""
-    if case.errors:
-        return [Text(f"does not apply ({case.errors:,} error{'s' if case.errors > 1 else ''})")] * 3 + [Text("")] * 2
-    if at is None:
-        return [Text("")] * 5
-    errors = {name: error_text(bound) for name, bound in at.bounds.items()}
-    both = _by_cap(errors)
-    solutions, examples = at.log_solutions_needed, at.examples_needed
-    return [
-        _by_cap({name: short(value) for name, value in at.log_measures.items()}),
-        _by_cap({name: short(bound.nats) for name, bound in at.bounds.items()}),
-        Text("vacuous", f"{both.value}; {both.detail}") if at.is_vacuous else both,
-        Text("no K suffices" if math.isinf(solutions) else short(solutions / case.parameters)),
-        Text(_count_text(examples)),
-    ]
-
-
-def _by_cap(texts: Mapping[str, str]) -> Text:
-    return Text(texts["exact"], f"Ball {texts['Ball']}")
-
-
-def error_text(bound: Bound) -> str:
-    """Such as "12.3 %", or "1 - 10^-87" where that would round to one."""
-    if bound.nats < math.log(1000):
-        return f"{short(100 * bound.error)} %"
-    return f"1 - 10^-{bound.nats / math.log(10):,.0f}" if math.isfinite(bound.nats) else "1"
-
-
-def _angle_text(found: float | None) -> str:
-    if found is None:
-        return "none"
-    return short(found) if found > TINY else "any"
-
-
-def _count_text(needed: float) -> str:
-    return "none suffices" if math.isinf(needed) else f"{needed:,.0f}" if needed < 1e6 else short(float(needed))
-
-
-def _records(group: Group) -> Iterator[dict[str, str]]:
-    for record in group.records:
-        case = Case.of(record)
-        for kind, measured in _at_angles(record).items():
-            at = measured if not case.errors else None
-            verdict = "vacuous" if at and at.is_vacuous else "bounds the error" if at else ""
-            found = {
-                "seeds": str(record["seed"]),
-                "epochs_done": str(record["epochs_done"]),
-                "run": record["run_id"],
-                "examples": str(case.examples),
-                "errors": str(case.errors),
-                "classes": str(case.classes),
-                "neurons": str(case.neurons),
-                "parameters": str(case.parameters),
-                "beyond": " ".join(case.beyond),
-                "kind": kind,
-                "angle": exact(robustness.angle(record, kind)),
-                "delta": exact(DELTA),
-                "probability": exact(at.probability if at else None),
-                "verdict": "does not apply" if case.errors else verdict,
-            }
-            for name, cap in CAPS.items():
-                key = name.lower()
-                found |= {
-                    f"log_measure_{key}": exact(at.log_measures[name] if at else None),
-                    f"nats_{key}": exact(at.bounds[name].nats if at else None),
-                    f"error_{key}": exact(at.bounds[name].error if at else None),
-                    f"critical_angle_{key}": exact(case.critical(cap)),
-                }
-            needed = at.log_solutions_needed if at else None
-            per_parameter = None if needed is None else needed / case.parameters
-            yield found | {
-                "log_solutions_needed": exact(needed),
-                "log_solutions_needed_per_parameter": exact(per_parameter),
-                "examples_needed": exact(at.examples_needed if at else None),
-            }
+def _record(at: AtAngle) -> dict[str, Any]:
+    case, record = at.case, at.case.record
+    found: dict[str, Any] = {
+        "seeds": record["seed"],
+        "epochs_done": str(record["epochs_done"]),
+        "run": record["run_id"],
+        **{key: getattr(case, key) for key in ("examples", "errors", "classes", "neurons", "parameters")},
+        "beyond": " ".join(case.beyond),
+        "kind": at.kind,
+        "angle": at.angle,
+        "delta": DELTA,
+        "probability": None,
+        "verdict": at.verdict,
+    }
+    for name, critical in zip(CAPS, case.critical, strict=True):
+        found |= dict.fromkeys((f"log_measure_{name}", f"nats_{name}", f"error_{name}"))
+        found[f"critical_angle_{name}"] = critical
+    found |= dict.fromkeys(("log_solutions_needed", "log_solutions_needed_per_parameter", "examples_needed"))
+    return found | at.numbers
 
 
 # Figure
 
 
-@style.house_style()
 def bound_figure(evidence: Evidence) -> Figure:
     """The bound in nats against the angle, exact and by Ball's bound, and the measured angles as marks on it."""
     title = f"Right side of Theorem 1 against the angle of robustness (delta = {DELTA:g})"
     return robustness.figure_by_task(evidence, title, _draw)
 
 
-def _draw(axes: Axes, groups: Sequence[Group], palette: Mapping[str, str]) -> Iterator[str]:
-    measured = [found for group in groups for found in robustness.drawn_angles(group)]
+def _draw(groups: Sequence[Group], palette: dict[str, str], axes: Axes) -> Iterator[str]:
+    measured = [found for group in groups for found in robustness.drawn_angles(group, *robustness.MARKERS)]
     angles = np.geomspace(min([1e-2, *measured]) / 1.5, math.pi, GRID).clip(max=math.pi)
     # Curves of the same sizes look the same: centred neurons have one dimension less, of hundreds.
     drawn: dict[tuple[int, int, int], int] = {}
-    for group in groups:
-        colour = palette[group.label]
-        for record in group.records:
-            case = Case.of(record)
-            if (case.neurons, case.parameters, case.examples) not in drawn:
-                drawn[case.neurons, case.parameters, case.examples] = case.classes
-                _draw_curves(axes, group, case, angles, colour)
-            for kind, at in _at_angles(record).items():
-                if not case.errors and at is not None and at.angle >= robustness.LEAST_ANGLE:
-                    axes.plot(at.angle, at.bounds["exact"].nats, robustness.MARKERS[kind], color=colour, markersize=5)
+    for case in _cases(groups):
+        group, colour = case.group, palette[case.group.label]
+        sizes = case.neurons, case.parameters, case.examples
+        if sizes not in drawn:
+            drawn[sizes] = case.classes
+            looks = zip(CAPS.values(), ("exact caps", "Ball’s bound"), (style.OURS, style.VARIANT), strict=True)
+            for cap, name, linestyle in looks:
+                nats = [case.bound(float(angle), cap)[1].nats for angle in angles]
+                label = f"{name} ({case.neurons:,} neurons, {group.name}'s spheres)"
+                band(axes, angles, nats, None, colour, group, label, linestyle)
+        for kind, marker in robustness.MARKERS.items():
+            at = AtAngle(case, kind)
+            if at.numbers and at.angle is not None and at.angle >= robustness.LEAST_ANGLE:
+                axes.plot(at.angle, at.numbers["nats_exact"], marker, color=colour, markersize=5)
     for classes in sorted(set(drawn.values())):
         axes.axhline(math.log(classes), color=BLACK, linewidth=0.8, label=f"guessing among {classes} classes")
     handles = axes.get_legend_handles_labels()[0]
@@ -321,11 +279,3 @@ def _draw(axes: Axes, groups: Sequence[Group], palette: Mapping[str, str]) -> It
     own = [Line2D([], [], marker="s", linestyle="none", color=palette[g.label], label=g.label) for g in groups]
     style.legend_below(axes, handles=[*handles, *own, *robustness.marker_legend()])
     return robustness.angle_notes(groups, "the theorem does not apply")
-
-
-def _draw_curves(axes: Axes, group: Group, case: Case, angles: np.ndarray, colour: str) -> None:
-    for (name, cap), linestyle in zip(CAPS.items(), (style.OURS, style.VARIANT), strict=True):
-        nats = [case.bound(float(found), cap).nats for found in angles]
-        spheres = f"{case.neurons:,} neurons, {group.name}'s spheres"
-        label = f"{'exact caps' if name == 'exact' else 'Ball’s bound'} ({spheres})"
-        band(axes, angles.tolist(), nats, None, colour, group, label, linestyle)

@@ -4,9 +4,12 @@ Records that differ only in their seed form a group. Embedded and real data are 
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from nero.report.figures import style
 from nero.report.tables.sheets import EMBEDDED, RunLink
 from nero.report.units import rate
 from nero.theory import records
-from nero.theory.records import Record
+from nero.theory.records import NETWORKS, STEPS, Record
 
 LINKS = "A link leads to the run of these settings in the store; the measured network may be from another training."
 TARGET = "_target_"
@@ -33,6 +36,7 @@ class Group:
     optim: str
     lr: float
     records: tuple[Record, ...]
+    store: Path | None = None  # of their runs, for links
 
     @property
     def row(self) -> cells.RowKey:
@@ -56,39 +60,20 @@ class Group:
         done = (f"{round(record['epochs_done'], 1):g} of {record['epochs']:g}" for record in self.records)
         return ", ".join(dict.fromkeys(done))
 
-    def head(self, embedded: bool) -> dict[str, str]:
-        """The first columns of each CSV."""
-        return {
-            "task": self.task,
-            "variant": cells.variant_text(self.variant),
-            "optim": self.optim,
-            "lr": rate(self.lr),
-            "seeds": self.seeds,
-            "data": "embedded" if embedded else "real",
-            "epochs_done": " ".join(f"{record['epochs_done']:g}" for record in self.records),
-        }
-
-    def having(self, key: str) -> "Group | None":
-        """The records whose `key` was measured, or None."""
-        found = tuple(record for record in self.records if record.get(key))
-        return replace(self, records=found) if found else None
-
-    def links(self, store: Path | None) -> tuple[RunLink, ...]:
+    @property
+    def links(self) -> tuple[RunLink, ...]:
         """Links to the runs that are in the store."""
-        if store is None:
-            return ()
         found = (RunLink(f"seed {record['seed']}", self.task, record["run_id"]) for record in self.records)
-        return tuple(link for link in found if (store / link.path).is_dir())
+        return tuple(link for link in found if self.store and (self.store / link.path).is_dir())
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All records, and the store of their runs, for links."""
+    """All records, by their kind."""
 
     networks: tuple[Group, ...]
     steps: tuple[Group, ...]
     embedded: bool
-    store: Path | None = None
 
     @property
     def warning(self) -> str:
@@ -98,71 +83,59 @@ class Evidence:
         networks, steps = (tuple(g for g in groups if g.task == task) for groups in (self.networks, self.steps))
         return replace(self, networks=networks, steps=steps)
 
-    def title(self, text: str) -> str:
-        """The title of a figure, which says so if the data are embedded."""
-        return f"{text}\nEmbedded data, not the paper's" if self.embedded else text
-
     def measured(self, key: str) -> list[Group]:
-        """The networks whose `key` was measured."""
-        return [found for group in self.networks if (found := group.having(key))]
+        """Groups of the records in which `key` was measured: steps, networks, activations or robustness."""
+        groups = (
+            (g, tuple(r for r in g.records if r.get(key))) for g in (self.steps if key == STEPS else self.networks)
+        )
+        return [replace(group, records=found) for group, found in groups if found]
 
     def unmeasured(self, key: str) -> str:
-        """The networks whose `key` was not measured, as text; empty if there are none."""
-        without: dict[str, list[str]] = {}
-        for group in self.networks:
-            if not group.having(key):
-                without.setdefault(cells.row_text(group.row), []).append(group.name)
-        return "; ".join(f"{row} ({', '.join(dict.fromkeys(names))})" for row, names in without.items())
+        """Networks of which no record has `key`, as text; empty if there are none."""
+        measured = {(group.row, group.optim, group.lr) for group in self.measured(key)}
+        without = [group for group in self.networks if (group.row, group.optim, group.lr) not in measured]
+        names = {row: ", ".join(dict.fromkeys(g.name for g in groups)) for row, groups in rows(without).items()}
+        return "" if key == STEPS else "; ".join(f"{cells.row_text(row)} ({of_row})" for row, of_row in names.items())
 
 
 def gather(folder: Path, store: Path | None = None) -> Evidence:
     """Read the records under `folder`; raise EmbeddedDataError where embedded and real data are mixed."""
     networks, steps = (records.read(kind, folder) for kind in records.KINDS)
-    both = [*networks, *steps]
-    real = [record["run_id"] for record in both if record["data"] == "real"]
-    other = [record["run_id"] for record in both if record["data"] != "real"]
-    if real and other:
-        raise cells.EmbeddedDataError(
-            f"{folder}: {other[0]} is of embedded data and {real[0]} of real: keep them apart"
-        )
-    return Evidence(_groups(networks), _groups(steps), bool(other), store)
+    by_data = {record["data"] == "real": record["run_id"] for record in reversed([*networks, *steps])}
+    if len(by_data) > 1:
+        text = f"{by_data[False]} is of embedded data and {by_data[True]} of real: keep them apart"
+        raise cells.EmbeddedDataError(f"{folder}: {text}")
+    return Evidence(_groups(networks, store), _groups(steps, store), False in by_data)
 
 
 def rows(groups: Iterable[Group]) -> dict[cells.RowKey, list[Group]]:
-    """Groups by task and variant: the blocks of a table, the panels of a figure."""
-    found: dict[cells.RowKey, list[Group]] = {}
-    for group in groups:
-        found.setdefault(group.row, []).append(group)
-    return found
+    """Groups, which are in order, by task and variant: the blocks of a table, the panels of a figure."""
+    return {row: list(of_row) for row, of_row in groupby(groups, attrgetter("row"))}
 
 
-def absent(kind: str) -> str:
-    """The message where there is no record of a kind."""
+def absent(key: str) -> str:
+    """The message where `key` was measured in no record, and there is no record of its kind."""
+    kind = STEPS if key == STEPS else NETWORKS
     return f"Missing: no record under {kind}. `make theory` measures trained runs and writes such records."
 
 
 def precision_text(groups: Sequence[Group]) -> str:
     """The precision in which the networks were trained, as a sentence."""
-    found: dict[str, dict[str, None]] = {}
+    found: dict[str, dict[str, None]] = defaultdict(dict)
     for group in groups:
         for record in group.records:
-            found.setdefault(style.precision(str(record.get("precision"))), {})[cells.row_text(group.row)] = None
+            found[style.precision(str(record.get("precision")))][cells.row_text(group.row)] = None
     names = list(found) if len(found) == 1 else [f"{name} ({'; '.join(rows)})" for name, rows in found.items()]
     return f"Trained in {', '.join(names)}."
 
 
-def _groups(found: Sequence[Record]) -> tuple[Group, ...]:
-    by_task: dict[str, list[Record]] = {}
-    for record in found:
-        by_task.setdefault(record["task"], []).append(record)
-    by_key: dict[tuple[str, cells.Variant, str, float], list[Record]] = {}
-    for task, of_task in by_task.items():
-        for record, variant in _variants(of_task):
-            by_key.setdefault((task, variant, record["optim"], float(record["lr"])), []).append(record)
-    groups = [
-        Group(*key, tuple(sorted(of_key, key=lambda record: (record["seed"], record["run_id"]))))
-        for key, of_key in by_key.items()
-    ]
+def _groups(found: Sequence[Record], store: Path | None) -> tuple[Group, ...]:
+    by_key: dict[tuple[str, cells.Variant, str, float], list[Record]] = defaultdict(list)
+    for task, of_task in groupby(sorted(found, key=itemgetter("task")), itemgetter("task")):
+        for record, variant in _variants(task, list(of_task)):
+            by_key[task, variant, record["optim"], float(record["lr"])].append(record)
+    in_order = itemgetter("seed", "run_id")
+    groups = [Group(*key, tuple(sorted(of_key, key=in_order)), store) for key, of_key in by_key.items()]
     order = style.in_order(sorted({group.optim for group in groups}))
     return tuple(sorted(groups, key=lambda g: (g.task, _variant_order(g.variant), order.index(g.optim), g.lr)))
 
@@ -176,52 +149,48 @@ def _variant_order(variant: cells.Variant) -> list[tuple[str, bool, float, str]]
 # Settings in which records differ
 
 
-def _variants(found: Sequence[Record]) -> Iterator[tuple[Record, cells.Variant]]:
+def _variants(task: str, found: Sequence[Record]) -> Iterator[tuple[Record, cells.Variant]]:
     """Settings of one task's records that differ from its YAML, or without a YAML, that differ among the records."""
-    all_settings = [_settings(record) for record in found]
-    default = _shipped(found[0]["task"])
+    all_settings = [_flat(record.get("settings") or {}) for record in found]
+    default = _shipped(task)
+    # Runs that were logged before a key existed have its value of that time.
+    before = {key.removeprefix("task."): value for key, value in DEFAULTS_OF_LOGGED_RUNS.items()}
     precisions = {record.get("precision") for record in found}
     for record, settings in zip(found, all_settings, strict=True):
         if default is None:
             differing = {k: v for k, v in settings.items() if any(other.get(k) != v for other in all_settings)}
         else:
-            # Runs that were logged before a key existed have its value of that time.
-            before = {key.removeprefix("task."): value for key, value in DEFAULTS_OF_LOGGED_RUNS.items()}
             known = {key: value for key, value in before.items() if settings and key in default} | settings
-            differing = {key: value for key, value in known.items() if not _is_default(default, key, value)}
+            differing = {key: value for key, value in known.items() if key not in default or default[key] != value}
+            # A setting that interpolates another counts as default: its value is known only for a run.
+            differing = {key: value for key, value in differing.items() if "${" not in str(default.get(key))}
         if len(precisions) > 1:
             differing["precision"] = str(record.get("precision"))
         yield record, tuple(sorted(differing.items()))
-
-
-def _settings(record: Record) -> dict[str, Any]:
-    """All settings, flat; an object's `_target_` goes by the object's key: schedule = exponential."""
-    found = _flat(current_names({"task": record.get("settings") or {}})["task"])
-    return {
-        key.removesuffix(f".{TARGET}"): str(value).rsplit(".", 1)[-1] if key.endswith(f".{TARGET}") else value
-        for key, value in found
-        if key != TARGET
-    }
 
 
 @cache
 def _shipped(task: str) -> dict[str, Any] | None:
     """The settings of a task's YAML, or None without one."""
     path = CONFIG_DIR / "task" / f"{task}.yaml"
-    if Path(task).name != task or not path.is_file():
-        return None
-    return _settings({"settings": yaml.safe_load(path.read_text())})
+    return _flat(yaml.safe_load(path.read_text())) if Path(task).name == task and path.is_file() else None
 
 
-def _is_default(default: Mapping[str, Any], key: str, value: Any) -> bool:
-    """A setting that interpolates another counts as default: its value is known only for a run."""
-    return key in default and (default[key] == value or "${" in str(default[key]))
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings under dotted keys and today's names; lists as text, so that all can be compared.
 
+    An object's `_target_` goes by the object's key: schedule = exponential.
+    """
+    found: dict[str, Any] = {}
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings under dotted keys; lists as text, so that all can be compared."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", json.dumps(value) if isinstance(value, list) else value
+    def add(part: Mapping[str, Any], parents: tuple[str, ...]) -> None:
+        for key, value in part.items():
+            if isinstance(value, Mapping):
+                add(value, (*parents, key))
+            elif key != TARGET:
+                found[".".join((*parents, key))] = json.dumps(value) if isinstance(value, list) else value
+            elif parents:
+                found[".".join(parents)] = str(value).rsplit(".", 1)[-1]
+
+    add(current_names({"task": settings})["task"], ())
+    return found

@@ -1,8 +1,9 @@
-"""Shared by the theory's figures: lines with bands, and panels by task and by optimiser."""
+"""Shared by the theory's figures: lines with bands, and panels in lines."""
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,32 +11,79 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import Locator, LogFormatter
 
-from nero.report import cells
 from nero.report.figures import style
-from nero.report.theory.evidence import Evidence, Group, rows
+from nero.report.theory.evidence import Evidence, Group, absent
 
-# Inches of a panel, text included
-SMALL = (3.7, 3.4)
-LARGE = (4.6, 3.6)
-TALL = (4.6, 4.4)  # with a long legend
+# Inches of a panel, text included, and characters of its title per line
+SMALL = (3.7, 3.4, 44)
+LARGE = (4.6, 3.6, 44)
+TALL = (4.6, 4.4, 54)  # with a long legend
+EMPTY = (4.6, 3.6, 62)
 TITLE_WIDTH = 13  # characters per inch of a figure's title
-SMALL_WIDTH, TALL_WIDTH = 44, 54  # characters of a panel's title per line
 BLACK = "#000000"
 
-DrawGroup = Callable[[Axes, Group, str], Iterable[str]]
-"""Draws a group in a colour and returns notes for below the title."""
+Line = Sequence[tuple[str, Callable[[Axes], Iterable[str]]]]
+"""Panels side by side: their titles, and what draws them and returns notes for below the title."""
 
-DrawTask = Callable[[Axes, Sequence[Group], Mapping[str, str]], Iterable[str]]
-"""Likewise for all groups of a panel, in colours by label."""
 
-Values = Sequence[float | None]
+@style.house_style()
+def figure(
+    evidence: Evidence,
+    key: str,
+    title: str,
+    size: tuple[float, float, int],
+    lines_of: Callable[[Sequence[Group]], Iterable[Line]],
+    share: bool = True,
+) -> Figure:
+    """A figure of the records in which `key` was measured, or one that says why it is empty.
+
+    Args:
+        share: whether panels of a line with the same label of their y axis get the same limits, to be compared
+    """
+    groups, without = evidence.measured(key), evidence.unmeasured(key)
+    if groups:
+        lines = list(lines_of(groups))
+        title += f"\n(not measured: {without})" if without else ""
+    else:
+        reason, size = f"Not measured: {without}." if without else absent(key), EMPTY
+
+        def draw_nothing(axes: Axes) -> Iterable[str]:
+            axes.set(xticks=[], yticks=[])
+            return [reason]
+
+        lines = [[("nothing to draw", draw_nothing)]]
+    if evidence.embedded:
+        title += "\nEmbedded data, not the paper's"
+    width, height, characters = size
+    across = max(map(len, lines))
+    made, axes = style.panels(len(lines), across, "", (width, height))
+    wrapped = (textwrap.wrap(part, int(TITLE_WIDTH * width * across)) for part in title.split("\n"))
+    made.suptitle("\n".join(line for part in wrapped for line in part), fontsize=10)
+    for number, line in enumerate(lines):
+        panels = axes[across * number : across * (number + 1)]
+        for panel, (panel_title, draw) in zip(panels, line, strict=False):
+            style.set_title(panel, panel_title, draw(panel), characters)
+            if panel.get_legend() is None:
+                style.legend_below(panel)
+        if share:
+            _share_limits([panel for panel in panels if panel.lines])
+        for spare in panels[len(line) :]:
+            spare.remove()
+    return style.freeze_layout(made)
+
+
+def _share_limits(panels: Sequence[Axes]) -> None:
+    limits = [(panel.get_ylabel(), *panel.get_ylim()) for panel in panels]
+    for panel in panels:
+        alike = [(low, high) for label, low, high in limits if label == panel.get_ylabel()]
+        panel.set_ylim(min(low for low, _ in alike), max(high for _, high in alike))
 
 
 def band(
     axes: Axes,
-    x: Sequence[float],
-    middle: Values,
-    ends: tuple[Values, Values] | None,
+    x: Any,
+    middle: Any,
+    ends: tuple[Any, Any] | None,
     colour: str,
     group: Group,
     label: str,
@@ -43,22 +91,17 @@ def band(
     marker: str = "",
     width: float = 1.2,
 ) -> None:
-    """Draw a line and, if there are ends, a band between them; null leaves a gap."""
-    at, line = np.asarray(x, dtype=float), np.array(middle, dtype=float)  # null becomes NaN
+    """Draw a line and, if there are ends, a band between them; NaN leaves a gap."""
+    at, line = np.asarray(x, dtype=float), np.asarray(middle, dtype=float)
     if not np.isfinite(line).any():
         return
     axes.plot(at, line, linestyle, color=colour, label=label, marker=marker, markersize=3, linewidth=width)
     low = high = None
     if ends is not None:
-        low, high = (np.array(end, dtype=float) for end in ends)
+        low, high = (np.asarray(end, dtype=float) for end in ends)
         axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
     runs = tuple(record["run_id"] for record in group.records)
     style.record(axes).series.append(style.Series(group.label, label, colour, linestyle, at, line, low, high, runs))
-
-
-def positive(values: Values) -> list[float | None]:
-    """The values that a log axis can show; null in place of others."""
-    return [None if value is None or not value > 0 else float(value) for value in values]
 
 
 def colours(groups: Sequence[Group]) -> dict[str, str]:
@@ -66,69 +109,9 @@ def colours(groups: Sequence[Group]) -> dict[str, str]:
     palette = style.colours(group.optim for group in groups)
     spare = iter([*style.OTHERS, *style.VARIANTS] * len(groups))
     found: dict[str, str] = {}
-    seen = set()
     for group in groups:
-        if group.label not in found:
-            found[group.label] = palette[group.optim] if group.optim not in seen else next(spare)
-            seen.add(group.optim)
+        found.setdefault(group.label, palette.pop(group.optim, "") or next(spare))
     return found
-
-
-def empty(
-    evidence: Evidence, title: str, down: int, across: int, size: tuple[float, float] = LARGE
-) -> tuple[Figure, list[Axes]]:
-    """A figure and its panels, row by row, with a wrapped title."""
-    figure, axes = style.panels(down, across, "", size)
-    width = int(TITLE_WIDTH * size[0] * across)
-    lines = [line for part in evidence.title(title).split("\n") for line in textwrap.wrap(part, width)]
-    figure.suptitle("\n".join(lines), fontsize=10)
-    return figure, axes
-
-
-def by_optimizer(evidence: Evidence, title: str, groups: Sequence[Group], draw: DrawGroup) -> Figure:
-    """A row per task and variant, with a panel per optimiser and one scale for all of them."""
-    by_row = rows(groups)
-    across = max(map(len, by_row.values()))
-    figure, axes = empty(evidence, title, len(by_row), across, SMALL)
-    for place, (row, of_row) in enumerate(by_row.items()):
-        palette = colours(of_row)
-        panels = axes[across * place : across * (place + 1)]
-        for panel, group in zip(panels, of_row, strict=False):
-            notes = draw(panel, group, palette[group.label])
-            style.set_title(panel, f"{group.label} ({cells.row_text(row)})", notes, SMALL_WIDTH)
-            style.legend_below(panel)
-        share_limits(panels[: len(of_row)])
-        for spare in panels[len(of_row) :]:
-            spare.remove()
-    return style.freeze_layout(figure)
-
-
-def by_task(evidence: Evidence, title: str, groups: Sequence[Group], draw: DrawTask) -> Figure:
-    """A panel per task and variant, with all optimisers in it."""
-    by_row = rows(groups)
-    across = min(len(by_row), 3)
-    figure, axes = empty(evidence, title, -(-len(by_row) // across), across, TALL)
-    for panel, (row, of_row) in zip(axes, by_row.items(), strict=False):
-        style.set_title(panel, cells.row_text(row), draw(panel, of_row, colours(of_row)), TALL_WIDTH)
-    for spare in axes[len(by_row) :]:
-        spare.remove()
-    return style.freeze_layout(figure)
-
-
-def nothing(evidence: Evidence, title: str, reason: str) -> Figure:
-    """A figure that says why it is empty."""
-    figure, [axes] = empty(evidence, title, 1, 1)
-    style.set_title(axes, "nothing to draw", [reason])
-    axes.set(xticks=[], yticks=[])
-    return style.freeze_layout(figure)
-
-
-def share_limits(panels: Sequence[Axes]) -> None:
-    """Set the same limits for all panels that show something, so that they can be compared."""
-    drawn = [panel for panel in panels if panel.lines]
-    limits = [panel.get_ylim() for panel in drawn]
-    for panel in drawn:
-        panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
 def log_axis(axis: Axis) -> None:

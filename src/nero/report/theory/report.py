@@ -45,16 +45,11 @@ def make(folder: Path, store: Path | None = None) -> tuple[tuple[Printed, ...], 
     return make_tables(folder, store), make_figures(folder)
 
 
-def theory_texts(folder: Path, runs: str = "../runs", store: Path | None = None) -> dict[Path, bytes]:
-    """Files of the tables by path under the results folder; the same records give the same bytes anywhere.
-
-    `runs` is the relative path from the tables to the store, for links.
-    """
-    return {
-        path: data for printed in make_tables(folder, store) for path, data in files.table_files(printed, runs).items()
-    }
+def theory_texts(folder: Path) -> dict[Path, bytes]:
+    """Files of the tables by path under the results folder; the same records give the same bytes anywhere."""
+    return {path: data for table in make_tables(folder) for path, data in files.table_files(table, "../runs").items()}
 
 
-def theory_files(folder: Path, runs: str = "../runs", store: Path | None = None) -> dict[Path, bytes]:
+def theory_files(folder: Path) -> dict[Path, bytes]:
     """Files of the tables and the figures."""
-    return theory_texts(folder, runs, store) | files.figure_files(make_figures(folder))
+    return theory_texts(folder) | files.figure_files(make_figures(folder))

@@ -1,38 +1,26 @@
 """Angular robustness: how far all neurons of a trained network can be turned before it errs on training examples."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from nero.report import cells
 from nero.report.figures import style
-from nero.report.tables.sheets import Line, Printed, Text, exact
-from nero.report.theory import tables
-from nero.report.theory.evidence import LINKS, Evidence, Group, absent, precision_text
-from nero.report.theory.panels import BLACK, DrawTask, band, by_task, nothing
-from nero.report.theory.tables import known, mean, seeds_text, short, spread
+from nero.report.tables.sheets import Printed, Text, exact
+from nero.report.theory import panels, tables
+from nero.report.theory.evidence import LINKS, Evidence, Group, precision_text, rows
+from nero.report.theory.panels import BLACK, band
+from nero.report.theory.tables import series, short, span, spread
 from nero.report.units import number, scale
-from nero.theory.records import NETWORKS, Record
+from nero.theory.records import Record
 
-KINDS = ("certified", "adversarial", "random")
-"""Angles: a lower bound, an upper bound, and one that holds for nearly all rotations."""
-
-HEADS = [
-    "task",
-    "optimiser",
-    "seeds",
-    "epochs",
-    "training errors",
-    "of examples",
-    "certified angle, from below (radians)",
-    "adversarial angle, from above (radians)",
-    "random angle (radians)",
-    "on held-out examples",
-]
 NOTES = (
     "Angles by which all neurons may be turned at once, in radians; mean over seeds, and their range in brackets. "
     "Certified: no rotation by up to this angle makes an error on an example that the network had right, so that the "
@@ -40,9 +28,14 @@ NOTES = (
     "makes one, so that alpha is smaller. Definition 6 is for a network without any training error: where there are "
     "errors, the angles are for the fitted examples alone. Training examples are seen without augmentation."
 )
+METHODS = {
+    "random": "with {confidence:g} % confidence, at least {share:g} % of the rotations by up to this angle, drawn "
+    "evenly from the neurons' caps, leave every fitted example right",
+    "adversarial": "gradient steps on the spheres, {steps} for an angle, against each of {attacked} examples",
+}
 TITLE = "Errors that random rotations of all neurons make (Definition 6), mean and range over seeds"
 MARKERS = {"certified": ">", "adversarial": "<", "random": "o"}
-"""Definition 6's alpha lies between the first two."""
+"""Angles: a lower and an upper bound of Definition 6's alpha, and one that holds for nearly all rotations."""
 
 LEAST_ANGLE = 1e-6
 """Smaller angles are not drawn but noted."""
@@ -50,10 +43,16 @@ LEAST_ANGLE = 1e-6
 LEAST_SHARE = 1e-5
 """Of examples, up to which the scale of errors is linear."""
 
+HELD_OUT = ("test/error", "test/accuracy", "val/error", "val/accuracy")
+
 
 def angle(record: Record, kind: str) -> float | None:
-    """One of KINDS; None where it was not measured, and where no angle was found."""
+    """One of MARKERS; None where it was not measured, and where no angle was found."""
     return (record["robustness"].get(kind) or {}).get("angle") or None
+
+
+def angles(group: Group, kind: str) -> "pd.Series[float]":
+    return series(angle(record, kind) for record in group.records)
 
 
 def no_angle_text(records: Iterable[Record], kind: str) -> str:
@@ -66,136 +65,136 @@ def no_angle_text(records: Iterable[Record], kind: str) -> str:
 # Table
 
 
+def _angle_text(kind: str, group: Group) -> Text:
+    """Mean and range over seeds, and their number where some have no value."""
+    found, planned = angles(group, kind), len(group.records)
+    if found.empty:
+        return Text(no_angle_text(group.records, kind))
+    fewer = f"n = {len(found)} of {planned}" if len(found) < planned else ""
+    return Text(short(found.mean()), ", ".join(filter(None, [span(found), fewer])))
+
+
+def _errors_text(group: Group) -> Text:
+    """Integers, except for the mean of different ones."""
+    errors = _of_seeds(group, "errors")
+    ends = f"{errors.min():,.0f} to {errors.max():,.0f}" if errors.nunique() > 1 else ""
+    return Text(f"{errors.mean():,.{1 if ends else 0}f}", ends)
+
+
+def _held_out_text(group: Group) -> Text:
+    key, found = _held_out(group)
+    if found.empty:
+        return Text("")
+    values = scale(key) * found
+    ends = f"{number(values.min())} to {number(values.max())}" if len(values) > 1 else ""
+    return Text(f"{number(values.mean())} % {key.replace('/', ' ')}", ends)
+
+
+COLUMNS: tables.Columns = {
+    "optimiser": lambda group: group.label,
+    "seeds": lambda group: Text(str(len(group.records)), runs=group.links),
+    "epochs": lambda group: group.epochs,
+    "training errors": _errors_text,
+    "of examples": lambda group: ", ".join(f"{value:,.0f}" for value in _examples(group)),
+    "certified angle, from below (radians)": partial(_angle_text, "certified"),
+    "adversarial angle, from above (radians)": partial(_angle_text, "adversarial"),
+    "random angle (radians)": partial(_angle_text, "random"),
+    "on held-out examples": _held_out_text,
+}
+
+
 def robustness_table(evidence: Evidence) -> Printed:
     """A line per optimiser."""
 
-    def lines(group: Group) -> Iterator[Line]:
-        count = len(group.records)
-        angles = {kind: known(angle(record, kind) for record in group.records) for kind in KINDS}
-        yield [
-            Text(group.label),
-            Text(str(count), runs=group.links(evidence.store)),
-            Text(group.epochs),
-            _errors_text(_of_seeds(group, "errors")),
-            Text(", ".join(f"{value:,.0f}" for value in _examples(group))),
-            *(seeds_text(found, count, no_angle_text(group.records, kind)) for kind, found in angles.items()),
-            _held_out_text(group),
-        ]
+    def notes(groups: Sequence[Group]) -> list[str]:
+        return [NOTES, LINKS, *_methods(groups), precision_text(groups)]
 
-    groups, without = evidence.measured("robustness"), evidence.unmeasured("robustness")
-    notes = " ".join([NOTES, LINKS, *_methods(groups), precision_text(groups)]) if groups else absent(NETWORKS)
-    if without:
-        notes += f" Not measured: {without}."
-    title = "Angular robustness of trained networks (Definition 6)"
-    return tables.build(evidence, "theory_robustness", title, HEADS, 2, notes, groups, lines, _records)
+    name, title = "theory_robustness", "Angular robustness of trained networks (Definition 6)"
+    return tables.build(evidence, "robustness", name, title, COLUMNS, notes, lambda group: [group], _record)
 
 
-def _of_seeds(group: Group, key: str) -> list[float]:
-    return known(record["robustness"].get(key) for record in group.records)
+def _of_seeds(group: Group, *keys: str) -> "pd.Series[float]":
+    """A value of each seed's robustness, under nested keys."""
+    found: list[Any] = [record["robustness"] for record in group.records]
+    for key in keys:
+        found = [(part or {}).get(key) for part in found]
+    return series(found)
 
 
 def _examples(group: Group) -> list[float]:
     return sorted(set(_of_seeds(group, "examples")))
 
 
-def _errors_text(errors: list[float]) -> Text:
-    """Integers, except for the mean of different ones."""
-    ends = f"{min(errors):,.0f} to {max(errors):,.0f}" if min(errors) != max(errors) else ""
-    return Text(f"{mean(errors):,.{1 if ends else 0}f}", ends)
-
-
-def _held_out(group: Group) -> tuple[str, list[float]]:
+def _held_out(group: Group) -> tuple[str, "pd.Series[float]"]:
     """Error or accuracy on held-out examples, with its key in the log, such as "val/error"; by seed."""
-    keys = [f"{split}/{metric}" for split in ("test", "val") for metric in ("error", "accuracy")]
-    found = []
-    for record in group.records:
-        metrics = record.get("metrics") or {}
-        found += [(key, float(metrics[key])) for key in keys if metrics.get(key) is not None][:1]
-    return found[0][0] if found else "", [value for _, value in found]
-
-
-def _held_out_text(group: Group) -> Text:
-    key, found = _held_out(group)
-    if not found:
-        return Text("")
-    values = [scale(key) * value for value in found]
-    ends = f"{number(min(values))} to {number(max(values))}" if len(values) > 1 else ""
-    return Text(f"{number(mean(values) or 0.0)} % {key.replace('/', ' ')}", ends)
+    metrics = [record.get("metrics") or {} for record in group.records]
+    keys = [next((key for key in HELD_OUT if of_seed.get(key) is not None), "") for of_seed in metrics]
+    values = series(of_seed.get(key) for key, of_seed in zip(keys, metrics, strict=True))
+    return next(filter(None, keys), ""), values
 
 
 def _methods(groups: Iterable[Group]) -> Iterator[str]:
     """How the angles were measured, as sentences: one if it was the same for all records."""
-    describe = {"random": _describe_random, "adversarial": _describe_attack}
-    found = [(cells.row_text(group.row), record["robustness"]) for group in groups for record in group.records]
-    for kind, text_of in describe.items():
-        texts: dict[str, dict[str, None]] = {}
-        for row, robustness in found:
-            if robustness.get(kind):
-                texts.setdefault(text_of(robustness[kind]), {})[row] = None
+    for kind, template in METHODS.items():
+        texts: dict[str, dict[str, None]] = defaultdict(dict)
+        for group in groups:
+            for found in filter(None, (record["robustness"].get(kind) for record in group.records)):
+                percent = {key: 100 * found[key] for key in ("confidence", "share") if key in found}
+                texts[template.format(**found | percent)][cells.row_text(group.row)] = None
         for text, of_rows in texts.items():
             where = f" ({'; '.join(of_rows)})" if len(texts) > 1 else ""
             yield f"{kind.capitalize()}{where}: {text}."
 
 
-def _describe_random(random: dict[str, Any]) -> str:
-    return (
-        f"with {100 * random['confidence']:g} % confidence, at least {100 * random['share']:g} % of the rotations by "
-        "up to this angle, drawn evenly from the neurons' caps, leave every fitted example right"
-    )
-
-
-def _describe_attack(attack: dict[str, Any]) -> str:
-    return (
-        f"gradient steps on the spheres, {attack['steps']} for an angle, against each of {attack['attacked']} examples"
-    )
-
-
-def _records(group: Group) -> Iterator[dict[str, str]]:
+def _record(group: Group) -> dict[str, Any]:
     """Means over seeds, and the ends of their range."""
-    found = {"n": str(len(group.records)), "runs": " ".join(record["run_id"] for record in group.records)}
+    found: dict[str, Any] = {"n": len(group.records), "runs": " ".join(r["run_id"] for r in group.records)}
     found |= spread("errors", _of_seeds(group, "errors"))
     found["examples"] = " ".join(f"{value:.0f}" for value in _examples(group))
-    for kind in KINDS:
-        values = known(angle(record, kind) for record in group.records)
-        found |= {**spread(f"{kind}_angle", values), f"{kind}_n": str(len(values))}
-    first_order = known((record["robustness"].get("adversarial") or {}).get("first_order") for record in group.records)
-    found["adversarial_first_order"] = exact(mean(first_order))
+    for kind in MARKERS:
+        found |= {**spread(f"{kind}_angle", angles(group, kind)), f"{kind}_n": len(angles(group, kind))}
+    found["adversarial_first_order"] = _of_seeds(group, "adversarial", "first_order").mean()
     for key in ("confidence", "share", "draws"):
-        values = known((record["robustness"].get("random") or {}).get(key) for record in group.records)
-        found[f"random_{key}"] = " ".join(dict.fromkeys(map(exact, values)))
+        found[f"random_{key}"] = " ".join(dict.fromkeys(map(exact, _of_seeds(group, "random", key))))
     key, values = _held_out(group)
     of_values = spread("held_out", values)
-    yield {**found, "held_out": key, "held_out_mean": of_values.pop("held_out"), **of_values}
+    return {**found, "held_out": key, "held_out_mean": of_values.pop("held_out"), **of_values}
 
 
 # Figure
 
 
-@style.house_style()
 def robustness_figure(evidence: Evidence) -> Figure:
     """Share of fitted training examples made wrong against the angle, and the measured angles as marks at the top."""
     return figure_by_task(evidence, TITLE, _draw)
 
 
-def figure_by_task(evidence: Evidence, title: str, draw: DrawTask) -> Figure:
-    """A panel per task with the networks whose robustness was measured; also for the bound."""
-    measured, without = evidence.measured("robustness"), evidence.unmeasured("robustness")
-    if not measured:
-        return nothing(evidence, title, f"Not measured: {without}." if without else absent(NETWORKS))
-    return by_task(evidence, f"{title}\n(not measured: {without})" if without else title, measured, draw)
+def figure_by_task(evidence: Evidence, title: str, draw: Any) -> Figure:
+    """A panel per task with the networks whose robustness was measured, three to a line; also for the bound."""
+
+    def lines(groups: Sequence[Group]) -> Iterator[panels.Line]:
+        drawn = [
+            (cells.row_text(row), partial(draw, of_row, panels.colours(of_row))) for row, of_row in rows(groups).items()
+        ]
+        return (drawn[start : start + 3] for start in range(0, len(drawn), 3))
+
+    return panels.figure(evidence, "robustness", title, panels.TALL, lines, share=False)
 
 
-def _draw(axes: Axes, groups: Sequence[Group], palette: Mapping[str, str]) -> Iterator[str]:
+def _draw(groups: Sequence[Group], palette: dict[str, str], axes: Axes) -> Iterator[str]:
     for place, group in enumerate(groups):
         colour = palette[group.label]
-        for angles, seeds in _curves(group).items():
-            shares = np.array(seeds, dtype=float)
-            middle, low, high = (over(shares, axis=0).tolist() for over in (np.mean, np.min, np.max))
-            label = f"{group.label}, n = {len(seeds)}"
-            band(axes, angles, middle, (low, high), colour, group, label, marker=".")
+        curves: dict[tuple[float, ...], list[list[float]]] = defaultdict(list)  # shares of each seed, by their angles
+        for record in group.records:
+            points = [(at, share) for at, share in record["robustness"].get("curve") or [] if at and share is not None]
+            if points:
+                curves[tuple(at for at, _ in points)].append([share for _, share in points])
+        for at, seeds in curves.items():
+            middle, low, high = (over(seeds, axis=0) for over in (np.mean, np.min, np.max))
+            band(axes, at, middle, (low, high), colour, group, f"{group.label}, n = {len(seeds)}", marker=".")
         height = 0.97 - 0.045 * place
         for kind, marker in MARKERS.items():
-            for found in drawn_angles(group, [kind]):
+            for found in drawn_angles(group, kind):
                 axes.plot(found, height, marker, color=colour, markersize=4, transform=axes.get_xaxis_transform())
     handles = axes.get_legend_handles_labels()[0]
     axes.set(xscale="log", xlabel="angle by up to which all neurons are turned (radians)")
@@ -207,20 +206,9 @@ def _draw(axes: Axes, groups: Sequence[Group], palette: Mapping[str, str]) -> It
     return angle_notes(groups, "fitted examples alone")
 
 
-def _curves(group: Group) -> dict[tuple[float, ...], list[list[float]]]:
-    """Shares by the angles at which they were measured, a list per seed."""
-    found: dict[tuple[float, ...], list[list[float]]] = {}
-    for record in group.records:
-        points = [(at, share) for at, share in record["robustness"].get("curve") or [] if at and share is not None]
-        if points:
-            found.setdefault(tuple(at for at, _ in points), []).append([share for _, share in points])
-    return found
-
-
-def drawn_angles(group: Group, kinds: Sequence[str] = KINDS) -> list[float]:
-    """The angles that are large enough to be drawn."""
-    found = known(angle(record, kind) for kind in kinds for record in group.records)
-    return [each for each in found if each >= LEAST_ANGLE]
+def drawn_angles(group: Group, *kinds: str) -> list[float]:
+    """The angles of these kinds that are large enough to be drawn."""
+    return [found for kind in kinds for found in angles(group, kind) if found >= LEAST_ANGLE]
 
 
 def marker_legend() -> list[Line2D]:
@@ -230,18 +218,12 @@ def marker_legend() -> list[Line2D]:
 
 def angle_notes(groups: Sequence[Group], effect_of_errors: str) -> Iterator[str]:
     """Notes on angles that are not drawn, and on training errors."""
-    for kind in KINDS:
-        found = {group.name: known(angle(record, kind) for record in group.records) for group in groups}
-        small = [
-            f"{name} {short(min(angles))}" for name, angles in found.items() if angles and min(angles) < LEAST_ANGLE
-        ]
-        if small:
+    for kind in MARKERS:
+        least = {group.name: angles(group, kind).min() for group in groups}
+        if small := [f"{name} {short(found)}" for name, found in least.items() if found < LEAST_ANGLE]:
             yield f"not drawn, {kind} angle: {', '.join(small)}"
-        if without := [name for name, angles in found.items() if not angles]:
+        if without := [name for name, found in least.items() if pd.isna(found)]:
             yield f"no {kind} angle: {', '.join(without)}"
-    wrong = []
-    for group in groups:
-        counts = [f"{count:,}" for record in group.records if (count := record["robustness"]["errors"])]
-        wrong += [f"{group.name} {', '.join(counts)}"] if counts else []
-    if wrong:
+    errors = [(group.name, [f"{count:,.0f}" for count in _of_seeds(group, "errors") if count]) for group in groups]
+    if wrong := [f"{name} {', '.join(counts)}" for name, counts in errors if counts]:
         yield f"training errors ({effect_of_errors}): {'; '.join(wrong)}"

@@ -1,57 +1,80 @@
-"""Shared by the theory's tables: a line per group, and numbers that may be null (not finite, or not measured)."""
+"""Shared by the theory's tables: their layout, and texts of numbers that may be null (not finite, or not measured)."""
 
-import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
-from nero.report.tables.sheets import Line, Printed, Sheet, Text, exact, row_label
-from nero.report.theory.evidence import Evidence, Group, rows
+from nero.report import cells
+from nero.report.tables.sheets import Printed, Sheet, Text, exact, row_label
+from nero.report.theory.evidence import Evidence, Group, absent, rows
+from nero.report.units import rate
 
 DIGITS = 3
+
+Columns = Mapping[str, Callable[[Any], Text | str]]
+"""Heads of columns, and a column's text of an item, which is what a line is about."""
 
 
 def build(
     evidence: Evidence,
+    key: str,
     name: str,
     title: str,
-    heads: list[str],
-    labels: int,
-    notes: str,
-    groups: Sequence[Group],
-    lines: Callable[[Group], Iterable[Line]],
-    records: Callable[[Group], Iterable[dict[str, str]]],
+    columns: Columns,
+    notes: Callable[[Sequence[Group]], Iterable[str]],
+    items: Callable[[Group], Iterable[Any]],
+    record: Callable[[Any], Mapping[str, Any]],
+    labels: int = 2,
 ) -> Printed:
-    """A table with a block per task and variant; `lines` leave out the task, `records` the columns of all CSVs."""
-    blocks = []
+    """A table of the records in which `key` was measured, with a block per task and variant.
+
+    Args:
+        columns: all but the task
+        items: what lines are about; one with `shown` = False is in the CSV alone
+        record: the columns of an item in the CSV, after those of all tables
+        labels: number of columns before those of numbers
+    """
+    groups, without = evidence.measured(key), evidence.unmeasured(key)
+    parts = [*(notes(groups) if groups else [absent(key)]), *([f"Not measured: {without}."] if without else [])]
+    blocks, csv = [], []
     for row, of_row in rows(groups).items():
-        block = [line for group in of_row for line in lines(group)]
-        blocks.append([[Text("") if place else row_label(row), *line] for place, line in enumerate(block)])
-    csv = tuple({**group.head(evidence.embedded), **record} for group in groups for record in records(group))
-    return Printed(name, title, Sheet(heads, blocks, labels), notes, csv, evidence.warning)
+        block: list[list[Text]] = []
+        for group in of_row:
+            head = {
+                "task": group.task,
+                "variant": cells.variant_text(group.variant),
+                "optim": group.optim,
+                "lr": rate(group.lr),
+                "seeds": group.seeds,
+                "data": "embedded" if evidence.embedded else "real",
+                "epochs_done": " ".join(f"{record['epochs_done']:g}" for record in group.records),
+            }
+            for item in items(group):
+                csv.append({column: _csv_text(value) for column, value in {**head, **record(item)}.items()})
+                if getattr(item, "shown", True):
+                    texts = (column(item) for column in columns.values())
+                    line = [text if isinstance(text, Text) else Text(text) for text in texts]
+                    block.append([Text("") if block else row_label(row), *line])
+        blocks.append(block)
+    sheet = Sheet(["task", *columns], blocks, labels)
+    return Printed(name, title, sheet, " ".join(parts), tuple(csv), evidence.warning)
 
 
-def known(values: Iterable[Any]) -> list[float]:
+def _csv_text(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if pd.isna(value) else exact(value)
+    return "" if value is None else str(value)
+
+
+def series(values: Iterable[Any]) -> "pd.Series[float]":
     """The values that are not null."""
-    return [float(value) for value in values if value is not None]
-
-
-def mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
-
-
-def median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
-
-
-def percentile(values: Sequence[float], share: float) -> float | None:
-    return float(np.quantile(values, share)) if values else None
+    return pd.Series(list(values), dtype=float).dropna()
 
 
 def short(value: float | None) -> str:
     """Three digits, with a power of ten where it is small or large, such as 1.23e-5."""
-    if value is None:
+    if value is None or pd.isna(value):
         return ""
     if value == 0:
         return "0"
@@ -62,31 +85,17 @@ def short(value: float | None) -> str:
     return f"{value:,.0f}" if 0 < int(power) < 6 else f"{digits}e{int(power)}"
 
 
-def span(values: Sequence[float]) -> str:
+def span(values: "pd.Series[float]") -> str:
     """Such as "0.5 to 2"; empty where all values look the same."""
-    ends = [short(end) for end in (min(values), max(values))] if values else []
-    return " to ".join(ends) if len(set(ends)) > 1 else ""
+    ends = dict.fromkeys([short(values.min()), short(values.max())])
+    return " to ".join(ends) if len(ends) > 1 else ""
 
 
-def seeds_text(values: Sequence[float], planned: int, nothing: str = "") -> Text:
-    """Mean and range over seeds, and their number where some have no value."""
-    if not values:
-        return Text(nothing)
-    fewer = f"n = {len(values)} of {planned}" if len(values) < planned else ""
-    return Text(short(mean(values)), ", ".join(filter(None, [span(values), fewer])))
-
-
-def share_text(part: int, of: int) -> Text:
+def share_text(flags: "pd.Series[bool]") -> Text:
     """Such as "97.0 %" with "98 of 101"."""
-    return Text(f"{100 * part / of:.1f} %", f"{part} of {of}") if of else Text("")
+    return Text(f"{100 * flags.sum() / len(flags):.1f} %", f"{flags.sum()} of {len(flags)}") if len(flags) else Text("")
 
 
-def spread(
-    name: str, values: Sequence[float], middle: Callable[[Sequence[float]], float | None] = mean
-) -> dict[str, str]:
+def spread(name: str, values: "pd.Series[float]", middle: str = "mean") -> dict[str, float]:
     """Columns of a CSV: the middle, the least and the largest value."""
-    return {
-        name: exact(middle(values)),
-        f"{name}_least": exact(min(values, default=None)),
-        f"{name}_most": exact(max(values, default=None)),
-    }
+    return {name: values.agg(middle), f"{name}_least": values.min(), f"{name}_most": values.max()}
