@@ -134,8 +134,8 @@ def test_embedded_data_do_not_stand_beside_real_ones(tmp_path: Path) -> None:
 
 
 def test_embedded_data_are_said_everywhere(tmp_path: Path) -> None:
-    folder = made.write_all(tmp_path, made.some_networks("embedded")[:2], made.some_steps("embedded")[:1])
-    printed, figures = make(folder)
+    network = made.network_record(data="embedded", robust=made.robustness(), with_activations=False)
+    printed, figures = make(made.write_all(tmp_path, [network], made.some_steps("embedded")[:1]))
     for table in printed:
         assert table.warning == EMBEDDED
         assert f"**{EMBEDDED}**" in to_markdown(table)

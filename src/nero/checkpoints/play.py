@@ -99,9 +99,9 @@ def moves(trained: Trained[PPO], games: int, steps: int, seed: int = 0, greedy: 
         newest = task.resize(torch.from_numpy(grey).to(device))
         stack = torch.cat([stack[:, 1:], newest[:, None]], dim=1)
         with trained.autocast():
-            logits, _ = task.network(as_input(stack))
-        probabilities = logits[0].float().cpu().double().softmax(dim=0)
-        chosen = probabilities.argmax() if greedy else torch.multinomial(probabilities, 1, generator=generator)
+            logits = task.network(as_input(stack))[0][0].float().cpu()
+        probabilities = logits.double().softmax(dim=0)
+        chosen = logits.argmax() if greedy else torch.multinomial(probabilities, 1, generator=generator)
         action = np.array([int(chosen)])
         grey_game.send(action)
         colour_game.send(action)

@@ -28,9 +28,7 @@ def turning_angles(before: Tensor, after: Tensor) -> Tensor:
     Exact to some 1e-16 radians at any angle (Kahan): the cosine of a small one would lose half of its digits.
     """
     _check_shapes(before, after)
-    # Each neuron's entries, in the memory order of `before`, over its norm; zeros for a neuron of zeros.
-    rows = (stored_view(weight.detach(), like=before).flatten(1).double() for weight in (before, after))
-    old, new = (_ratio(row, neuron_norm(row).unsqueeze(-1)) for row in rows)
+    old, new = _directions(before, like=before), _directions(after, like=before)
     angles = 2 * torch.atan2(neuron_norm(new - old), neuron_norm(new + old))
     no_direction = (old == 0).all(-1) | (new == 0).all(-1)
     return torch.where(no_direction, 0.0, angles)
@@ -150,3 +148,9 @@ def _difference(before: Tensor, after: Tensor) -> Tensor:
 def _ratio(change: Tensor, size: Tensor) -> Tensor:
     """change / size, with 0/0 = 0."""
     return torch.where(change == 0, 0.0, change / size)
+
+
+def _directions(weight: Tensor, like: Tensor) -> Tensor:
+    """Each neuron's entries, in the memory order of `like`, over its norm; zeros for a neuron of zeros."""
+    sizes = neuron_norm(weight.detach().double()).unsqueeze(-1)
+    return _ratio(stored_view(weight.detach(), like=like).flatten(1).double(), sizes)

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,8 @@ def bound_table(evidence: Evidence) -> Printed:
     def items(group: Group) -> Iterator[AtAngle]:
         return (AtAngle(case, kind) for case in _cases([group]) for kind in robustness.MARKERS)
 
-    return tables.build(evidence, "robustness", "theory_bound", TITLE, COLUMNS, notes, items, _record)
+    shown = attrgetter("shown")
+    return tables.build(evidence, "robustness", "theory_bound", TITLE, COLUMNS, notes, items, _record, shown)
 
 
 def _remarks(groups: Iterable[Group]) -> Iterator[str]:

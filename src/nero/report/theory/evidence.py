@@ -18,7 +18,7 @@ import yaml
 from nero.plans.config import CONFIG_DIR, DEFAULTS_OF_LOGGED_RUNS, current_names
 from nero.report import cells
 from nero.report.figures import style
-from nero.report.tables.sheets import EMBEDDED, RunLink
+from nero.report.tables.sheets import RunLink
 from nero.report.units import rate
 from nero.theory import records
 from nero.theory.records import NETWORKS, STEPS, Record
@@ -74,10 +74,6 @@ class Evidence:
     networks: tuple[Group, ...]
     steps: tuple[Group, ...]
     embedded: bool
-
-    @property
-    def warning(self) -> str:
-        return EMBEDDED if self.embedded else ""
 
     def of_task(self, task: str) -> "Evidence":
         networks, steps = (tuple(g for g in groups if g.task == task) for groups in (self.networks, self.steps))

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from nero.report import cells
-from nero.report.tables.sheets import Printed, Sheet, Text, exact, row_label
+from nero.report.tables.sheets import EMBEDDED, Printed, Sheet, Text, exact, row_label
 from nero.report.theory.evidence import Evidence, Group, absent, rows
 from nero.report.units import rate
 
@@ -25,14 +25,16 @@ def build(
     notes: Callable[[Sequence[Group]], Iterable[str]],
     items: Callable[[Group], Iterable[Any]],
     record: Callable[[Any], Mapping[str, Any]],
+    shown: Callable[[Any], bool] = lambda item: True,
     labels: int = 2,
 ) -> Printed:
     """A table of the records in which `key` was measured, with a block per task and variant.
 
     Args:
         columns: all but the task
-        items: what lines are about; one with `shown` = False is in the CSV alone
+        items: what lines are about
         record: the columns of an item in the CSV, after those of all tables
+        shown: whether an item has a line in the table, and not in the CSV alone
         labels: number of columns before those of numbers
     """
     groups, without = evidence.measured(key), evidence.unmeasured(key)
@@ -52,13 +54,13 @@ def build(
             }
             for item in items(group):
                 csv.append({column: _csv_text(value) for column, value in {**head, **record(item)}.items()})
-                if getattr(item, "shown", True):
+                if shown(item):
                     texts = (column(item) for column in columns.values())
                     line = [text if isinstance(text, Text) else Text(text) for text in texts]
                     block.append([Text("") if block else row_label(row), *line])
         blocks.append(block)
     sheet = Sheet(["task", *columns], blocks, labels)
-    return Printed(name, title, sheet, " ".join(parts), tuple(csv), evidence.warning)
+    return Printed(name, title, sheet, " ".join(parts), tuple(csv), EMBEDDED if evidence.embedded else "")
 
 
 def _csv_text(value: Any) -> str:
