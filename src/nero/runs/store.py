@@ -180,10 +180,10 @@ class RunDirectory:
         # Checkpoints of the old log are marked valid for the new one first: a kill between the two writes must not
         # make the log look damaged.
         index = self._checkpoint_index()
-        for entry in index:
-            if entry.get("log") == _log_mark(before):
-                entry["log"] = [_log_mark(before), _log_mark(after)]
-        if index:
+        marked = [entry for entry in index if entry.get("log") == _log_mark(before)]
+        for entry in marked:
+            entry["log"] = [_log_mark(before), _log_mark(after)]
+        if marked:
             self._put("checkpoint.json", json.dumps(index).encode())
         self._put("metrics.jsonl", after)
 

@@ -20,18 +20,10 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from nero.plans import plan
 from nero.plans.config import deadline_of
 from nero.plans.listing import describe_outcomes, describe_plan
-from nero.plans.plan import (
-    ONLY,
-    ONLY_WITHOUT_EXPERIMENT,
-    Experiment,
-    PlannedRun,
-    load_experiment,
-    pending,
-    split_names,
-    survey,
-)
+from nero.plans.plan import Experiment, PlannedRun
 from nero.plans.schema import LANES, ConfigError, MachineSchema, check
 from nero.runs.slots import cores
 from nero.runs.stopping import Limits, monotonic_at
@@ -91,13 +83,15 @@ class PlanSweeper(Sweeper):
 
     def _lane_commands(self, experiments: list[Experiment], overrides: list[str]) -> dict[str, list[str]]:
         """The command of each lane that has pending runs; {} if all runs go one after another in this process."""
+        if not experiments or not lanes.are_enabled(self.cfg.machine, self.cfg.hydra.launcher):
+            return {}
         cells = [cell for experiment in experiments for cell in experiment.cells]
         cpu_bound = [cell for cell in cells if cell.bound_by == "cpu"]
-        if not cpu_bound or not lanes.are_enabled(self.cfg.machine, self.cfg.hydra.launcher):
+        if not cpu_bound:
             return {}
         summaries = Store(self.cfg.store).summaries()
         left = dict.fromkeys(LANES, 0)
-        for state in (survey(cell, summaries) for cell in cells):
+        for state in (plan.survey(cell, summaries) for cell in cells):
             left[state.cell.bound_by] += len(state.pending) + state.to_follow
         if not left["cpu"]:
             return {}
@@ -118,17 +112,22 @@ class PlanSweeper(Sweeper):
         return list((results | {run_id: {**summary, "skipped": True} for run_id, summary in settled.items()}).values())
 
     def _sweep_experiment(
-        self, experiment: Experiment, overrides: list[str], limits: Limits, store: Store, results: dict[str, Result]
+        self,
+        experiment: Experiment,
+        overrides: list[str],
+        limits: Limits,
+        store: Store,
+        results: dict[str, Result],
     ) -> bool:
         """Run what is pending, and add to `results`. Returns False if the sweep was stopped."""
         elsewhere: set[str] = set()  # runs that other processes are training
         is_printed = False
         while True:
             summaries = store.summaries()
-            states = [survey(cell, summaries) for cell in experiment.cells]
+            states = [plan.survey(cell, summaries) for cell in experiment.cells]
             # A run that failed is launched once per sweep, not for ever; the next sweep tries it again.
             ended = {run_id for run_id, result in results.items() if result["status"] != Outcome.BUSY}
-            runs = [run for run in pending(states) if run.run_id not in ended]
+            runs = [run for run in plan.pending(states) if run.run_id not in ended]
             if not is_printed or not runs:
                 _print(describe_plan(experiment, states, summaries))
             is_printed = True
@@ -157,11 +156,11 @@ def _experiments(arguments: list[str], configured: str | None) -> list[Experimen
 
     configured:  the sweep's config.experiment; Hydra leaves arguments with a comma out of that
     """
-    names, others = split_names(arguments, ["experiment"])
+    names, others = plan.split_names(arguments, ["experiment"])
     named = names.get("experiment") or ([configured] if configured is not None else [])
-    if not named and split_names(others, ONLY)[0]:
-        raise ConfigError(ONLY_WITHOUT_EXPERIMENT)
-    return [load_experiment(name, others) for name in named]
+    if not named and plan.split_names(others, plan.ONLY)[0]:
+        raise ConfigError(plan.ONLY_WITHOUT_EXPERIMENT)
+    return [plan.load_experiment(name, others) for name in named]
 
 
 def _wait_for_any(runs: list[PlannedRun], store: Store, limits: Limits) -> str | None:
