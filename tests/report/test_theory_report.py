@@ -243,6 +243,8 @@ def test_a_vacuous_bound_says_so_and_another_is_a_number(tables: dict[str, Print
     spirals = [line for line in lines if line["task"] == "spirals"]
     assert all(line["error at most"].endswith("%)") and "vacuous" not in line["error at most"] for line in spirals)
     assert record(table, task="spirals", kind="random")["verdict"] == "bounds the error"
+    uncertified = [line["angle (radians)"].partition(":")[0] for line in lines if line["task"] == made.MLP]
+    assert uncertified == ["adversarial", "random"], "a line less where nothing was certified"
 
 
 def test_the_theorem_does_not_apply_where_there_are_errors(tables: dict[str, Printed]) -> None:
