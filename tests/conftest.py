@@ -16,8 +16,13 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from hypothesis import settings
 
 from nero.runs.store import Store
+
+# Property tests draw the same examples every time, and none fails for being slow.
+settings.register_profile("nero", deadline=None, derandomize=True)
+settings.load_profile("nero")
 
 # Before anything imports Triton: without a GPU its kernels are tested in its interpreter.
 if not torch.cuda.is_available():

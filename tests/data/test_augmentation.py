@@ -63,7 +63,7 @@ def test_every_image_is_torchvisions_on_a_gpu() -> None:
     assert_torchvisions("cuda")
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(st.data())
 def test_any_size_padding_and_angle_is_torchvisions(data: st.DataObject) -> None:
     side = data.draw(st.integers(1, 40))

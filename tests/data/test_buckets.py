@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nero.data.text.buckets import bucketed, length_key, padded, padded_length, shuffled_buckets
@@ -25,7 +25,6 @@ def keys_of(count: int, seed: int = 0) -> list[int]:
     return [length_key(source, target) for source, target in lengths]
 
 
-@settings(deadline=None)
 @given(source=LENGTHS, target=LENGTHS)
 def test_the_key_is_torchtexts(source: int, target: int) -> None:
     data = pytest.importorskip("torchtext.data")
@@ -38,7 +37,6 @@ def test_the_key_has_every_bit_of_both(source: int, target: int) -> None:
     assert (int(bits[0::2], 2), int(bits[1::2], 2)) == (source, target)
 
 
-@settings(deadline=None)
 @given(
     keys=st.lists(st.integers(0, 6), max_size=700), batch_size=st.integers(1, 5), seed=st.integers(0, 9), data=st.data()
 )
@@ -195,7 +193,6 @@ def test_what_does_not_fit_is_refused() -> None:
         padded([[1], [1, 2, 3, 4]], 2, 3)
 
 
-@settings(deadline=None)
 @given(sentences=st.lists(st.lists(st.integers(4, 9), max_size=7), min_size=1, max_size=6), more=st.integers(0, 5))
 def test_padding_is_torchtexts(sentences: list[list[int]], more: int) -> None:
     data = pytest.importorskip("torchtext.data")

@@ -139,7 +139,7 @@ def test_blocks_predict_every_token_but_the_first_once(count: int, stream: int, 
         assert rest[1].is_contiguous()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(count=st.integers(1, 6), stream=st.integers(2, 40), length=st.integers(1, 45))
 def test_blocks_are_the_batches_of_torchtexts_iterator(count: int, stream: int, length: int) -> None:
     # It pads the last stream where ours trims them all, so the text's length is a multiple of their number.

@@ -173,7 +173,7 @@ def test_what_cannot_be_read_at_all_is_said_without_its_path(tmp_path: Path) -> 
     changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=12),
     near_the_beginning=st.booleans(),
 )
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @pytest.mark.filterwarnings("ignore")
 def test_whatever_the_damage_there_is_an_image_or_a_reason(
     kind: str, cut: float, changes: list[tuple[float, int]], near_the_beginning: bool
@@ -227,7 +227,7 @@ def test_only_jpeg_files_go_to_torchvision(monkeypatch: pytest.MonkeyPatch) -> N
 
 # Torchvision's uint8 resizing to a single pixel fails on x86-64: see below for that.
 @given(height=st.integers(1, 90), width=st.integers(1, 90), size=st.integers(2, 40), seed=st.integers(0, 2**62))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_a_random_window_is_torchvisions_random_resized_crop(height: int, width: int, size: int, seed: int) -> None:
     pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     torch.manual_seed(seed)
@@ -250,7 +250,7 @@ def test_windows_are_of_the_papers_sizes() -> None:
 
 @given(height=st.integers(1, 90), width=st.integers(1, 90), size=st.integers(1, 40), more=st.integers(0, 20))
 @example(height=2, width=2, size=1, more=1)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_the_centre_is_torchvisions_also_of_images_smaller_than_it(
     height: int, width: int, size: int, more: int
 ) -> None:
@@ -264,7 +264,7 @@ def test_the_centre_is_torchvisions_also_of_images_smaller_than_it(
 
 @given(height=st.integers(1, 9), width=st.integers(1, 9), channels_last=st.booleans())
 @example(height=2, width=2, channels_last=False)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_an_image_shown_as_one_pixel_is_its_mean_by_a_triangle(height: int, width: int, channels_last: bool) -> None:
     """On every machine, and however the pixels lie in memory."""
     pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)

@@ -269,7 +269,7 @@ def darker(files: list[Tensor], windows: Tensor) -> tuple[Tensor, dict[int, str]
 @example([(number, 7) for number in range(6)])
 @example([(1, 7), (4, 8), (0, 9), (4, 10), (1, 11)])
 @example([(1, 7), (4, 8)])
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_damaged_images_are_the_same_whether_workers_decode_or_the_device(
     torn: ListedImages, wanted: list[Request]
 ) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data.test_tokenised import RAW, install
@@ -64,7 +64,6 @@ def test_a_word_counts_within_its_language() -> None:
     assert merged_vocabulary(german, english, 1).words[4:] == ("der", "in", "hand", "stadt", "the")
 
 
-@settings(deadline=None)
 @given(source=SENTENCES, target=SENTENCES, minimum=st.integers(1, 3))
 def test_the_merged_vocabulary_has_the_words_of_torchtexts_two(
     source: list[list[str]], target: list[list[str]], minimum: int

@@ -68,7 +68,7 @@ def windows_in_images(draw: st.DrawFn) -> tuple[int, int, list[int]]:
     return height, width, [draw(st.integers(0, height - rows)), draw(st.integers(0, width - columns)), rows, columns]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     case=windows_in_images(),
     size=st.integers(8, 24),

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import FrozenInstanceError
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nero.data.synthetic.english import grammar_text
@@ -48,7 +48,6 @@ def test_decoding_undoes_encoding(words: list[str], data: st.DataObject) -> None
     assert vocabulary.decode(vocabulary.encode(text)) == text
 
 
-@settings(deadline=None)
 @given(sentences=SENTENCES, minimum=st.integers(0, 4))
 def test_frequent_words_are_in_torchtexts_order(sentences: list[list[str]], minimum: int) -> None:
     vocab = pytest.importorskip("torchtext.vocab")

@@ -111,7 +111,7 @@ def test_every_way_is_batch_norm_part_by_part(way: str, parts: int) -> None:
     settings=st.fixed_dictionaries({"eps": st.sampled_from([1e-5, 0.1]), "momentum": st.sampled_from([0.1, 1.0, 0.0])}),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 def test_whatever_the_shape_and_the_settings(
     parts: int, size: int, height: int, width: int, settings: dict[str, float], seed: int
 ) -> None:
@@ -214,7 +214,7 @@ def test_processes_with_whole_parts_need_nothing_of_each_other(parts: int, ranks
 
 
 @given(parts=st.integers(1, 6), size=st.integers(1, 5), ranks=st.integers(1, 8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_all_processes_exchange_sums_or_none(parts: int, size: int, ranks: int) -> None:
     """One that waits for another's sums waits for ever; and every image is in its own part, once."""
     batch = parts * size

@@ -119,7 +119,7 @@ def test_by_kernels_it_is_attention_of_each_sentence(to: list[int] | None, causa
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     pairs=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=4),
     empty=st.integers(0, 35),

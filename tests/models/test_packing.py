@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -20,7 +20,6 @@ def packed(counts: list[int], length: int, empty: int = 2) -> Packing:
     return packing(places, len(counts), length)
 
 
-@settings(deadline=None)
 @given(batches=st.lists(ROWS, min_size=1, max_size=4), more=st.integers(0, 3), empty=st.integers(0, 4))
 def test_places_are_counted_row_by_row(batches: list[list[int]], more: int, empty: int) -> None:
     rows = max(map(len, batches))
@@ -32,7 +31,6 @@ def test_places_are_counted_row_by_row(batches: list[list[int]], more: int, empt
         assert row == plain_places(batch, length) + [EMPTY] * (slots - sum(batch))
 
 
-@settings(deadline=None)
 @given(counts=ROWS, more=st.integers(0, 3), empty=st.integers(0, 3))
 def test_what_is_packed_and_unpacked_is_as_before_with_zeros_for_padding(
     counts: list[int], more: int, empty: int

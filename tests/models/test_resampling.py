@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -57,7 +57,6 @@ def test_kernels_are_made_in_the_weights_own_type_under_autocast() -> None:
     torch.testing.assert_close(cast.float(), exact, rtol=0.02, atol=0.05)
 
 
-@settings(deadline=None)  # the first example loads much
 @given(images=st.integers(1, 3), channels=st.integers(1, 5), height=st.integers(1, 4), width=st.integers(1, 4))
 def test_an_upsampled_image_is_torchs_in_values_and_gradients(
     images: int, channels: int, height: int, width: int

@@ -33,7 +33,7 @@ def gradients(loss: Tensor, *parameters: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, parameters))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     rows=st.integers(1, 7),
     vocabulary=st.integers(1, 30),

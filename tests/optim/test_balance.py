@@ -38,7 +38,7 @@ def drawn_rows(data: st.DataObject, dtype: torch.dtype, fan_in: int) -> torch.Te
     return (rows * size).to(dtype)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), fan_in=st.integers(2, 5000), halves=st.sampled_from(HALVES))
 def test_projecting_twice_is_projecting_once(data, dtype, fan_in, halves):
     rows = drawn_rows(data, dtype, fan_in)
@@ -47,7 +47,7 @@ def test_projecting_twice_is_projecting_once(data, dtype, fan_in, halves):
     assert torch.equal(project(once, *halves), once)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), fan_in=st.integers(2, 2000))
 def test_projected_rows_are_balanced(data, dtype, fan_in):
     rows = drawn_rows(data, dtype, fan_in)

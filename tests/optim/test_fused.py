@@ -39,7 +39,7 @@ def test_follows_algorithm_1(beta: float) -> None:
     assert sum(len(tensors.params) for tensors in optimizer._fused[0].lists) > len(SHAPES)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     shapes=st.lists(
         st.one_of(

@@ -28,7 +28,7 @@ def test_follows_the_reference(clamp_value: float, debias: bool, betas: tuple[fl
     assert optimizer._fused
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     shapes=st.lists(
         st.one_of(st.tuples(st.integers(1, 9000)), st.tuples(st.integers(1, 5), st.integers(1, 3000))),

@@ -22,7 +22,7 @@ def test_follows_the_reference(clamp_value, debias, betas, dtype, foreach):
     references.assert_follows(params, reference, optimizer)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**references.ANY_STEP, beta1=st.floats(0, 0.99), debias=st.booleans())
 def test_follows_the_reference_on_any_shape(seed, shape, lr, beta1, debias, foreach):
     params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])

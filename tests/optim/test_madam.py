@@ -22,7 +22,7 @@ def test_follows_the_reference(g_bound, p_scale, beta, dtype, foreach):
     references.assert_follows(params, reference, optimizer)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**references.ANY_STEP, beta=st.floats(0, 0.9999))
 def test_follows_the_reference_on_any_shape(seed, shape, lr, beta, foreach):
     params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])

@@ -26,7 +26,7 @@ def test_follows_algorithm_1(beta, dtype, halves, foreach):
     references.assert_follows(params, reference, optimizer)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(**references.ANY_STEP, beta=st.floats(0, 0.9999))
 def test_follows_the_plain_reference_on_any_shape(seed, shape, lr, beta, foreach):
     params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])

@@ -14,7 +14,7 @@ from nero.optim.nero import nero_update
 from optim.test_every_optimiser import BOTH_PATHS
 from support import references
 
-PROPERTY = settings(max_examples=25, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=25)
 SEED = st.integers(0, 2**32)
 LAYER = st.tuples(st.integers(1, 8), st.integers(3, 300))
 ETA = st.floats(1e-3, 0.5)

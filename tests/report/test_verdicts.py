@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -25,7 +25,6 @@ from support.fake_runs import cells_of, evidence_of, fill, fill_cell, loaded, pl
 from support.markdown_rows import markdown_rows
 from support.tables import to_csv, to_html, to_latex, to_markdown
 
-PROPERTY = settings(deadline=None, derandomize=True)
 DEEP = "mnist_mlp100"
 PAPERS = Result(10.0, 0.5, 0.01, 3)
 T2, T4 = 4.302652729749464, 2.7764451051977934
@@ -60,7 +59,6 @@ def difference(finals: list[float], theirs: Result) -> Any:
     return compare(finals, False, theirs)
 
 
-@PROPERTY
 @given(FINALS, RESULTS)
 @example(*LAMB_ON_VGG11)
 def test_what_agrees_is_what_welchs_test_does_not_tell_apart(finals: list[float], theirs: Result) -> None:
@@ -74,7 +72,6 @@ def test_what_agrees_is_what_welchs_test_does_not_tell_apart(finals: list[float]
 
 
 @pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")  # of finals that are all the same
-@PROPERTY
 @given(FINALS, RESULTS)
 @example(*LAMB_ON_VGG11)
 def test_intervals_and_verdicts_are_scipys(finals: list[float], theirs: Result) -> None:
@@ -146,7 +143,6 @@ def test_the_spread_of_one_run_is_not_known() -> None:
         difference([1.0, 2.0], Result(1.0, 0.0, 0.1, n=1))
 
 
-@PROPERTY
 @given(st.floats(-1e9, 1e9))
 def test_differences_always_have_a_sign(value: float) -> None:
     assert signed(value)[0] in "+-"

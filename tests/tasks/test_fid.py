@@ -108,7 +108,7 @@ def test_equal_statistics_are_no_distance_apart() -> None:
 
 
 @given(seeds=st.tuples(st.integers(0, 1000), st.integers(0, 1000)), dimension=st.integers(1, 12))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_distance_is_symmetric_and_never_negative(seeds: tuple[int, int], dimension: int) -> None:
     one, two = (statistics(50, dimension, seed) for seed in seeds)
     there, back = one.distance(two), two.distance(one)
@@ -150,7 +150,7 @@ def test_statistics_that_are_not_finite_give_nan_and_others_are_refused() -> Non
 @given(
     count=st.integers(2, 60), dimension=st.integers(1, 6), seed=st.integers(0, 1000), cuts=st.sets(st.integers(0, 60))
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_batches_split_anywhere_give_the_same_statistics(count: int, dimension: int, seed: int, cuts: set[int]) -> None:
     rows = features(count, dimension, seed)
     edges = [0, *sorted(cut for cut in cuts if cut <= count), count]  # some of the batches are empty

@@ -155,7 +155,7 @@ def test_nothing_is_found_where_nothing_can_be_made_wrong() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
 def test_what_is_certified_is_below_what_is_found(seed: int, depth: int, balanced: bool) -> None:
     solution = small_solutions.perceptron(seed, depth=depth, balanced=balanced)

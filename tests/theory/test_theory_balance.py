@@ -106,7 +106,7 @@ def test_leans_tell_how_much_of_a_neuron_lies_along_ones_whatever_its_norm():
         assert balance_of_tensor("w", row.view(1, -1)).lean == dict.fromkeys(five([0]), lean)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     fan_in=st.integers(1, 3000),
     size=st.floats(-200, 200),
@@ -133,7 +133,7 @@ def test_weights_that_are_not_finite_are_not_balanced():
 # --------------------------------------------------------------------------------------------------- Definition 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     dtype=st.sampled_from(DTYPES),
     fan_in=st.integers(2, 3000),

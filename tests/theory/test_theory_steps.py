@@ -48,7 +48,6 @@ def backward(model: nn.Module, seed: int = 1) -> None:
 # ----------------------------------------------------------------------------------------------------- quantiles
 
 
-@settings(deadline=None)
 @given(arrays.arrays(np.float32, st.integers(1, 60), elements=st.floats(-(2.0**99), 2.0**99, width=32)))
 def test_quantiles_are_numpys(values: np.ndarray) -> None:
     expected = np.quantile(values.astype(np.float64), [0, 0.05, 0.5, 0.95, 1])
@@ -194,7 +193,7 @@ ELEMENTS = st.floats(-1e3, 1e3, width=16)
 MATRICES = arrays.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=ELEMENTS)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.data(), before=MATRICES)
 def test_a_per_neuron_relative_step_is_per_layer_relative(data: st.DataObject, before: np.ndarray) -> None:
     after = data.draw(arrays.arrays(np.float64, before.shape, elements=ELEMENTS))
@@ -203,7 +202,6 @@ def test_a_per_neuron_relative_step_is_per_layer_relative(data: st.DataObject, b
     assert layer_step(old, new) <= largest * (1 + 1e-12)
 
 
-@settings(deadline=None)
 @given(before=MATRICES, eta=st.floats(1e-6, 10), seed=st.integers(0, 2**32))
 def test_a_layers_step_is_its_neurons_step_where_these_are_equal(before: np.ndarray, eta: float, seed: int) -> None:
     assume(np.abs(before).max() > 1e-3)
@@ -242,7 +240,6 @@ def test_neros_first_step_is_relative_and_turns_by_the_arc_tangent_of_its_rate(e
     torch.testing.assert_close(angles, constant(math.atan(eta), 6), rtol=1e-10, atol=0)
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), eta=st.floats(1e-4, 0.9), lean=st.floats(-3, 3), pull=st.floats(-3, 3))
 def test_any_first_step_of_nero_turns_by_at_most_the_arc_sine_of_its_rate(
     seed: int, eta: float, lean: float, pull: float

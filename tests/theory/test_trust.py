@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -120,7 +120,6 @@ def test_a_step_keeps_within_trust_where_every_layer_does() -> None:
 RATIOS = st.lists(st.floats(0, 2), min_size=1, max_size=5)
 
 
-@settings(deadline=None)
 @given(ratios=RATIOS, seed=st.integers(0, 2**32))
 def test_deep_relative_trust_is_exact_where_linear_layers_are_scaled(ratios: list[float], seed: int) -> None:
     widths = [3 + number % 2 for number in range(len(ratios) + 1)]
@@ -139,7 +138,6 @@ def test_deep_relative_trust_is_exact_where_linear_layers_are_scaled(ratios: lis
     assert seen.trust == pytest.approx(math.prod(1 + ratio for ratio in ratios) - 1, rel=1e-12, abs=1e-15)
 
 
-@settings(deadline=None)
 @given(
     scales=st.lists(st.tuples(st.floats(0.1, 10), st.booleans(), st.floats(-3, 3)), min_size=1, max_size=6),
 )
