@@ -73,7 +73,7 @@ def parameters(seed: int = 0) -> list[Tensor]:
 
 
 @EVERY_KIND
-def test_every_argument_is_a_key_of_the_groups(kind: Kind) -> None:
+def test_every_constructor_argument_is_a_param_group_key(kind: Kind) -> None:
     arguments = set(inspect.signature(kind).parameters) - {"params"}
     optimizer = kind(parameters())
     assert arguments == optimizer.defaults.keys() == optimizer.param_groups[0].keys() - {"params"}
@@ -82,7 +82,7 @@ def test_every_argument_is_a_key_of_the_groups(kind: Kind) -> None:
 
 
 @EVERY_SETTING
-def test_a_setting_may_be_given_for_one_group(kind: Kind, setting: str) -> None:
+def test_setting_can_be_overridden_per_param_group(kind: Kind, setting: str) -> None:
     own = {setting: OTHERWISE[kind][setting]}
     first, second = parameters(0), parameters(1)
     optimizer = kind([{"params": first, **own}, {"params": second}])
@@ -100,7 +100,7 @@ def test_a_setting_may_be_given_for_one_group(kind: Kind, setting: str) -> None:
 
 
 @EVERY_SETTING
-def test_a_setting_survives_a_checkpoint_into_an_optimiser_made_without_it(kind: Kind, setting: str) -> None:
+def test_load_state_dict_restores_non_default_setting(kind: Kind, setting: str) -> None:
     params, plain = parameters(), parameters()
     optimizer = kind(params, **{setting: OTHERWISE[kind][setting]})
     references.run(params, optimizer, range(3))
@@ -122,7 +122,7 @@ def test_a_setting_survives_a_checkpoint_into_an_optimiser_made_without_it(kind:
 
 @EVERY_KIND
 @pytest.mark.parametrize("way", ["pickle", "state_dict"])
-def test_what_was_saved_before_a_setting_existed_gets_its_default(kind: Kind, way: str) -> None:
+def test_loading_old_state_fills_missing_settings_with_defaults(kind: Kind, way: str) -> None:
     params = parameters()
     optimizer = kind(params)
     references.run(params, optimizer, range(2))
@@ -151,7 +151,7 @@ def test_what_was_saved_before_a_setting_existed_gets_its_default(kind: Kind, wa
 
 
 @EVERY_KIND
-def test_its_text_names_every_setting(kind: Kind) -> None:
+def test_repr_includes_every_setting(kind: Kind) -> None:
     text = repr(kind(parameters()))
     assert kind.__name__ in text
     assert all(f"{name}: " in text for name in OTHERWISE[kind])
@@ -166,7 +166,7 @@ BETA: dict[Kind, Callable[[float], dict[str, Any]]] = {
 
 @EVERY_KIND
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -0.1])
-def test_settings_that_make_no_sense_are_refused_and_nothing_is_touched(kind: Kind, bad: float) -> None:
+def test_invalid_settings_raise_and_leave_optimiser_unchanged(kind: Kind, bad: float) -> None:
     params, added = parameters(), parameters(1)
     optimizer, before = kind(params), references.values(added)
     saved = copy.deepcopy(optimizer.state_dict())
@@ -193,7 +193,7 @@ def test_settings_that_make_no_sense_are_refused_and_nothing_is_touched(kind: Ki
 
 
 @EVERY_KIND
-def test_parameters_come_in_every_form_that_torch_takes(kind: Kind) -> None:
+def test_params_accepts_every_form_torch_optimisers_accept(kind: Kind) -> None:
     def groups(model: nn.Module) -> list[dict[str, Any]]:
         return [{"params": part.parameters()} for part in model.children() if list(part.parameters())]
 
@@ -222,7 +222,7 @@ def test_parameters_come_in_every_form_that_torch_takes(kind: Kind) -> None:
 
 
 @EVERY_KIND
-def test_parameters_that_it_cannot_step_are_refused_and_nothing_is_touched(kind: Kind) -> None:
+def test_unsupported_parameters_raise_and_leave_optimiser_unchanged(kind: Kind) -> None:
     (weight, added) = references.draw(0, [(3, 4), (3, 4)])
     optimizer = kind([weight])
     before = references.values([weight, added])
@@ -253,7 +253,7 @@ def test_parameters_that_it_cannot_step_are_refused_and_nothing_is_touched(kind:
 
 @EVERY_KIND
 @BOTH_PATHS
-def test_a_parameter_listed_twice_is_warned_of_and_stepped_once(kind: Kind, foreach: bool) -> None:
+def test_duplicate_parameter_warns_and_is_stepped_once(kind: Kind, foreach: bool) -> None:
     (tied,), (single,) = references.draw(0, [(3, 4)]), references.draw(0, [(3, 4)])
     with pytest.warns(UserWarning, match="duplicate parameters"):
         optimizer = kind([("a", tied), ("b", tied)], foreach=foreach)
@@ -268,7 +268,7 @@ def test_a_parameter_listed_twice_is_warned_of_and_stepped_once(kind: Kind, fore
     assert len(optimizer.param_groups[0]["param_names"]) == 1
 
 
-def test_nero_balances_a_group_added_after_steps_and_leaves_the_others_alone() -> None:
+def test_nero_add_param_group_projects_only_the_new_group() -> None:
     params, later = parameters(0), parameters(1)
     optimizer = Nero(params)
     references.run(params, optimizer, range(3))
@@ -287,7 +287,7 @@ def test_nero_balances_a_group_added_after_steps_and_leaves_the_others_alone() -
 
 @EVERY_KIND
 @BOTH_PATHS
-def test_what_is_unfrozen_later_starts_with_a_full_step_of_its_own(kind: Kind, foreach: bool) -> None:
+def test_unfrozen_parameter_first_step_matches_fresh_optimiser(kind: Kind, foreach: bool) -> None:
     model, fresh = references.network(), references.network()
     frozen = model[4].weight.requires_grad_(False)
     optimizer = kind(model.parameters(), foreach=foreach)
@@ -314,7 +314,7 @@ def test_what_is_unfrozen_later_starts_with_a_full_step_of_its_own(kind: Kind, f
 @EVERY_OPTIMISER
 @BOTH_PATHS
 @pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_learning_rate_changed_in_place_counts(make: Make, foreach: bool, shape: tuple[int, ...]) -> None:
+def test_in_place_change_to_tensor_lr_takes_effect(make: Make, foreach: bool, shape: tuple[int, ...]) -> None:
     lr = torch.full(shape, 0.01)
     params, others = parameters(), parameters()
     optimizer, other = make(params, lr=lr, foreach=foreach), make(others, lr=0.01, foreach=foreach)
@@ -330,7 +330,7 @@ def test_a_learning_rate_changed_in_place_counts(make: Make, foreach: bool, shap
 
 
 @EVERY_OPTIMISER
-def test_a_closure_runs_with_gradients_and_its_loss_is_returned(make: Make) -> None:
+def test_closure_runs_with_grad_enabled_and_step_returns_its_loss(make: Make) -> None:
     model, twin = references.network(), references.network()
     optimizer, expected = make(model.parameters(), lr=0.01), make(twin.parameters(), lr=0.01)
     losses = []
@@ -352,7 +352,7 @@ def test_a_closure_runs_with_gradients_and_its_loss_is_returned(make: Make) -> N
 
 
 @EVERY_OPTIMISER
-def test_hooks_run_around_a_step(make: Make) -> None:
+def test_step_pre_and_post_hooks_run_in_order(make: Make) -> None:
     params = parameters()
     optimizer = make(params, lr=0.01)
     seen: list[tuple[str, float]] = []
@@ -377,7 +377,7 @@ def test_hooks_run_around_a_step(make: Make) -> None:
 
 @EVERY_KIND
 @BOTH_PATHS
-def test_gradients_are_set_to_zero_or_none(kind: Kind, foreach: bool) -> None:
+def test_zero_grad_sets_gradients_to_zero_or_none(kind: Kind, foreach: bool) -> None:
     params = parameters()
     optimizer = kind(params, foreach=foreach)
     references.set_gradients(params, seed=0)
@@ -390,7 +390,7 @@ def test_gradients_are_set_to_zero_or_none(kind: Kind, foreach: bool) -> None:
 
 @EVERY_OPTIMISER
 @BOTH_PATHS
-def test_climbing_is_descending_the_negated_loss(make: Make, foreach: bool) -> None:
+def test_maximize_is_equivalent_to_minimising_negated_loss(make: Make, foreach: bool) -> None:
     up, down = references.network(), references.network()
     climb = make(up.parameters(), lr=0.02, maximize=True, foreach=foreach)
     descend = make(down.parameters(), lr=0.02, foreach=foreach)
@@ -404,7 +404,7 @@ def test_climbing_is_descending_the_negated_loss(make: Make, foreach: bool) -> N
 
 
 @EVERY_KIND
-def test_gradients_that_it_cannot_take_stop_the_step_before_anything_moves(kind: Kind) -> None:
+def test_sparse_gradient_raises_before_any_parameter_is_updated(kind: Kind) -> None:
     first, table = parameters(), nn.Embedding(4, 3, sparse=True)
     optimizer = kind([{"params": first}, {"params": table.parameters()}])
     references.set_gradients(first, seed=0)
@@ -417,7 +417,7 @@ def test_gradients_that_it_cannot_take_stop_the_step_before_anything_moves(kind:
 
 
 @EVERY_KIND
-def test_a_loss_that_overflows_skips_the_step_of_a_scaled_run(kind: Kind) -> None:
+def test_grad_scaler_skips_step_on_overflow(kind: Kind) -> None:
     model, twin = references.network(), references.network()
     optimizer, expected = kind(model.parameters()), kind(twin.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -441,7 +441,9 @@ def test_a_loss_that_overflows_skips_the_step_of_a_scaled_run(kind: Kind) -> Non
 @EVERY_KIND
 @BOTH_PATHS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_reckoned_in_float32(kind: Kind, foreach: bool, dtype: torch.dtype) -> None:
+def test_half_precision_parameters_use_float32_arithmetic_and_state(
+    kind: Kind, foreach: bool, dtype: torch.dtype
+) -> None:
     # Sums of squares of these rows, 70,000 or more, leave the range of float16; its digits end long before that.
     shapes = [(2, 70_000), (2, 70_000), (70_000,)]
     halves = references.draw(0, shapes, dtype)
@@ -461,7 +463,7 @@ def test_half_precision_is_reckoned_in_float32(kind: Kind, foreach: bool, dtype:
 
 @EVERY_KIND
 @BOTH_PATHS
-def test_an_expanded_gradient_is_the_gradient_it_stands_for(kind: Kind, foreach: bool) -> None:
+def test_expanded_gradient_gives_same_step_as_dense_gradient(kind: Kind, foreach: bool) -> None:
     shapes = [(3, 4), (2, 3, 2, 2), (5,), ()]
     ours, theirs = references.parameters(shapes=shapes), references.parameters(shapes=shapes)
     optimizer, expected = kind(ours, foreach=foreach), kind(theirs, foreach=foreach)
@@ -476,7 +478,7 @@ def test_an_expanded_gradient_is_the_gradient_it_stands_for(kind: Kind, foreach:
 
 @EVERY_KIND
 @BOTH_PATHS
-def test_a_parameter_may_lie_in_memory_in_any_way(kind: Kind, foreach: bool) -> None:
+def test_step_is_independent_of_memory_layout(kind: Kind, foreach: bool) -> None:
     shape = (4, 3, 2, 2, 2)
     flat = torch.zeros(2 * 96)
     spread = torch.zeros(4, 3, 2, 2, 4)
@@ -507,7 +509,7 @@ def test_a_parameter_may_lie_in_memory_in_any_way(kind: Kind, foreach: bool) -> 
 
 @EVERY_KIND
 @BOTH_PATHS
-def test_empty_parameters_are_stepped_and_saved(kind: Kind, foreach: bool) -> None:
+def test_empty_parameters_can_be_stepped_and_checkpointed(kind: Kind, foreach: bool) -> None:
     shapes = [(0, 5), (5, 0), (0,), (2, 3)]
     params = references.parameters(shapes=shapes)
     optimizer = kind(params, foreach=foreach)
@@ -563,7 +565,7 @@ def scheduled(optimizer: Optimizer, schedule: Callable[[Optimizer], Any], params
         scheduler.step(*metric)
 
 
-def test_no_schedule_of_torch_is_forgotten() -> None:
+def test_every_torch_lr_scheduler_is_covered() -> None:
     classes = [value for value in vars(lr_scheduler).values() if isinstance(value, type)]
     bases = {lr_scheduler.LRScheduler, lr_scheduler._LRScheduler}
     known = {value for value in classes if issubclass(value, lr_scheduler.LRScheduler)} - bases
@@ -573,7 +575,9 @@ def test_no_schedule_of_torch_is_forgotten() -> None:
 @EVERY_KIND
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=[schedule.__name__ for schedule in SCHEDULES])
 @pytest.mark.parametrize("in_tensor", [False, True])
-def test_every_schedule_sets_the_rate_of_a_step(kind: Kind, schedule: Callable[..., Any], in_tensor: bool) -> None:
+def test_every_lr_scheduler_sets_the_learning_rate_of_each_step(
+    kind: Kind, schedule: Callable[..., Any], in_tensor: bool
+) -> None:
     shapes = [(3, 4), (5,)]
     (plain,), params, by_hand = references.draw(0, [()]), *(references.parameters(shapes=shapes) for _ in range(2))
     rates = list(scheduled(torch.optim.SGD([plain], lr=0.05), schedule, [plain]))

@@ -95,7 +95,7 @@ def imports_of(path: Path, everywhere: bool = True) -> set[str]:
     return found
 
 
-def test_imports_go_downwards() -> None:
+def test_packages_import_only_allowed_packages() -> None:
     for module, path in modules().items():
         room = room_of(module)
         allowed = {room, *MAY_IMPORT[room]}
@@ -107,7 +107,7 @@ def test_imports_go_downwards() -> None:
             assert fine, f"{module} ({room}) may not import {known}"
 
 
-def test_some_rooms_do_without_torch() -> None:
+def test_torch_free_modules_do_not_import_torch_at_top_level() -> None:
     checked = [module for module in modules() if module.startswith(WITHOUT_TORCH)]
     assert len(checked) > 50
     for module in checked:
@@ -115,12 +115,12 @@ def test_some_rooms_do_without_torch() -> None:
         assert not top & {"torch", "torchvision", "wandb"}, module
 
 
-def test_no_module_is_longer_than_can_be_read_at_once() -> None:
+def test_no_module_exceeds_max_line_count() -> None:
     long = {module: lines for module, path in modules().items() if (lines := path.read_text().count("\n")) > LONGEST}
     assert long == {}
 
 
-def test_the_report_the_plans_and_the_store_start_without_torch() -> None:
+def test_importing_report_plans_and_runs_does_not_load_torch() -> None:
     code = (
         "import sys, nero, nero.report.tables.table, nero.report.figures.figure3, nero.plans.plan, nero.runs.tracking\n"
         "import nero.sweep.sweeper\n"
@@ -129,7 +129,7 @@ def test_the_report_the_plans_and_the_store_start_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_no_name_of_a_task_or_optimiser_steers_an_if_elsewhere() -> None:
+def test_no_branching_on_task_or_optimiser_names_in_generic_code() -> None:
     configs = SOURCE.parent / "configs"
     names = {path.stem for group in ("task", "optim") for path in (configs / group).glob("*.yaml")}
     for module, path in modules().items():

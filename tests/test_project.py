@@ -33,7 +33,7 @@ def required(extras: list[str]) -> set[str]:
     return found
 
 
-def test_the_conda_environment_is_the_test_environment() -> None:
+def test_conda_environment_matches_test_requirements() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     python, _, pip = environment["dependencies"]
     words = pip["pip"]
@@ -43,7 +43,7 @@ def test_the_conda_environment_is_the_test_environment() -> None:
     assert set(words[1:-1]) == required(["test"])
 
 
-def test_every_requirement_is_pinned_to_what_was_tested() -> None:
+def test_every_requirement_is_pinned_in_constraints() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = {line.split("==")[0].lower().replace("_", "-") for line in lines if not line.startswith("#")}
     needed = {re.split(r"[<>=!~\[ ]", requirement)[0].lower() for requirement in required(["dev"])}
@@ -51,7 +51,7 @@ def test_every_requirement_is_pinned_to_what_was_tested() -> None:
     assert {"torch==2.10.0", "torchvision==0.25.0"} <= set(lines)
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_version_is_consistent_across_files() -> None:
     import nero
 
     version = project()["version"]
@@ -60,7 +60,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_the_optimisers_are_at_the_top_of_the_package_and_typed() -> None:
+def test_optimisers_are_exported_from_top_level_typed_package() -> None:
     from nero import LAMB, Madam, Nero
     from nero.optim import Nero as same
 
@@ -72,7 +72,7 @@ def test_the_optimisers_are_at_the_top_of_the_package_and_typed() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="make")
-def test_make_help_explains_every_target() -> None:
+def test_make_help_describes_every_target() -> None:
     text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     explained = {line.split()[1] for line in text.splitlines() if line.startswith("  make ") and len(line.split()) > 3}
     assert explained >= TARGETS | EXPERIMENTS
@@ -81,7 +81,7 @@ def test_make_help_explains_every_target() -> None:
         assert target in explained, f"the README speaks of make {target}"
 
 
-def test_the_readme_has_a_row_for_every_experiment() -> None:
+def test_readme_tables_have_a_row_for_every_experiment() -> None:
     text = (ROOT / "README.md").read_text()
     assert {"table1", "mnist", "pong", "ablation"} <= EXPERIMENTS
     for name in EXPERIMENTS - TARGETS:
@@ -89,7 +89,7 @@ def test_the_readme_has_a_row_for_every_experiment() -> None:
         assert f"| `make {name}` |" in text, name
 
 
-def test_contributing_names_every_room() -> None:
+def test_contributing_guide_mentions_every_subpackage() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     rooms = {path.parent.name for path in (ROOT / "src" / "nero").glob("*/__init__.py")}
     assert {"optim", "games", "checkpoints", "train"} <= rooms
@@ -97,20 +97,20 @@ def test_contributing_names_every_room() -> None:
         assert f"`{room}`" in text, room
 
 
-def test_cleaning_never_touches_runs() -> None:
+def test_make_clean_does_not_remove_results_or_data() -> None:
     result = subprocess.run(["make", "--dry-run", "clean"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "results" not in result.stdout
     assert "data" not in result.stdout
 
 
-def test_the_readme_only_names_files_that_exist() -> None:
+def test_readme_file_references_exist() -> None:
     text = (ROOT / "README.md").read_text()
     folders = "src|configs|experiments|scripts|benchmarks|results|notebooks|docs"
     for path in re.findall(rf"`((?:{folders})/[A-Za-z0-9_./-]*)`", text):
         assert (ROOT / path).exists() or path in MADE_BY_MAKE, path
 
 
-def test_no_tracked_file_is_a_data_set_or_a_checkpoint() -> None:
+def test_git_does_not_track_datasets_checkpoints_or_large_files() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")

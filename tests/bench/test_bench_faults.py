@@ -35,7 +35,7 @@ def test_of_what_cannot_be_had_here(disk):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("twice", [0, 1])
-def test_a_table_has_a_line_per_test_with_its_counts_and_what_became_of_it(
+def test_table_has_one_row_per_test_with_counts_and_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], twice: int
 ) -> None:
     module = bench_module("faults")
@@ -73,8 +73,6 @@ def test_a_table_has_a_line_per_test_with_its_counts_and_what_became_of_it(
         (["--out", "/nowhere/faults.md"], "there is no folder /nowhere"),
     ],
 )
-def test_words_that_it_does_not_know_are_told_at_once(
-    capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
+def test_invalid_arguments_are_reported(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert exit_status("benchmarks.faults", words) == 2
     assert said in capsys.readouterr().err

@@ -19,7 +19,7 @@ SMALL = [
 NUMBER = r"\d+\.\d\d"
 
 
-def test_the_table_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_is_printed_and_written_to_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "table.md"
     words = ["data=embedded", *SMALL, "--out", str(out)]
     assert bench_module("fid").main(["--repeats", "2", *words]) == 0
@@ -41,7 +41,7 @@ def test_the_table_is_printed_and_written(tmp_path: Path, capsys: pytest.Capture
     assert apart == f"stand-in FID of the training images from the test images: {train.distance(test):.4f}"
 
 
-def test_every_repeat_is_timed_and_one_more_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_untimed_warm_up_precedes_timed_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     bench = bench_module("fid")
     evaluate = bench.ConditionalGAN.evaluate
@@ -56,7 +56,7 @@ def test_every_repeat_is_timed_and_one_more_that_is_not(monkeypatch: pytest.Monk
     assert all("val/stand_in_fid" in metrics for metrics in taken)
 
 
-def test_a_table_without_a_file_is_printed_alone(
+def test_without_out_table_is_only_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,7 +65,7 @@ def test_a_table_without_a_file_is_printed_alone(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_real_images_are_measured_in_several_arithmetics(
+def test_fid_of_real_images_is_compared_across_precisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The networks are stand-ins, of which those that are not in float32 have features half as large."""
@@ -98,7 +98,7 @@ def test_real_images_are_measured_in_several_arithmetics(
             assert difference == pytest.approx(-3 * fid, rel=1e-2, abs=1e-3)
 
 
-def test_missing_weights_are_one_line_and_nothing_is_written(
+def test_missing_weights_give_one_line_error_and_no_output_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("NERO_INCEPTION", raising=False)
@@ -115,9 +115,7 @@ def test_missing_weights_are_one_line_and_nothing_is_written(
     assert not out.exists()
 
 
-def test_missing_images_are_one_line_with_the_command_that_gets_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_images_error_includes_download_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_module("fid").main([*SMALL, f"data_root={tmp_path}"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
@@ -137,6 +135,8 @@ def test_missing_images_are_one_line_with_the_command_that_gets_them(
         (["optim=nerro"], "error: there is no optim=nerro; there are: adam, "),
     ],
 )
-def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_give_one_line_error(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_status("benchmarks.fid", words) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]

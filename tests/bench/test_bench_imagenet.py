@@ -36,7 +36,7 @@ def main(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-def test_the_table_has_a_line_for_each_measurement_and_says_which_failed(
+def test_table_has_one_row_per_measurement_and_marks_failures(
     main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "table.md"
@@ -74,14 +74,16 @@ def test_the_table_has_a_line_for_each_measurement_and_says_which_failed(
         (["--decode", "tpu"], "--decode: must be one of auto, cpu, gpu, not 'tpu'"),
     ],
 )
-def test_a_mistake_is_one_line(main, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_raise_system_exit_with_message(
+    main, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(words)
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_photographs_have_the_sizes_and_about_the_bytes_of_imagenets(tmp_path: Path) -> None:
+def test_generated_photographs_resemble_imagenet_in_size_and_bytes(tmp_path: Path) -> None:
     total = write_photographs(tmp_path, ["a", "b"], 12, seed=0)
     files = sorted(tmp_path.glob("*/*.JPEG"))
     assert [path.parent.name for path in files] == ["a"] * 12 + ["b"] * 12

@@ -39,7 +39,7 @@ def is_number(cell: str) -> bool:
 
 
 @pytest.mark.slow
-def test_the_benchmark_prints_and_writes_a_table_with_ratios_and_goals(tmp_path: Path) -> None:
+def test_benchmark_prints_and_writes_table_with_ratios_and_goals(tmp_path: Path) -> None:
     out = tmp_path / "new" / "steps.md"
     command = [sys.executable, "-m", "benchmarks.optim", *TINY, "--dtype", "bfloat16", "--out", str(out)]
     environment = {**script_environment(tmp_path), "TRITON_INTERPRET": "0"}
@@ -68,7 +68,7 @@ def test_the_benchmark_prints_and_writes_a_table_with_ratios_and_goals(tmp_path:
     assert "pong, eager: torch Adam fused: " in result.stderr
 
 
-def test_a_row_that_fails_says_why_and_leaves_the_others(
+def test_failing_row_shows_reason_without_affecting_others(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(params: list[torch.Tensor], lr: float) -> torch.optim.Optimizer:
@@ -86,7 +86,7 @@ def test_a_row_that_fails_says_why_and_leaves_the_others(
     assert is_number(table["fine", "x"][0])
 
 
-def test_a_row_asks_for_its_path_by_the_optimisers_own_settings(bench: ModuleType) -> None:
+def test_row_options_are_valid_optimiser_arguments(bench: ModuleType) -> None:
     for row in bench.ROWS:
         if row.key[0].startswith("torch"):
             row.make([torch.zeros(2)], lr=0.1, **row.options, **(row.captured or {}))
@@ -95,7 +95,7 @@ def test_a_row_asks_for_its_path_by_the_optimisers_own_settings(bench: ModuleTyp
     assert {bench.FUSED_NERO, *(other for _, other, _, _ in bench.GOALS)} <= keys
 
 
-def test_the_copy_moves_what_a_step_must_move(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_baseline_moves_same_bytes_as_a_step(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     monkeypatch.setattr(bench.Bench, "_copy_step", lambda self, numbers, *how: lambda: sizes.append(4 * numbers))
     for dtype in (torch.float32, torch.bfloat16):
@@ -103,7 +103,7 @@ def test_the_copy_moves_what_a_step_must_move(bench: ModuleType, monkeypatch: py
     assert set(sizes) == {6 * 256, 3 * 256}  # bytes read, and as many written
 
 
-def test_goals_are_judged_by_their_bounds(bench: ModuleType) -> None:
+def test_goals_are_compared_with_their_bounds(bench: ModuleType) -> None:
     cells = {
         ("resnet50", bench.FUSED_NERO, "eager"): 1.0,
         ("resnet50", bench.FUSED_ADAM, "eager"): 2.0,
@@ -130,7 +130,7 @@ def test_goals_are_judged_by_their_bounds(bench: ModuleType) -> None:
         (["--out", str(ROOT)], "is a folder"),
     ],
 )
-def test_a_bad_option_is_an_error_in_words(
+def test_invalid_option_exits_with_message(
     bench: ModuleType, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -139,7 +139,7 @@ def test_a_bad_option_is_an_error_in_words(
     assert complaint in capsys.readouterr().err
 
 
-def test_asking_for_a_gpu_that_is_not_there_is_an_error_in_words(
+def test_requesting_missing_gpu_exits_with_message(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -149,7 +149,9 @@ def test_asking_for_a_gpu_that_is_not_there_is_an_error_in_words(
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_steps_are_replayed_too(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_also_timed_as_cuda_graph_replays_on_gpu(
+    bench: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench.main(["--small", "--sets", "pong", "--seconds", "0.001", "--device", "cuda"])
     rows = rows_of(capsys.readouterr().out)
     for key in [bench.COPY, *(row.key for row in bench.ROWS if row.captured is not None)]:
@@ -157,7 +159,7 @@ def test_on_a_gpu_steps_are_replayed_too(bench: ModuleType, capsys: pytest.Captu
         assert is_number(rows[key][1]), rows[key]
 
 
-def test_state_is_counted_tensor_by_tensor(memory: ModuleType) -> None:
+def test_state_bytes_sums_all_state_tensors(memory: ModuleType) -> None:
     shapes = [(8, 3, 3, 3), (8,), (5, 8), (5,)]
     entries = 8 * 27 + 8 + 40 + 5
     # A number per neuron or entry without neurons, and step and scale of each of the four tensors.
@@ -166,7 +168,7 @@ def test_state_is_counted_tensor_by_tensor(memory: ModuleType) -> None:
     assert memory.state_bytes(SGD, shapes) == 0
 
 
-def test_the_committed_table_of_state_is_what_the_optimisers_keep(
+def test_committed_state_memory_table_is_up_to_date(
     memory: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "tables" / "state.md"
@@ -179,7 +181,7 @@ def test_the_committed_table_of_state_is_what_the_optimisers_keep(
         assert committed[key] == cells, "run benchmarks/state_memory.py and commit what it writes"
 
 
-def test_the_state_of_nero_is_below_a_five_hundredth_of_adams_on_resnet50() -> None:
+def test_nero_state_is_under_0_2_percent_of_adam_state_on_resnet50() -> None:
     committed = rows_of((ROOT / "results" / "tables" / "state_memory.md").read_text())
     *_, share = committed["resnet50", "161"]
     assert float(share.removesuffix(" %")) < 0.2

@@ -17,7 +17,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_two_runs_side_by_side_are_measured_and_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_concurrent_runs_are_measured_and_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "packing.md"
     words = ["--jobs", "2", "1", "--mps", "off", "--seconds", "1", "--out", str(out), *TINY]
     assert bench.main(words) == 0
@@ -31,7 +31,7 @@ def test_two_runs_side_by_side_are_measured_and_stopped(tmp_path: Path, capsys: 
     assert capsys.readouterr().out == out.read_text()
 
 
-def test_one_run_beside_others_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_beside_runs_of_another_task_reports_rate_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone, then the others alone, then together: what each keeps of its rate."""
     seen: list[list[list[str]]] = []
 
@@ -55,7 +55,9 @@ def test_one_run_beside_others_of_another_kind(tmp_path: Path, monkeypatch: pyte
     assert "Runs that others go beside: 4 pong_ppo task.cores=1." in out.read_text()
 
 
-def test_settings_may_be_of_the_task_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_task_overrides_are_not_passed_to_runs_beside_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(bench, "_rates", lambda groups, seconds, patience: [[1.0] * len(group) for group in groups])
     words = ["--task", "cifar10_cgan", "--jobs", "1", "--beside", "2 pong_ppo", "machine=cpu", "task.fid_every=99"]
     assert bench.main(words) == 0
@@ -63,7 +65,7 @@ def test_settings_may_be_of_the_task_alone(monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.slow
-def test_runs_of_two_kinds_are_watched_together(tmp_path: Path) -> None:
+def test_concurrent_runs_of_two_tasks_are_measured_together(tmp_path: Path) -> None:
     out = tmp_path / "packing.md"
     beside = "1 mnist_reparam data=embedded task.train_examples=100 task.batch_size=50 machine.threads=1"
     words = ["--jobs", "1", "--beside", beside, "--seconds", "1", "--out", str(out), *TINY]
@@ -76,7 +78,7 @@ def test_runs_of_two_kinds_are_watched_together(tmp_path: Path) -> None:
     assert all(row[bench.HEAD[5]].endswith(" of its rate without") for row in rows[2:])
 
 
-def test_a_run_that_cannot_begin_is_told_in_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_fails_to_start_is_reported_in_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "TRAIN", tmp_path / "none.py")
     out = tmp_path / "packing.md"
     assert bench.main(["--jobs", "1", "--out", str(out), *TINY]) == 0
@@ -84,7 +86,7 @@ def test_a_run_that_cannot_begin_is_told_in_its_row(tmp_path: Path, monkeypatch:
     assert row[bench.HEAD[3]] == "not measured: a run ended with status 2"
 
 
-def test_a_table_keeps_its_other_lines_under_the_same_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_keeps_other_rows_measured_with_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = iter([2.0, 3.0, 4.0])
     monkeypatch.setattr(
         bench, "_rates", lambda groups, seconds, patience: [[next(rates)] * len(group) for group in groups]
@@ -109,8 +111,6 @@ def test_a_table_keeps_its_other_lines_under_the_same_head(tmp_path: Path, monke
         (["--out", "/nowhere/at/all.md"], "there is no folder /nowhere/at"),
     ],
 )
-def test_what_makes_no_sense_is_said_at_once(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_are_reported(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status("benchmarks.packing", words) == 2
     assert message in capsys.readouterr().err

@@ -43,7 +43,7 @@ def record(steps: int, seconds: float) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_a_run_of_the_embedded_game_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_run_of_embedded_game_has_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "table.md"
     words = ["data=embedded", *SMALL]
     assert bench_module("pong").main(["--runs", "1", *ENOUGH, "--out", str(out), *words]) == 0
@@ -61,7 +61,7 @@ def test_a_run_of_the_embedded_game_has_a_line(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_games_alone_and_several_runs_at_once_have_lines(
+def test_environment_only_and_concurrent_runs_have_rows(
     capsys: pytest.CaptureFixture[str], control: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ale_py")
@@ -82,9 +82,7 @@ def test_games_alone_and_several_runs_at_once_have_lines(
 
 
 @pytest.mark.slow
-def test_a_file_that_is_there_is_left_alone_where_a_run_fails(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_existing_output_file_is_kept_if_run_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "table.md"
     out.write_text("earlier")
     words = ["data=embedded", *SMALL, "task.network.hidden=two", "--out", str(out)]
@@ -103,7 +101,7 @@ def test_a_file_that_is_there_is_left_alone_where_a_run_fails(
         ["--seconds", "100", "--warm-up", "99"],  # done before it counts
     ],
 )
-def test_a_run_that_logs_nothing_that_counts_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_timed_records_gives_one_line_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     begun = time.monotonic()
     assert bench_module("pong").main(["--runs", "1", *words, "data=embedded", *SMALL]) == 2
     assert time.monotonic() - begun < 90, "a run that is done is not waited for"
@@ -126,7 +124,9 @@ def test_a_run_that_logs_nothing_that_counts_is_one_line(words: list[str], capsy
         (["optim.lr=0", *SMALL], "optim.lr must be a positive number"),
     ],
 )
-def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_give_one_line_error(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     if "task.game=pingpong" in words:
         pytest.importorskip("ale_py")
     assert exit_status("benchmarks.pong", words) == 2
@@ -143,17 +143,17 @@ def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pyte
         (19, 0),  # the last line begins after 18 seconds
     ],
 )
-def test_a_rate_is_over_the_lines_that_begin_after_the_warm_up(warm_up: float, rate: float) -> None:
+def test_rate_covers_only_records_starting_after_warm_up(warm_up: float, rate: float) -> None:
     records = [record(100, 10), record(400, 8), record(1000, 2)]
     assert bench_module("pong")._rate(records, warm_up) == pytest.approx(rate)
 
 
-def test_a_log_without_lines_has_no_rate() -> None:
+def test_rate_of_empty_log_is_zero() -> None:
     assert bench_module("pong")._rate([], 0) == 0
 
 
 @pytest.mark.parametrize(("device", "what"), [("cuda", "3 runs at once, by MPS"), ("cpu", "3 runs at once")])
-def test_several_runs_on_a_gpu_are_served(
+def test_concurrent_runs_on_gpu_use_mps(
     control: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], device: str, what: str
 ) -> None:
     """On a machine that only says that it has one."""

@@ -25,7 +25,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.slow
-def test_a_report_is_timed_and_measured(bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_time_memory_and_page_size_are_measured(
+    bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "table.md"
     words = ["--runs", "150", "--epochs", "3", "--report", "every", "--out", str(out)]
     assert bench.main(words) == 0
@@ -39,14 +41,14 @@ def test_a_report_is_timed_and_measured(bench: ModuleType, tmp_path: Path, capsy
     assert float(page) > 0.05
 
 
-def test_a_report_that_fails_is_no_row_of_the_table(bench: ModuleType) -> None:
+def test_failing_report_command_raises_system_exit(bench: ModuleType) -> None:
     with pytest.raises(SystemExit, match="ended with 3: no page"):
         bench._measure([sys.executable, "-c", "import sys; sys.stderr.write('no page'); sys.exit(3)"])
     assert bench._measure([sys.executable, "-c", "x = bytearray(200_000_000)"]).megabytes > 200
 
 
 @pytest.mark.slow
-def test_made_up_runs_are_whole_and_what_experiments_ask_for(bench: ModuleType, tmp_path: Path) -> None:
+def test_synthetic_store_passes_check_and_completes_its_experiments(bench: ModuleType, tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert synthetic_store.write_store(store, 300, 2) == (300, 600)
     summaries = store.summaries()
@@ -58,14 +60,12 @@ def test_made_up_runs_are_whole_and_what_experiments_ask_for(bench: ModuleType, 
     assert all(state.leading_lr == sorted(state.cell.lrs)[len(state.cell.lrs) // 2] for state in states)
 
 
-def test_a_table_that_cannot_be_written_is_told_before_anything_is_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_output_folder_is_reported_before_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status("benchmarks.report", ["--out", str(tmp_path / "nowhere" / "table.md")]) == 2
     assert "there is no folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--runs", "0"], ["--epochs", "-1"], ["--runs", "many"]])
-def test_bad_numbers_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_non_positive_numbers_are_rejected(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status("benchmarks.report", words) == 2
     assert re.search(r"must be a positive integer, not \S+", capsys.readouterr().err)

@@ -24,7 +24,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.slow
-def test_the_parts_add_up_and_are_held_against_logged_runs(
+def test_parts_sum_to_total_and_are_compared_with_logged_runs(
     bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "table.md"
@@ -41,7 +41,7 @@ def test_the_parts_add_up_and_are_held_against_logged_runs(
     assert list(tmp_path.iterdir()) == [out], "what was written on the way is gone"
 
 
-def test_what_a_run_writes_is_a_whole_log_and_a_checkpoint(bench: ModuleType, store: Store) -> None:
+def test_written_run_has_complete_log_and_checkpoint(bench: ModuleType, store: Store) -> None:
     config = compose(["task=mnist_mlp100", "optim=nero"])
     run = store.run("mnist_mlp100", config.run_id)
     took = bench._write_run(run, config, lambda: b"a state")
@@ -53,7 +53,7 @@ def test_what_a_run_writes_is_a_whole_log_and_a_checkpoint(bench: ModuleType, st
     assert not run.is_held()
 
 
-def test_the_median_counts_and_the_share_is_of_logged_seconds(bench: ModuleType, store: Store) -> None:
+def test_median_of_repeats_and_share_of_logged_seconds(bench: ModuleType, store: Store) -> None:
     took = bench.median([bench.Took(3, 1), bench.Took(1, 0.5), bench.Took(2, 0.1)])
     assert (took.seconds, took.cpu) == (2, 0.5)
     assert "no run of `cifar10_vgg11`" in bench._share(store, 1.0)
@@ -75,6 +75,6 @@ def test_the_median_counts_and_the_share_is_of_logged_seconds(bench: ModuleType,
         (["--folder", "/nowhere"], "there is no folder /nowhere"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_rejected(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status("benchmarks.store", words) == 2
     assert said in capsys.readouterr().err

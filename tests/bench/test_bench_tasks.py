@@ -13,7 +13,7 @@ PONG = ["--task", "pong_ppo", "data=embedded", *SMALL_PONG]
 
 
 @pytest.mark.slow
-def test_every_task_variant_and_optimiser_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_task_variant_and_optimiser_has_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "table.md"
     words = [
         "--optim",
@@ -42,7 +42,7 @@ def test_every_task_variant_and_optimiser_has_a_line(tmp_path: Path, capsys: pyt
     assert out.read_text().strip() in capsys.readouterr().out
 
 
-def test_runs_one_after_another_have_a_start_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_start_time_is_reported_for_each_successive_run(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--optim", "sgd", *SMALL, "task.depth=2", "--epochs", "4", "--runs", "3"]
     assert bench_module("tasks").main(words) == 0
     [line] = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| mnist")]
@@ -51,7 +51,7 @@ def test_runs_one_after_another_have_a_start_each(capsys: pytest.CaptureFixture[
     assert all(0 <= start < 60 for start in starts)
 
 
-def test_a_start_is_what_a_run_takes_beside_usual_epochs(
+def test_start_time_is_run_time_beyond_usual_epochs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = [0.0]
@@ -72,7 +72,7 @@ def test_a_start_is_what_a_run_takes_beside_usual_epochs(
     assert " | 35.0 | " in capsys.readouterr().out, "5 to build, 28 and 2 more than an epoch takes"
 
 
-def test_a_line_of_the_log_that_stands_for_several_epochs_counts_by_the_epoch(
+def test_multi_epoch_log_lines_are_timed_per_epoch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [(1, 1, 500), (3, 2, 800), (6, 3, 6), (9, 3, 15), (10, 1, 3)]  # the first two have untimed epochs
@@ -89,7 +89,7 @@ def test_a_line_of_the_log_that_stands_for_several_epochs_counts_by_the_epoch(
     assert " | 3.000 | 2.000 - 5.000 | " in capsys.readouterr().out
 
 
-def test_an_epoch_that_measures_more_than_others_is_not_timed(
+def test_epoch_with_additional_metrics_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def logged(config: RunConfig) -> dict[str, str]:
@@ -104,7 +104,7 @@ def test_an_epoch_that_measures_more_than_others_is_not_timed(
     assert " | 2.000 | 1.000 - 3.000 | 3 | " in capsys.readouterr().out
 
 
-def test_a_run_whose_only_line_holds_the_untimed_epochs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_single_log_line_reports_no_timed_epochs(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*PONG, "--optim", "sgd", "--epochs", "4"]
     assert bench_module("tasks").main([*words, "--variant", "task.log_every=4", "task.log_every=2"]) == 0
     alone, halves = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| pong")]
@@ -112,7 +112,7 @@ def test_a_run_whose_only_line_holds_the_untimed_epochs_says_so(capsys: pytest.C
     assert float(halves[3]) >= 0
 
 
-def test_a_run_that_fails_has_its_status_and_its_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_run_shows_status_and_message(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--optim", "sgd", *SMALL, "task.depth=two", "--epochs", "3"]
     assert bench_module("tasks").main(words) == 0
     said = capsys.readouterr()
@@ -120,13 +120,13 @@ def test_a_run_that_fails_has_its_status_and_its_message(capsys: pytest.CaptureF
     assert "TypeError" in said.err
 
 
-def test_a_run_that_diverges_has_its_status_for_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_diverged_run_shows_status_instead_of_time(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--optim", "sgd", *SMALL, "task.depth=2", "optim.lr=1e30", "--epochs", "3"]
     assert bench_module("tasks").main(words) == 0
     assert "| diverged |  | 0 |  |  | " in capsys.readouterr().out
 
 
-def test_who_is_asked_to_stop_stops_and_keeps_what_there_is(tmp_path: Path) -> None:
+def test_interrupted_benchmark_keeps_rows_measured_so_far(tmp_path: Path) -> None:
     out = tmp_path / "table.md"
     words = ["--optim", "sgd", "nero", *SMALL, "task.depth=2", "--epochs", "3", "--out", str(out)]
     assert bench_module("tasks").main([*words, "--variant", "", "machine.budget_seconds=0", "task.depth=9"]) == 1
@@ -135,7 +135,7 @@ def test_who_is_asked_to_stop_stops_and_keeps_what_there_is(tmp_path: Path) -> N
     assert lines[2][3] == "interrupted"
 
 
-def test_a_table_keeps_what_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_keeps_rows_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "table.md"
     words = [*SMALL, "task.depth=2", "--epochs", "3", "--out", str(out)]
 
@@ -161,7 +161,7 @@ def test_a_table_keeps_what_is_not_measured_again(tmp_path: Path, monkeypatch: p
     assert fourth == third  # the line that was there stays
 
 
-def test_a_table_of_another_machine_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_from_another_machine_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "table.md"
     out.write_text("# Seconds per epoch\n\nAn abacus; training.\n")
     words = ["--optim", "sgd", *SMALL, "--epochs", "3", "--out", str(out)]
@@ -181,6 +181,6 @@ def test_a_table_of_another_machine_is_left_alone(tmp_path: Path, capsys: pytest
         (["--optim", "nero", "data_root=/nowhere", "machine=cpu"], "prepare_data.py mnist"),
     ],
 )
-def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_reported(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status("benchmarks.tasks", words) == 2
     assert message in capsys.readouterr().err

@@ -17,11 +17,11 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", PARAMETER_SETS)
-def test_tensors_and_parameters_are_those_of_the_network(name: str) -> None:
+def test_tensor_and_parameter_counts_match_network(name: str) -> None:
     chosen = PARAMETER_SETS[name]
     assert (len(chosen.shapes()), chosen.parameters()) == COUNTS[name]
     assert chosen.description
 
 
-def test_small_keeps_tensors_and_dims_and_cuts_lengths() -> None:
+def test_small_clips_dimension_sizes() -> None:
     assert small([(64, 3, 7, 7), (1000,), ()], largest=5) == [(5, 3, 5, 5), (5,), ()]

@@ -110,7 +110,7 @@ def events(reader: Reader) -> list[dict]:
     return [json.loads(entry["message"])["message"] for entry in reader.driver.get_log("performance")]
 
 
-def test_it_loads_without_a_word_on_the_console_or_a_request(reader: Reader) -> None:
+def test_page_loads_without_console_messages_or_network_requests(reader: Reader) -> None:
     reader.driver.get("about:blank")
     reader.driver.get_log("browser")
     events(reader)
@@ -125,7 +125,7 @@ def test_it_loads_without_a_word_on_the_console_or_a_request(reader: Reader) -> 
     assert asked == {reader.address}
 
 
-def test_its_numbers_are_those_of_the_csv(reader: Reader, report: Report) -> None:
+def test_table_values_match_csv(reader: Reader, report: Report) -> None:
     texts = report.texts(report.experiments[0])
     lines = list(csv.DictReader(io.StringIO(texts[Path("tables/table1.csv")].decode())))
     reader.open()
@@ -145,7 +145,7 @@ def test_its_numbers_are_those_of_the_csv(reader: Reader, report: Report) -> Non
         assert found == expected
 
 
-def test_every_learning_rate_is_that_of_the_csv(reader: Reader, report: Report) -> None:
+def test_sensitivity_values_match_csv(reader: Reader, report: Report) -> None:
     lines = csv.DictReader(io.StringIO(report.overview_texts()[Path("tables/sensitivity.csv")].decode()))
     reader.open()
     words = ("task", "label", "variant", "optim", "precision")
@@ -156,17 +156,17 @@ def test_every_learning_rate_is_that_of_the_csv(reader: Reader, report: Report) 
         assert cell.find_element(By.TAG_NAME, "a").get_attribute("href").endswith(f"#run={line['run']}")
 
 
-def test_the_curve_ends_where_the_run_did(reader: Reader) -> None:
+def test_curve_ends_at_mean_final_value(reader: Reader) -> None:
     reader.open()
     plot = reader.in_sight(reader.one('#figure5 [data-panel="1"] .plot'))
     plot.send_keys(Keys.END)
     row = plot.find_element(By.CSS_SELECTOR, '.tooltip tr[data-group="Nero"]')
-    finals = [run["final"] for run in _at_leading("cifar10_vgg11", "nero")]
+    finals = [run["final"] for run in _runs_at_leading_lr("cifar10_vgg11", "nero")]
     expected = 100 * sum(finals) / len(finals)
     assert float(row.find_element(By.CSS_SELECTOR, ".mean").text) == pytest.approx(expected, rel=1e-3)
 
 
-def _at_leading(task: str, optim: str) -> list[dict]:
+def _runs_at_leading_lr(task: str, optim: str) -> list[dict]:
     [state] = [
         state
         for state in catalogue.gather("table1", STORE).states
@@ -176,7 +176,7 @@ def _at_leading(task: str, optim: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("by", ["mouse", "keyboard"])
-def test_an_optimiser_is_switched_off_and_on(reader: Reader, by: str) -> None:
+def test_legend_button_toggles_optimiser_curves(reader: Reader, by: str) -> None:
     reader.open()
     switch = reader.in_sight(reader.one('#figure5 .legend .switch[data-group="SGD"]'))
     others = len(reader.all(SVG_GROUP.format(".line", "Nero")))
@@ -189,7 +189,7 @@ def test_an_optimiser_is_switched_off_and_on(reader: Reader, by: str) -> None:
         assert len(reader.all(SVG_GROUP.format(".line", "Nero"))) == others
 
 
-def test_hovering_tells_every_curve_at_the_nearest_epoch(reader: Reader) -> None:
+def test_hovering_shows_tooltip_with_every_curve_at_nearest_epoch(reader: Reader) -> None:
     reader.open()
     plot = reader.in_sight(reader.one('#figure5 [data-panel="3"] .plot'))
     ActionChains(reader.driver).move_to_element(plot).perform()
@@ -200,7 +200,7 @@ def test_hovering_tells_every_curve_at_the_nearest_epoch(reader: Reader) -> None
     assert re.search(r"epoch\s+\d+", tooltip.text)
 
 
-def test_a_plot_is_read_and_zoomed_by_keys_alone(reader: Reader) -> None:
+def test_plot_can_be_read_and_zoomed_with_keyboard_only(reader: Reader) -> None:
     reader.open()
     plot = reader.in_sight(reader.one('#figure5 [data-panel="1"] .plot'))
     begin = plot.get_attribute("data-view")
@@ -215,7 +215,7 @@ def test_a_plot_is_read_and_zoomed_by_keys_alone(reader: Reader) -> None:
     assert plot.get_attribute("data-view") == begin
 
 
-def test_a_range_is_zoomed_by_dragging_and_reset(reader: Reader) -> None:
+def test_dragging_zooms_range_and_reset_restores_view(reader: Reader) -> None:
     reader.open()
     plot = reader.in_sight(reader.one('#figure5 [data-panel="1"] .plot'))
     begin = plot.get_attribute("data-view")
@@ -228,7 +228,7 @@ def test_a_range_is_zoomed_by_dragging_and_reset(reader: Reader) -> None:
     assert plot.get_attribute("data-view") == begin
 
 
-def test_a_number_leads_to_its_run_with_config_and_provenance(reader: Reader) -> None:
+def test_clicking_value_opens_run_dialog_with_config_and_provenance(reader: Reader) -> None:
     run = STORE.run("cifar10_vgg11", RUN)
     reader.open()
     link = reader.in_sight(reader.one(f'#table1 a[href="#run={RUN}"]'))
@@ -248,7 +248,7 @@ def test_a_number_leads_to_its_run_with_config_and_provenance(reader: Reader) ->
     assert reader.driver.switch_to.active_element == link, "the reader is where they were"
 
 
-def test_energy_of_a_shared_card_is_not_told_as_a_runs_own(reader: Reader) -> None:
+def test_energy_on_shared_gpu_is_labelled_as_shared(reader: Reader) -> None:
     for run, words in ((ALONE, "53.06 kJ"), (SHARED, "310.7 kJ, shared by up to 7 processes")):
         reader.open(f"#run={run}")
         reader.wait(lambda: reader.all("#run-dialog[open] .facts"))
@@ -256,7 +256,7 @@ def test_energy_of_a_shared_card_is_not_told_as_a_runs_own(reader: Reader) -> No
         assert words in [value.text for name, value in facts.items() if name.text == "Energy of the GPU"]
 
 
-def test_a_link_to_a_run_opens_it_and_one_to_none_says_so(reader: Reader) -> None:
+def test_run_link_opens_dialog_and_unknown_run_shows_message(reader: Reader) -> None:
     reader.open(f"#run={RUN}")
     reader.wait(lambda: reader.all("#run-dialog[open] .facts"))
     reader.open("#run=no-such-run")
@@ -264,7 +264,7 @@ def test_a_link_to_a_run_opens_it_and_one_to_none_says_so(reader: Reader) -> Non
     assert "no-such-run" in reader.one("#run-dialog .unknown").text
 
 
-def test_runs_are_filtered_and_sorted(reader: Reader) -> None:
+def test_run_table_can_be_filtered_by_text(reader: Reader) -> None:
     reader.open()
     assert str(len(STORE.runs())) in reader.one("#runs .count").text
     reader.in_sight(reader.one('#runs [data-filter="text"]')).send_keys("resnet18 lamb")
@@ -273,7 +273,7 @@ def test_runs_are_filtered_and_sorted(reader: Reader) -> None:
     assert {row.get_attribute("data-run") for row in reader.all("#runs tbody tr[data-run]")} == set(expected)
 
 
-def test_samples_go_through_the_epochs(reader: Reader, tmp_path: Path) -> None:
+def test_sample_slider_shows_images_of_each_epoch(reader: Reader, tmp_path: Path) -> None:
     store = Store(tmp_path / "runs")
     for optim in OPTIMS:
         with_many_pictures(store, optim)
@@ -292,7 +292,7 @@ def test_samples_go_through_the_epochs(reader: Reader, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_has_no_need_to_scroll_sideways(reader: Reader, scheme: str) -> None:
+def test_page_fits_phone_width_with_readable_text(reader: Reader, scheme: str) -> None:
     reader.open(size=PHONE, scheme=scheme)
     assert reader.run("return document.documentElement.scrollWidth") <= PHONE[0]
     smallest = reader.run(
@@ -314,7 +314,7 @@ const contrast = (colour) => ratio(luminance(colour), paper);
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_and_curves_stand_out_in_either_scheme(reader: Reader, scheme: str) -> None:
+def test_text_and_curves_meet_wcag_contrast_in_both_colour_schemes(reader: Reader, scheme: str) -> None:
     reader.open(scheme=scheme)
     words = reader.run(
         LUMINANCE + "return [...document.querySelectorAll('main p, main td, main td span, main h2, main a')]"
@@ -330,7 +330,7 @@ def test_words_and_curves_stand_out_in_either_scheme(reader: Reader, scheme: str
     assert dark == (scheme == "dark")
 
 
-def test_the_theme_can_be_chosen_against_the_systems(reader: Reader) -> None:
+def test_theme_button_overrides_system_colour_scheme(reader: Reader) -> None:
     reader.open(scheme="light")
     button = reader.one("#theme")
     for _ in range(3):
@@ -342,7 +342,7 @@ def test_the_theme_can_be_chosen_against_the_systems(reader: Reader) -> None:
     reader.run("localStorage.clear()")
 
 
-def test_the_keyboard_reaches_the_results_first(reader: Reader) -> None:
+def test_first_tab_stop_is_skip_link_and_all_controls_are_labelled(reader: Reader) -> None:
     reader.open()
     ActionChains(reader.driver).send_keys(Keys.TAB).perform()
     skip = reader.driver.switch_to.active_element

@@ -43,7 +43,7 @@ def shown(path: Path) -> list[Frame]:
 
 @pytest.mark.parametrize("suffix", KINDS)
 @pytest.mark.parametrize("scale", [1, 3])
-def test_every_frame_is_there_in_its_time(tmp_path: Path, suffix: str, scale: int) -> None:
+def test_every_frame_is_shown_at_its_time(tmp_path: Path, suffix: str, scale: int) -> None:
     frames, place = moving(200), tmp_path / f"film{suffix}"
     write_animation(place, iter(frames), scale)
     found = shown(place)
@@ -57,7 +57,7 @@ def test_every_frame_is_there_in_its_time(tmp_path: Path, suffix: str, scale: in
 
 
 @pytest.mark.parametrize("suffix", KINDS)
-def test_a_single_frame(tmp_path: Path, suffix: str) -> None:
+def test_single_frame_animation(tmp_path: Path, suffix: str) -> None:
     frames, place = moving(1), tmp_path / f"film{suffix}"
     write_animation(place, frames)
     with Image.open(place) as image:
@@ -65,7 +65,7 @@ def test_a_single_frame(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", KINDS)
-def test_the_same_frames_are_the_same_bytes(tmp_path: Path, suffix: str) -> None:
+def test_same_frames_give_same_bytes(tmp_path: Path, suffix: str) -> None:
     for name, seed in (("one", 0), ("again", 0), ("other", 1)):
         write_animation(tmp_path / f"{name}{suffix}", moving(40, seed=seed), scale=2)
     one, again, other = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "again", "other"))
@@ -73,7 +73,7 @@ def test_the_same_frames_are_the_same_bytes(tmp_path: Path, suffix: str) -> None
 
 
 @pytest.mark.parametrize("suffix", KINDS)
-def test_a_screen_that_stays_still_is_shown_for_a_minute(tmp_path: Path, suffix: str) -> None:
+def test_still_screen_is_shown_for_at_most_a_minute(tmp_path: Path, suffix: str) -> None:
     """No format limits the number of frames, but some limit how long one frame can be shown."""
     first, then = moving(2)
     last = then.copy()
@@ -87,7 +87,7 @@ def test_a_screen_that_stays_still_is_shown_for_a_minute(tmp_path: Path, suffix:
 
 
 @pytest.mark.parametrize("suffix", KINDS)
-def test_a_gif_of_many_colours_is_nearly_lossless_and_the_others_are_lossless(tmp_path: Path, suffix: str) -> None:
+def test_only_gif_of_many_colours_is_lossy(tmp_path: Path, suffix: str) -> None:
     frame = np.zeros((16, 64, 3), dtype=np.uint8)
     frame[..., 0], frame[..., 1] = np.arange(16)[:, None] * 17, np.arange(64) * 4  # 1,024 colours
     path = tmp_path / f"film{suffix}"
@@ -110,7 +110,7 @@ def test_frames_may_share_a_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("suffix", [*KINDS, ".mp4"])
-def test_an_interrupt_leaves_the_old_file(tmp_path: Path, suffix: str) -> None:
+def test_interrupted_write_keeps_old_file(tmp_path: Path, suffix: str) -> None:
     folder = tmp_path / "films"
     folder.mkdir()
     place = folder / f"film{suffix}"
@@ -129,7 +129,7 @@ def test_an_interrupt_leaves_the_old_file(tmp_path: Path, suffix: str) -> None:
     assert [path.name for path in folder.iterdir()] == [place.name]
 
 
-def test_a_video_has_every_frame_in_its_size_and_rate(tmp_path: Path) -> None:
+def test_video_has_every_frame_with_correct_size_and_rate(tmp_path: Path) -> None:
     frames, path = moving(9, size=(24, 20)), tmp_path / "film.mp4"
     write_animation(path, frames, scale=4)
     found, rate = video(path)
@@ -146,7 +146,7 @@ def test_a_video_has_every_frame_in_its_size_and_rate(tmp_path: Path) -> None:
     [("exit 1", "it did not take all frames|0 of 30 frames"), ("cat > /dev/null", "0 of 30 frames are in the video")],
     ids=["at once", "without writing"],
 )
-def test_a_failure_of_ffmpeg_is_one_line(
+def test_ffmpeg_failure_gives_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, message: str
 ) -> None:
     failing = tmp_path / "ffmpeg"

@@ -104,12 +104,12 @@ def greedy(table: Probabilities, longest: int) -> Words:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_beam_that_holds_everything_finds_the_best_of_all(seed: int, alpha: float) -> None:
+def test_exhaustive_beam_finds_global_optimum(seed: int, alpha: float) -> None:
     table = random_table(seed)
     assert found_in(table, longest=4, beam=3**4 * 2, alpha=alpha) == best_of_all(table, 4, alpha)
 
 
-def test_the_answers_above_differ_in_length_and_from_greedy() -> None:
+def test_random_tables_have_varied_optima_that_differ_from_greedy() -> None:
     best = {(seed, alpha): best_of_all(random_table(seed), 4, alpha) for seed in range(6) for alpha in (0.0, 1.0)}
     assert len({len(words) for words in best.values()}) > 2
     assert any(best[seed, 0.0] != best[seed, 1.0] for seed in range(6))
@@ -117,13 +117,13 @@ def test_the_answers_above_differ_in_length_and_from_greedy() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_beam_of_one_is_greedy(seed: int) -> None:
+def test_beam_of_one_is_greedy(seed: int) -> None:
     table = random_table(seed)
     assert found_in(table, longest=7, beam=1, alpha=0.6) == greedy(table, 7)
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
-def test_sentences_searched_together_and_alone_end_the_same(beam: int) -> None:
+def test_batched_search_matches_single_sentence_search(beam: int) -> None:
     tables, longest = [random_table(seed) for seed in range(8)], [1, 6, 3, 3, 9, 2, 5, 4]
     together = search(TableDecoder(tables), torch.tensor(longest), beam, 0.6)
     alone = [list(found_in(table, limit, beam, 0.6)) for table, limit in zip(tables, longest, strict=True)]
@@ -131,27 +131,27 @@ def test_sentences_searched_together_and_alone_end_the_same(beam: int) -> None:
     assert all(len(words) <= limit for words, limit in zip(together, longest, strict=True))
 
 
-def test_a_second_hypothesis_finds_what_greedy_misses() -> None:
+def test_beam_of_two_finds_what_greedy_misses() -> None:
     table = fixed_table({(): {A: 0.6, B: 0.4}, (A,): {A: 0.5, B: 0.5}, (B,): {B: 1.0}})
     # A A and A B have 0.3 each, B B has 0.4.
     assert found_in(table, 5, beam=1, alpha=0.0)[0] == A
     assert found_in(table, 5, beam=2, alpha=0.0) == (B, B)
 
 
-def test_alpha_weighs_length() -> None:
+def test_alpha_controls_length_normalisation() -> None:
     table = fixed_table({(): {END: 0.5, A: 0.5}, (A,): {A: 0.9, B: 0.1}, (A, A): {B: 0.9, A: 0.1}})
     # log 0.5 = -0.693 for one token against log 0.405 = -0.904 for four: -0.226 when divided by the length.
     assert found_in(table, 5, beam=3, alpha=0.0) == ()
     assert found_in(table, 5, beam=3, alpha=1.0) == (A, A, B)
 
 
-def test_padding_and_begin_are_never_chosen_and_unknown_may_be() -> None:
+def test_search_never_chooses_padding_or_begin_but_may_choose_unknown() -> None:
     table = fixed_table({(): {PAD: 0.5, BEGIN: 0.3, UNKNOWN: 0.2}})
     assert found_in(table, 3, beam=1, alpha=0.6) == (UNKNOWN,)
     assert found_in(table, 3, beam=4, alpha=0.6) == (UNKNOWN,)
 
 
-def test_what_never_ends_is_cut() -> None:
+def test_search_is_cut_at_maximum_length() -> None:
     def table(prefix: Words) -> Tensor:
         return torch.tensor([0, 0, 0, 0.01, 0.9, 0.09])
 
@@ -159,7 +159,7 @@ def test_what_never_ends_is_cut() -> None:
     assert found_in(table, 1, beam=3, alpha=1.0) == (A,)
 
 
-def test_it_stops_when_nothing_that_runs_can_win_and_not_before() -> None:
+def test_search_stops_only_when_no_open_hypothesis_can_win() -> None:
     certain = TableDecoder([fixed_table({(): {END: 0.98, A: 0.02}, (A,): {A: 1.0}})])
     assert search(certain, torch.tensor([30]), 5, 0.0) == [[]]
     assert certain.steps == 1
@@ -168,7 +168,7 @@ def test_it_stops_when_nothing_that_runs_can_win_and_not_before() -> None:
     assert search(late, torch.tensor([30]), 5, 1.0) == [[A, B]]
 
 
-def test_logits_that_are_no_numbers_give_empty_translations() -> None:
+def test_nan_logits_give_empty_translation() -> None:
     def table(prefix: Words) -> Tensor:
         return torch.full((6,), math.nan)
 
@@ -176,7 +176,7 @@ def test_logits_that_are_no_numbers_give_empty_translations() -> None:
 
 
 @pytest.mark.parametrize(("beam", "alpha"), [(0, 0.6), (2, -1.0)])
-def test_beams_and_penalties_that_make_no_sense_are_refused(beam: int, alpha: float) -> None:
+def test_invalid_beam_or_alpha_raises(beam: int, alpha: float) -> None:
     with pytest.raises(ValueError, match="beam must be at least 1"):
         found_in(random_table(0), 3, beam, alpha)
 
@@ -213,7 +213,7 @@ def by_network(made: Translator, source: Sequence[int]) -> Probabilities:
 
 @pytest.mark.parametrize("settings", [{}, {"scale_embedding": False, "normalise_input": False}])
 @torch.no_grad()
-def test_step_by_step_is_the_decoder(settings: dict[str, bool]) -> None:
+def test_cached_decoder_matches_full_network(settings: dict[str, bool]) -> None:
     made = network(**settings)
     source = torch.tensor([[2, 5, 6, 7, 3], [2, 8, 3, 0, 0], [2, 9, 9, 3, 0]])
     decoder, generator = CachedDecoder(made, source), torch.Generator().manual_seed(1)
@@ -230,7 +230,7 @@ def test_step_by_step_is_the_decoder(settings: dict[str, bool]) -> None:
         prefix = torch.cat([prefix[torch.tensor(kept)[:, None], row], word], dim=2)
 
 
-def test_translations_come_with_their_numbers_however_they_are_batched() -> None:
+def test_translations_do_not_depend_on_batch_size() -> None:
     made, sources = network(), sentences(11)
     alone = [next(translations(made, [source], beam=3))[1] for source in sources]
     assert len(set(map(tuple, alone))) > 5
@@ -241,14 +241,14 @@ def test_translations_come_with_their_numbers_however_they_are_batched() -> None
     assert list(translations(made, [])) == []
 
 
-def test_padding_of_the_source_changes_nothing() -> None:
+def test_source_padding_does_not_change_translation() -> None:
     made, (source,) = network(), sentences(1)
     limit = torch.tensor([12])
     plain = search(CachedDecoder(made, torch.tensor([source])), limit, 4)
     assert search(CachedDecoder(made, torch.tensor([[*source, *[PAD] * 9]])), limit, 4) == plain
 
 
-def test_greedy_translations_are_those_of_a_plain_loop() -> None:
+def test_greedy_translations_match_plain_loop() -> None:
     made, sources = network(), sentences(6)
     found = dict(translations(made, sources, beam=1))
     expected = [greedy(by_network(made, source), 2 * (len(source) - 2) + 10) for source in sources]
@@ -257,13 +257,13 @@ def test_greedy_translations_are_those_of_a_plain_loop() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_a_wide_beam_finds_a_networks_best(alpha: float) -> None:
+def test_wide_beam_finds_best_translation_of_network(alpha: float) -> None:
     made, sources = network(types=6), sentences(3, types=6)
     found = dict(translations(made, sources, beam=100, alpha=alpha, longest=3))
     assert [tuple(found[i]) for i in range(3)] == [best_of_all(by_network(made, s), 3, alpha) for s in sources]
 
 
-def test_a_network_has_so_many_positions_and_no_more() -> None:
+def test_translation_length_is_limited_by_positions() -> None:
     made = network(longest=10)
     with pytest.raises(ValueError, match="a sentence has 9 words, and the network takes at most 8"):
         list(translations(made, [[BEGIN, *[4] * 9, END]]))
@@ -271,13 +271,13 @@ def test_a_network_has_so_many_positions_and_no_more() -> None:
     assert len(words) <= 9
 
 
-def test_dropout_is_off() -> None:
+def test_dropout_is_disabled_when_translating() -> None:
     made, sources = network().train(), sentences(4)
     assert dict(translations(made, sources)) == dict(translations(made, sources))
 
 
 @pytest.mark.gpu
-def test_a_gpu_translates_as_a_cpu_does() -> None:
+def test_gpu_translations_match_cpu() -> None:
     set_precision("fp32")
     made, sources = network(), sentences(20)
     expected = dict(translations(made, sources))
@@ -298,14 +298,14 @@ def test_a_gpu_translates_as_a_cpu_does() -> None:
         "<unk> and <unk>",
     ],
 )
-def test_words_are_joined_as_they_are_written(line: str) -> None:
+def test_join_words_restores_original_spacing(line: str) -> None:
     spacy = pytest.importorskip("spacy")
     words = line.split() if "<" in line else [token.text for token in spacy.blank("en").tokenizer(line)]
     assert len(words) > len(line.split()) or "<" in line
     assert join_words(words) == line
 
 
-def test_spaces_are_no_words() -> None:
+def test_join_words_drops_space_tokens() -> None:
     assert join_words([]) == ""
     assert join_words(["two", " ", "dogs", "."]) == "two dogs."
 
@@ -315,7 +315,7 @@ needs_multi30k = pytest.mark.skipif(bool(problems("multi30k", default_root())), 
 
 @pytest.mark.data
 @needs_multi30k
-def test_joined_references_score_a_hundred() -> None:
+def test_joined_references_have_bleu_of_100() -> None:
     words = tokenised_multi30k(default_root())["test_2016_flickr"]["en"]
     references = raw_lines(default_root(), "test_2016_flickr", "en")
     score = bleu_metric().corpus_score([join_words(line) for line in words], [references])
@@ -324,20 +324,20 @@ def test_joined_references_score_a_hundred() -> None:
 
 @pytest.mark.data
 @needs_multi30k
-def test_ones_own_lines_are_split_as_the_data_were() -> None:
+def test_split_words_matches_dataset_tokenisation() -> None:
     pytest.importorskip("spacy")
     lines = raw_lines(default_root(), "test_2016_flickr", "de")
     assert split_words(lines, "real") == tokenised_multi30k(default_root())["test_2016_flickr"]["de"]
 
 
-def test_real_lines_are_split_and_lower_cased_and_embedded_ones_only_split() -> None:
+def test_split_words_lower_cases_only_real_data() -> None:
     pytest.importorskip("spacy")
     line = "Ein Hund läuft."
     assert split_words([line, ""], "real") == [["ein", "hund", "läuft", "."], []]
     assert split_words([line, ""], "embedded") == [["Ein", "Hund", "läuft."], []]
 
 
-def test_a_prompt_has_known_words_only() -> None:
+def test_unknown_prompt_words_are_replaced_or_raise() -> None:
     with_unknown, without = Vocabulary(("a", "<unk>", "b")), Vocabulary(("a", "b"))
     assert known_words("a b", without) == (["a", "b"], [])
     assert known_words(" a c  b d", with_unknown) == (["a", "<unk>", "b", "<unk>"], ["c", "d"])
@@ -345,7 +345,7 @@ def test_a_prompt_has_known_words_only() -> None:
         known_words("a c d", without)
 
 
-def test_the_end_of_a_line_is_a_line_break() -> None:
+def test_eos_becomes_line_break() -> None:
     assert as_lines(["a", "b", "<eos>", "<eos>", "c", "<eos>"]) == "a b\n\nc\n"
     assert as_lines([]) == ""
 
@@ -361,7 +361,7 @@ def draws(temperature: float, top_k: int, count: int = 4000) -> Counter[int]:
 
 
 @pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (2.0, 0), (0.5, 3), (1.0, 2), (1.0, 99)])
-def test_words_are_drawn_as_often_as_they_should_be(temperature: float, top_k: int) -> None:
+def test_sample_follows_softmax_with_temperature_and_top_k(temperature: float, top_k: int) -> None:
     weights = [math.exp(float(logit) / temperature) for logit in LOGITS]
     allowed = sorted(range(4), key=lambda i: -weights[i])[: top_k or 4]
     total = sum(weights[i] for i in allowed)
@@ -372,7 +372,7 @@ def test_words_are_drawn_as_often_as_they_should_be(temperature: float, top_k: i
 
 
 @pytest.mark.parametrize("settings", [(0.0, 0), (1e-300, 0), (1.0, 1)])
-def test_without_heat_or_choice_the_likeliest_is_drawn(settings: tuple[float, int]) -> None:
+def test_zero_temperature_or_top_1_gives_argmax(settings: tuple[float, int]) -> None:
     assert draws(*settings, count=50) == {1: 50}
 
 
@@ -391,12 +391,12 @@ class Counting(nn.Module):
         return 50 * torch.nn.functional.one_hot(ones, 6).float()
 
 
-def test_no_more_than_a_block_is_seen() -> None:
+def test_continuation_context_is_limited_to_block() -> None:
     made = Counting()
     assert list(continuation(made, [5, 0], words=5, block=4)) == [2, 3, 4, 4, 4]
     assert made.seen[-2:] == [[[0, 2, 3, 4]], [[2, 3, 4, 4]]]
 
 
-def test_a_text_begins_with_something() -> None:
+def test_continuation_of_empty_prompt_raises() -> None:
     with pytest.raises(ValueError, match="at least one word"):
         list(continuation(Counting(), [], words=5, block=4))

@@ -41,7 +41,7 @@ def generate(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> Generate:
     return call
 
 
-def test_it_writes_so_many_words_of_the_vocabulary(generate: Generate) -> None:
+def test_generate_writes_requested_number_of_known_words(generate: Generate) -> None:
     text = generate("--words", "400")
     words = text.removesuffix("\n").replace("\n", " <eos> ").split()
     assert len(words) == 400
@@ -49,17 +49,17 @@ def test_it_writes_so_many_words_of_the_vocabulary(generate: Generate) -> None:
     assert text.count("\n") > 1
 
 
-def test_a_seed_is_a_text(generate: Generate) -> None:
+def test_text_is_determined_by_seed(generate: Generate) -> None:
     assert generate("--seed", "3") == generate("--seed", "3") != generate("--seed", "4")
     assert len(generate().split()) > 80
 
 
-def test_without_heat_the_seed_is_no_matter(generate: Generate) -> None:
+def test_zero_temperature_ignores_seed(generate: Generate) -> None:
     cold = ["--temperature", "0", "--words", "20", "--prompt", "the"]
     assert generate(*cold, "--seed", "1") == generate(*cold, "--seed", "2") == generate(*cold, "--top-k", "1")
 
 
-def test_the_likeliest_words_are_the_networks(generate: Generate, run: RunDirectory) -> None:
+def test_greedy_text_matches_network(generate: Generate, run: RunDirectory) -> None:
     """Against the whole network, built and asked by hand."""
     from nero.models.language_model import LanguageModel
 
@@ -74,7 +74,7 @@ def test_the_likeliest_words_are_the_networks(generate: Generate, run: RunDirect
     assert generate("--temperature", "0", "--words", "40", "--prompt", "the old") == f"{shown}\n"
 
 
-def test_perplexities_are_those_that_the_task_logs(generate: Generate, run: RunDirectory) -> None:
+def test_evaluated_perplexity_matches_logged_perplexity(generate: Generate, run: RunDirectory) -> None:
     summary = run.read_summary()
     assert summary is not None
     validation, test = generate("--evaluate", "--words", "0").splitlines()
@@ -84,7 +84,7 @@ def test_perplexities_are_those_that_the_task_logs(generate: Generate, run: RunD
 
 
 @torch.no_grad()
-def test_test_perplexity_is_that_of_the_test_text(generate: Generate, run: RunDirectory) -> None:
+def test_test_perplexity_matches_plain_loop(generate: Generate, run: RunDirectory) -> None:
     from nero.models.language_model import LanguageModel
 
     corpus = grammar_corpus(200, 20)
@@ -103,21 +103,23 @@ def test_test_perplexity_is_that_of_the_test_text(generate: Generate, run: RunDi
     assert said == pytest.approx(math.exp(total / count), abs=0.011)
 
 
-def test_unknown_words_of_a_prompt(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_prompt_word_gives_one_line_error(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run.path), "--device", "cpu", "--prompt", "the qwert"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert "error: 'qwert' is not in the vocabulary" in said.err.splitlines()[-1]
 
 
-def test_a_run_that_writes_no_text(run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_rejects_runs_of_other_tasks(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert_only_runs_of_a_kind(main, run, "LanguageModelling", tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
     "words", [["--words", "-1"], ["--temperature", "hot"], ["--temperature", "-1"], ["--top-k", "x"]]
 )
-def test_options_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_rejected(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["run", *words])
     assert stop.value.code == 2

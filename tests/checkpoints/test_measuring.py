@@ -51,7 +51,7 @@ def measured(store: Path) -> dict[str, Record]:
 
 
 @pytest.mark.slow
-def test_a_record_says_what_it_is_of(measured: dict[str, Record]) -> None:
+def test_record_identifies_its_run(measured: dict[str, Record]) -> None:
     record = measured["sgd"]
     assert record["run_id"].startswith("mnist_mlp100-sgd-0.01-s0-")
     assert (record["task"], record["optim"], record["lr"], record["seed"]) == ("mnist_mlp100", "sgd", 0.01, 0)
@@ -62,7 +62,7 @@ def test_a_record_says_what_it_is_of(measured: dict[str, Record]) -> None:
     assert record["measured"]["torch"] == torch.__version__.partition("+")[0] or record["measured"]["torch"]
 
 
-def test_nero_starts_and_stays_balanced_and_sgd_does_neither(measured: dict[str, Record]) -> None:
+def test_nero_run_is_balanced_throughout_and_sgd_run_is_not(measured: dict[str, Record]) -> None:
     for when in ("start", "end"):
         [nero], [sgd] = (measured[name]["networks"]["network"][when] for name in ("nero", "sgd"))
         assert nero["balanced"]
@@ -74,7 +74,7 @@ def test_nero_starts_and_stays_balanced_and_sgd_does_neither(measured: dict[str,
     assert end > start
 
 
-def test_activations_are_those_of_the_training_images(measured: dict[str, Record]) -> None:
+def test_activations_are_measured_on_training_images(measured: dict[str, Record]) -> None:
     for record in measured.values():
         [start], [end] = record["activations"]["start"], record["activations"]["end"]
         assert start["input_variance"] == end["input_variance"] > 0
@@ -84,7 +84,7 @@ def test_activations_are_those_of_the_training_images(measured: dict[str, Record
     assert nero["predicted_variance"]["median"] == pytest.approx(nero["input_variance"], rel=1e-4)
 
 
-def test_robustness_from_below_is_less_than_from_above_and_at_random(measured: dict[str, Record]) -> None:
+def test_certified_angle_is_below_adversarial_and_random_angles(measured: dict[str, Record]) -> None:
     for name, record in measured.items():
         found = record["robustness"]
         assert (found["examples"], found["classes"]) == (100, 10)
@@ -97,13 +97,13 @@ def test_robustness_from_below_is_less_than_from_above_and_at_random(measured: d
         assert found["beyond"] == (["biases"] if name == "nero" else ["norms", "biases"])
 
 
-def test_parts_may_be_left_out(measured: dict[str, Record], store: Path) -> None:
+def test_measurement_parts_can_be_omitted(measured: dict[str, Record], store: Path) -> None:
     record = measure_run(measured["nero"]["run_id"], store, Path("none"), "cpu", parts=())
     assert record["activations"] is record["robustness"] is None
     assert record["networks"] == measured["nero"]["networks"]
 
 
-def test_a_run_of_any_task_has_a_balance(store: Path) -> None:
+def test_balance_is_measured_for_any_task(store: Path) -> None:
     words = ["task=cifar10_cgan", "optim=adam", "task.epochs=1", "task.train_examples=20", "task.batch_size=10"]
     sizes = [f"task.{part}.{key}" for part in ("generator", "discriminator") for key in ("width=8", "rows=10")]
     run = train(compose(["data=embedded", "machine=cpu", *words, *sizes, f"store={store}"]))["run_id"]
@@ -112,7 +112,7 @@ def test_a_run_of_any_task_has_a_balance(store: Path) -> None:
     assert record["activations"] is record["robustness"] is None
 
 
-def test_a_run_without_its_checkpoint_is_refused_in_a_line(tmp_path: Path) -> None:
+def test_run_without_checkpoint_raises(tmp_path: Path) -> None:
     run_id = trained(tmp_path, "task.epochs=1", "machine.keep_checkpoint=false")
     with pytest.raises(Unusable, match="kept no checkpoint"):
         measure_run(run_id, tmp_path, Path("none"), "cpu")
@@ -121,7 +121,7 @@ def test_a_run_without_its_checkpoint_is_refused_in_a_line(tmp_path: Path) -> No
 # -------------------------------------------------------------------------------------------------- of networks
 
 
-def test_a_reparameterised_network_becomes_a_balanced_one_and_the_same_function() -> None:
+def test_apply_normalisation_balances_network_without_changing_outputs() -> None:
     torch.manual_seed(0)
     network, x = ReparameterisedMLP(3, 6, 4, sigma=100).double(), torch.randn(5, 6).double()
     before = network(x)
@@ -132,7 +132,7 @@ def test_a_reparameterised_network_becomes_a_balanced_one_and_the_same_function(
     assert learned_beyond_directions(network) == []
 
 
-def test_perceptrons_say_what_they_are_made_of() -> None:
+def test_as_perceptron_reproduces_mlp() -> None:
     torch.manual_seed(0)
     network, x = MLP(3, 6, 4).double(), torch.randn(5, 6).double()
     chain = as_perceptron(network)
@@ -150,7 +150,7 @@ def test_perceptrons_say_what_they_are_made_of() -> None:
     assert as_perceptron(ResNet18(width=4)) is None
 
 
-def test_what_lies_beyond_the_theorem_is_listed() -> None:
+def test_parameters_learned_beyond_directions_are_listed() -> None:
     network = ResNet18(width=4)
     assert learned_beyond_directions(network) == ["norms", "biases", "gains", "running statistics"]
     Nero(network.parameters())
@@ -162,7 +162,7 @@ def test_what_lies_beyond_the_theorem_is_listed() -> None:
 
 
 @pytest.mark.parametrize(("total", "probes"), [(1, 2), (2, 2), (10, 60), (240, 30), (12000, 60)])
-def test_chosen_steps_reach_from_the_first_to_the_last(total: int, probes: int) -> None:
+def test_probed_steps_include_first_and_last(total: int, probes: int) -> None:
     chosen = probed_steps(total, probes)
     assert chosen == sorted(set(chosen))
     assert chosen[0] == 0
@@ -170,7 +170,7 @@ def test_chosen_steps_reach_from_the_first_to_the_last(total: int, probes: int) 
     assert len(chosen) <= max(probes, 2)
 
 
-def test_steps_of_nero_turn_neurons_by_about_the_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_along_records_angles_bounded_by_nero_lr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
     words = [*SMALL[:3], "task.depth=2", "task.train_examples=500", "task.epochs=3", "precision=fp32", "optim.lr=0.02"]
@@ -206,14 +206,14 @@ VGG = ["task.train_examples=60", "task.batch_size=20", "task.network.width=4", "
     ],
     ids=["perceptron", "dropout"],
 )
-def test_looking_at_steps_does_not_change_the_training(words: list[str]) -> None:
+def test_probing_steps_does_not_change_training(words: list[str]) -> None:
     words = [*SMALL[:2], *words, "task.epochs=2", "precision=fp32", "optim.lr=0.001"]
     few, all_of_them = (measure_along(compose(words), probes=probes)["steps"] for probes in (2, 60))
     by_step = {step["step"]: step for step in all_of_them}
     assert [by_step[step["step"]] for step in few] == few
 
 
-def test_dropout_is_the_same_before_and_after_a_step() -> None:
+def test_dropout_mask_is_the_same_before_and_after_step() -> None:
     """Of a step that is no step, nothing changes."""
     words = [*SMALL[:2], "task=cifar10_vgg11", "task.network.dropout=0.5", *VGG, "precision=fp32"]
     record = measure_along(compose([*words, "optim=sgd", "optim.lr=1e-20", "task.epochs=1"]), probes=4)
@@ -223,7 +223,7 @@ def test_dropout_is_the_same_before_and_after_a_step() -> None:
         assert all(layer["gradient_change"] == 0 for layer in step["layers"])
 
 
-def test_a_task_of_several_networks_is_refused() -> None:
+def test_measure_along_rejects_task_with_several_networks() -> None:
     words = ["task=cifar10_cgan", "task.train_examples=20", "task.generator.width=8", "task.discriminator.width=8"]
     with pytest.raises(ConfigError, match="several networks"):
         measure_along(compose([*SMALL[:2], *words]))
@@ -233,7 +233,7 @@ def test_a_task_of_several_networks_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_runs_at_the_leading_rate_are_chosen_each_once() -> None:
+def test_leading_runs_are_selected_once_each() -> None:
     experiment = load_experiment("theory")
     double = Experiment("double", "", experiment.cells + experiment.cells)
     store = Store(Path(__file__).parents[2] / "results" / "runs")

@@ -82,7 +82,7 @@ def counting(**twin: Any) -> Callable[..., Counting]:
     return lambda count, colour=False: Counting(colour, **(twin if colour else {}))
 
 
-def test_a_stack_is_black_before_a_life_begins() -> None:
+def test_frame_stack_is_zeroed_when_life_starts() -> None:
     network = Watched(0.5, 0.5)
     played = list(moves(at_play(network, counting()), games=2, steps=100))
     saw = [tuple((x[0, :, 7, 9] * 255).round().int().tolist()) for x in network.saw]
@@ -93,7 +93,7 @@ def test_a_stack_is_black_before_a_life_begins() -> None:
     assert [move.frame[0, 0].tolist() for move in played] == [[n, n, n] for n in range(1, 11)]
 
 
-def test_scores_and_lengths_are_of_whole_games() -> None:
+def test_scores_and_lengths_cover_whole_games() -> None:
     played: list[Move] = []
     for move in moves(at_play(Watched(0.5, 0.5), counting()), games=2, steps=100):
         assert not torch.is_autocast_enabled("cpu"), "it is nobody else's"
@@ -107,14 +107,14 @@ def test_scores_and_lengths_are_of_whole_games() -> None:
     ("twin", "at"),
     [({"reward": 1.0}, 1), ({"lives": 2}, 2), ({"lives": 4}, 3), ({"ends": 6}, 5), ({"tells_end": False}, 5)],
 )
-def test_a_twin_that_goes_another_way_is_found_out(twin: dict[str, Any], at: int) -> None:
+def test_diverging_colour_copy_of_game_raises(twin: dict[str, Any], at: int) -> None:
     played: list[Move] = []
     with pytest.raises(Unusable, match=f"^game 1: its copy in colour diverged at action {at}$"):
         played.extend(moves(at_play(Watched(0.5, 0.5), counting(**twin)), games=1, steps=100))
     assert not played or len(played) == at - 1
 
 
-def test_actions_are_drawn_as_often_as_the_policy_says() -> None:
+def test_actions_follow_policy_distribution() -> None:
     sent: list[int] = []
 
     class Sent(Counting):
@@ -137,7 +137,7 @@ def test_actions_are_drawn_as_often_as_the_policy_says() -> None:
     assert actions((0.3, 0.6, 0.1), greedy=True) == [1] * 600
 
 
-def test_both_games_get_the_seed() -> None:
+def test_both_copies_of_game_get_same_seed() -> None:
     def first_frames(seed: int) -> list[NDArray[np.uint8]]:
         trained = at_play(Watched(0.2, 0.5, 0.3), Catch)
         return [move.frame for move in moves(trained, games=3, steps=400, seed=seed)][::57]
@@ -149,7 +149,7 @@ def test_both_games_get_the_seed() -> None:
     assert not np.array_equal(first_frames(0)[0], first_frames(7)[0])
 
 
-def test_colours_are_those_of_the_frames_that_the_policy_sees() -> None:
+def test_colour_frames_match_greyscale_frames_seen_by_policy() -> None:
     """A colour of the emulator's is one grey: else the frames would not be of the same moment."""
     pytest.importorskip("ale_py")
     torch.manual_seed(0)

@@ -46,7 +46,7 @@ def play(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> Play:
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".png", ".webp", ".GIF"])
-def test_a_game_is_a_picture_for_each_action(play: Play, tmp_path: Path, suffix: str) -> None:
+def test_animation_has_one_frame_per_action(play: Play, tmp_path: Path, suffix: str) -> None:
     place = tmp_path / "new" / f"game{suffix}"
     lines = play(place, "--games", "2", "--scale", "3").splitlines()
     assert [line.split(":")[0] for line in lines] == ["game 1", "game 2", str(place)]
@@ -58,7 +58,7 @@ def test_a_game_is_a_picture_for_each_action(play: Play, tmp_path: Path, suffix:
     assert sum(stays for _, stays in shown) == pytest.approx(1000 * 2 * LENGTH / 15, abs=5)
 
 
-def test_a_seed_is_a_game(play: Play, tmp_path: Path) -> None:
+def test_game_is_determined_by_seed(play: Play, tmp_path: Path) -> None:
     first, again, other = (tmp_path / f"{name}.gif" for name in ("first", "again", "other"))
     said = [play(place, "--seed", seed) for place, seed in ((first, "3"), (again, "3"), (other, "4"))]
     assert first.read_bytes() == again.read_bytes() != other.read_bytes()
@@ -68,7 +68,7 @@ def test_a_seed_is_a_game(play: Play, tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_the_likeliest_actions_are_the_networks(play: Play, run: RunDirectory, tmp_path: Path) -> None:
+def test_greedy_actions_match_network(play: Play, run: RunDirectory, tmp_path: Path) -> None:
     """Against the game played by hand, with the network built from the checkpoint."""
     network = Policy(actions=3, hidden=16).eval()
     (place,) = run.path.glob("checkpoint-*.pt")
@@ -100,7 +100,7 @@ def test_the_likeliest_actions_are_the_networks(play: Play, run: RunDirectory, t
     assert drawn.read_bytes() != place.read_bytes()
 
 
-def test_it_goes_on_for_so_many_actions_only(play: Play, tmp_path: Path) -> None:
+def test_steps_option_limits_number_of_actions(play: Play, tmp_path: Path) -> None:
     place = tmp_path / "cut.gif"
     lines = play(place, "--games", "3", "--steps", "80").splitlines()
     assert [line.split(":")[0] for line in lines] == ["game 1", "game 2", str(place)]
@@ -109,7 +109,7 @@ def test_it_goes_on_for_so_many_actions_only(play: Play, tmp_path: Path) -> None
     assert len(pictures(place)) == 80
 
 
-def test_without_a_name_it_is_the_runs(
+def test_default_output_name_is_run_id(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -118,7 +118,7 @@ def test_without_a_name_it_is_the_runs(
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{run.run_id}.gif: ")
 
 
-def test_a_video(play: Play, tmp_path: Path) -> None:
+def test_play_writes_video(play: Play, tmp_path: Path) -> None:
     path = tmp_path / "game.mp4"
     play(path, "--steps", "7")
     frames, _ = video(path)
@@ -134,7 +134,7 @@ def test_a_video(play: Play, tmp_path: Path) -> None:
         ("folder.gif", "is a directory"),
     ],
 )
-def test_places_where_nothing_can_be_written_are_refused_before_a_run_is_looked_for(
+def test_invalid_output_path_is_rejected_before_run_is_loaded(
     name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
@@ -148,12 +148,14 @@ def test_places_where_nothing_can_be_written_are_refused_before_a_run_is_looked_
     assert [path.name for path in tmp_path.iterdir()] == ["folder.gif"]
 
 
-def test_a_run_that_does_not_play(run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_play_rejects_runs_of_other_tasks(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert_only_runs_of_a_kind(main, run, "PPO", tmp_path, capsys)
 
 
 @pytest.mark.parametrize("words", [["--games", "0"], ["--steps", "0"], ["--seed", "-1"], ["--scale", "9"]])
-def test_options_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_rejected(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["run", *words])
     assert stop.value.code == 2
@@ -161,7 +163,7 @@ def test_options_that_make_no_sense_are_refused(words: list[str], capsys: pytest
 
 
 @pytest.mark.slow
-def test_a_game_of_the_emulators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_play_writes_atari_game_in_colour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ale_py")
     run = trained(tmp_path / "store", [*TINY, "data=real"])
     place = tmp_path / "pong.gif"

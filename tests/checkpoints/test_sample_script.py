@@ -52,7 +52,7 @@ def tiles(picture: Image.Image) -> np.ndarray:
     return pixels.reshape(rows, 32, columns, 32, 3).transpose(0, 2, 1, 3, 4)
 
 
-def test_the_picture_has_what_the_generator_draws(sample: Sample, run: RunDirectory) -> None:
+def test_picture_matches_generator_output(sample: Sample, run: RunDirectory) -> None:
     """Against the generator, built and asked by hand."""
     picture, said = sample("--rows", "2", "--seed", "5")
     assert said.strip().endswith("samples.png")
@@ -66,13 +66,13 @@ def test_the_picture_has_what_the_generator_draws(sample: Sample, run: RunDirect
     assert np.abs(tiles(picture).astype(int) - expected.numpy().astype(int)).max() <= 1
 
 
-def test_a_seed_is_a_picture(sample: Sample) -> None:
+def test_picture_is_determined_by_seed(sample: Sample) -> None:
     pictures = [np.asarray(sample("--rows", "1", "--seed", seed)[0]) for seed in ("3", "3", "4")]
     assert np.array_equal(pictures[0], pictures[1])
     assert not np.array_equal(pictures[0], pictures[2])
 
 
-def test_classes_columns_and_scale_are_as_asked_for(sample: Sample) -> None:
+def test_classes_columns_and_scale_options(sample: Sample) -> None:
     assert sample()[0].size == (320, 256)
     picture, _ = sample("--classes", "6", "2", "--columns", "5", "--rows", "3", "--scale", "2")
     assert picture.size == (5 * 64, 3 * 64)
@@ -83,7 +83,7 @@ def test_classes_columns_and_scale_are_as_asked_for(sample: Sample) -> None:
     assert sample("--classes", "6", "--rows", "3")[0].size == (32, 96)
 
 
-def test_distances_are_named_for_what_they_are(sample: Sample) -> None:
+def test_fid_option_prints_named_distances(sample: Sample) -> None:
     found = [line.split() for line in sample("--fid")[1].splitlines()[1:]]
     names = [f"{part}/stand_in_fid{kind}" for kind in ("", "_released") for part in ("train", "val")]
     assert [name for name, _ in found] == names
@@ -102,7 +102,7 @@ def test_distances_are_named_for_what_they_are(sample: Sample) -> None:
         (["--out", "nowhere/samples.png"], "--out: there is no folder nowhere"),
     ],
 )
-def test_what_cannot_be_asked_for_is_said(
+def test_invalid_options_are_rejected(
     run: RunDirectory, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -110,10 +110,12 @@ def test_what_cannot_be_asked_for_is_said(
     assert message in capsys.readouterr().err
 
 
-def test_a_class_that_is_not_there_is_one_line(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_class_out_of_range_gives_one_line_error(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run.path), "--device", "cpu", "--classes", "10"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "error: --classes must be from 0 to 9, not 10"
 
 
-def test_other_runs_are_refused(run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sample_rejects_runs_of_other_tasks(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert_only_runs_of_a_kind(main, run, "ConditionalGAN", tmp_path, capsys)

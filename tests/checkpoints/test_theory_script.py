@@ -22,7 +22,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     return store, first, train(compose([*words, "optim=sgd", "machine.keep_checkpoint=false"]))["run_id"]
 
 
-def test_a_run_is_measured_once_and_one_that_cannot_be_does_not_stop_the_rest(
+def test_run_is_measured_once_and_failures_do_not_stop_the_rest(
     runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, first, second = runs
@@ -40,7 +40,7 @@ def test_a_run_is_measured_once_and_one_that_cannot_be_does_not_stop_the_rest(
     assert path.stat().st_mtime_ns > before
 
 
-def test_a_run_that_was_measured_under_way_is_measured_again(runs: tuple[Path, str, str], tmp_path: Path) -> None:
+def test_run_measured_before_it_finished_is_measured_again(runs: tuple[Path, str, str], tmp_path: Path) -> None:
     store, first, _ = runs
     measure = ["measure", first, "--store", str(store), "--records", str(tmp_path), "--device", "cpu"]
     measure += ["--without", "robustness"]
@@ -53,7 +53,7 @@ def test_a_run_that_was_measured_under_way_is_measured_again(runs: tuple[Path, s
 
 
 @pytest.mark.slow
-def test_tables_and_figures_are_made_of_records_and_checked(
+def test_report_makes_tables_and_figures_and_check_detects_changes(
     runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, first, _ = runs
@@ -72,9 +72,7 @@ def test_tables_and_figures_are_made_of_records_and_checked(
     assert "theory_bound.md" in capsys.readouterr().out
 
 
-def test_runs_of_an_experiment_that_kept_no_checkpoint_are_trained_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retrain_option_retrains_runs_without_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "experiments"
     folder.mkdir()
     settings = ["data=embedded", "task.depth=1", "task.train_examples=100", "task.epochs=1"]
@@ -104,9 +102,7 @@ def test_runs_of_an_experiment_that_kept_no_checkpoint_are_trained_anew(
         (["measure", "--experiment", "nothing"], "there is no experiment 'nothing'"),
     ],
 )
-def test_what_makes_no_sense_is_said_in_a_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_are_rejected(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         status = theory.main(words)
     except SystemExit as exit:
@@ -115,7 +111,7 @@ def test_what_makes_no_sense_is_said_in_a_line(
     assert message in capsys.readouterr().err
 
 
-def test_records_of_embedded_and_of_real_data_are_not_mixed(
+def test_report_rejects_mixed_embedded_and_real_records(
     runs: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, first, _ = runs
@@ -128,6 +124,6 @@ def test_records_of_embedded_and_of_real_data_are_not_mixed(
     assert "keep them apart" in capsys.readouterr().err
 
 
-def test_the_committed_tables_are_what_the_committed_records_give(capsys: pytest.CaptureFixture[str]) -> None:
+def test_committed_tables_match_committed_records(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["report", "--check", "--records", str(ROOT / "results" / "theory"), "--out", str(ROOT / "results")]
     assert theory.main(arguments) == 0, capsys.readouterr().out

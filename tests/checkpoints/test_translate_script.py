@@ -54,7 +54,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return line
 
 
-def test_the_test_part_is_translated_and_measured(
+def test_translate_writes_test_set_translations_and_bleu(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
@@ -72,7 +72,7 @@ def test_the_test_part_is_translated_and_measured(
     assert said.err == f"{run.run_id}: after 1 of 1 epochs, embedded data\n"
 
 
-def test_a_run_is_found_by_its_id_and_its_validation_part_is_another(
+def test_run_is_found_by_id_and_validation_part_is_translated(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sacrebleu")
@@ -83,7 +83,7 @@ def test_a_run_is_found_by_its_id_and_its_validation_part_is_another(
     assert "on 20 sentences of embedded val, beam 1" in said
 
 
-def test_ones_own_sentences_are_translated_line_by_line(
+def test_user_sentences_are_translated_line_by_line(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     common = [str(run.path), "--device", "cpu", "--longest", "7"]
@@ -100,9 +100,7 @@ def test_ones_own_sentences_are_translated_line_by_line(
     assert (tmp_path / "out.en").read_text() == f"{first}\n"
 
 
-def test_weights_and_vocabulary_are_those_of_training(
-    damaged: RunDirectory, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_and_vocabulary_come_from_checkpoint(damaged: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     words = [str(damaged.path), "--device", "cpu", "--text", SENTENCE, "--longest", "4"]
     data = damaged.load_checkpoint()
     assert data is not None
@@ -123,14 +121,16 @@ def save(run: RunDirectory, state: object) -> None:
     run.save_checkpoint(buffer.getvalue(), {"epoch": 9})
 
 
-def test_runs_that_are_not_there_or_kept_nothing(damaged: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_run_or_checkpoint_gives_one_line_error(
+    damaged: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "no such run: 'nope' is neither" in refused(capsys, "nope", "--store", str(damaged.path.parent))
     damaged.drop_checkpoints()
     line = refused(capsys, str(damaged.path))
     assert line.endswith(f"{damaged.run_id} kept no checkpoint; train with machine.keep_checkpoint=true")
 
 
-def test_damaged_checkpoints(damaged: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_checkpoint_gives_one_line_error(damaged: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     data = damaged.load_checkpoint()
     assert data is not None
     state = torch.load(io.BytesIO(data), weights_only=True)
@@ -149,7 +149,9 @@ def test_damaged_checkpoints(damaged: RunDirectory, capsys: pytest.CaptureFixtur
     assert "does not fit its config.yaml" in refused(capsys, str(damaged.path))
 
 
-def test_other_runs_and_configs_that_are_none(damaged: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_task_or_invalid_config_gives_one_line_error(
+    damaged: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = damaged.read_config()
     damaged.write_config({**config, "task_name": "cifar10_vgg11", "task": {"_target_": "nero.tasks.cifar10.CIFAR10"}})
     assert refused(capsys, str(damaged.path)).endswith("is a run of cifar10_vgg11, not of a Translation task")
@@ -161,21 +163,23 @@ def test_other_runs_and_configs_that_are_none(damaged: RunDirectory, capsys: pyt
     assert "config.yaml cannot be read" in refused(capsys, str(damaged.path))
 
 
-def test_a_setting_that_the_code_has_no_more(damaged: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_obsolete_setting_gives_one_line_error(damaged: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     config = damaged.read_config()
     config["task"]["network"]["wings"] = 2
     (damaged.path / "config.yaml").write_text(yaml.safe_dump(config))
     assert "wings" in refused(capsys, str(damaged.path))
 
 
-def test_missing_data_are_named(damaged: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_error_names_download_command(
+    damaged: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     damaged.write_config({**damaged.read_config(), "data": "real"})
     line = refused(capsys, str(damaged.path), "--data-root", str(tmp_path))
     assert "multi30k" in line
     assert "prepare_data.py multi30k" in line
 
 
-def test_missing_files_and_packages(
+def test_missing_input_file_or_package_gives_one_line_error(
     run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "nowhere.de" in refused(capsys, str(run.path), "--input", str(tmp_path / "nowhere.de"))
@@ -189,7 +193,7 @@ def test_missing_files_and_packages(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_gpu_gives_error(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run.path), "--device", "cuda"]) == 2
     assert "torch sees no CUDA GPU here; use --device cpu" in capsys.readouterr().err
 
@@ -197,7 +201,7 @@ def test_a_gpu_that_is_not_there(run: RunDirectory, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     "words", [["--beam", "0"], ["--alpha", "-1"], ["--alpha", "nan"], ["--text", "a", "--input", "b"], ["--part", "x"]]
 )
-def test_options_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_rejected(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["run", *words])
     assert stop.value.code == 2

@@ -48,7 +48,7 @@ def bundle(project: Path, out: Path, force: bool = False, **order: object) -> Pa
 # ----------------------------------------------------------------------------------------------------- what is in it
 
 
-def test_the_code_is_what_git_tracks_as_it_lies_there() -> None:
+def test_tracked_files_match_git_ls_files() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
@@ -57,7 +57,7 @@ def test_the_code_is_what_git_tracks_as_it_lies_there() -> None:
     assert set(tracked_files()) == {name for name in names if not name.startswith("results/runs/")}
 
 
-def test_changes_go_in_and_untracked_and_deleted_files_do_not(project: Path) -> None:
+def test_bundle_includes_modified_but_not_untracked_or_deleted_files(project: Path) -> None:
     (project / "README.md").write_text("changed")
     (project / "new.py").write_text("")
     (project / "scripts/run.sh").unlink()
@@ -67,14 +67,14 @@ def test_changes_go_in_and_untracked_and_deleted_files_do_not(project: Path) -> 
     assert git_files(project, "--others") == ["new.py"]
 
 
-def test_what_git_does_not_track_is_told(project: Path, tmp_path: Path) -> None:
+def test_untracked_files_are_reported(project: Path, tmp_path: Path) -> None:
     (project / "new.py").write_text("")
     said: list[str] = []
     make_bundle(Spec(root=project), tmp_path / "out", log=said.append)
     assert said == ["left out, since git does not track it: new.py"]
 
 
-def test_a_folder_without_git_and_a_link_are_refused(tmp_path: Path, project: Path) -> None:
+def test_non_git_folder_and_symlink_raise_bundle_error(tmp_path: Path, project: Path) -> None:
     (tmp_path / "plain").mkdir()
     with pytest.raises(BundleError, match="not a git work tree"):
         tracked_files(tmp_path / "plain")
@@ -84,7 +84,7 @@ def test_a_folder_without_git_and_a_link_are_refused(tmp_path: Path, project: Pa
         tracked_files(project)
 
 
-def test_data_are_checked_before_they_are_packed(data: Path) -> None:
+def test_data_files_are_verified_before_packing(data: Path) -> None:
     assert data_files(["toy", "toy"], data) == {"data/toy/values.bin": data / "toy/values.bin"}
     place = data / "toy/values.bin"
     place.write_bytes(bytes(len(DATA)))
@@ -97,7 +97,7 @@ def test_data_are_checked_before_they_are_packed(data: Path) -> None:
         data_files(["toys"], data)
 
 
-def test_what_runs_keep_beside_a_data_set_goes_with_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fid_statistics_are_bundled_with_inception_data(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (data / "fid-statistics-train-50.pt").write_bytes(b"1")
     monkeypatch.setitem(DATASETS, "inception", DATASETS["toy"])
     assert set(data_files(["toy"], data)) == {"data/toy/values.bin"}
@@ -105,7 +105,7 @@ def test_what_runs_keep_beside_a_data_set_goes_with_it(data: Path, monkeypatch: 
     assert with_kept == {"data/toy/values.bin", "data/fid-statistics-train-50.pt"}
 
 
-def test_the_same_files_give_the_same_bytes(project: Path, data: Path, tmp_path: Path) -> None:
+def test_bundle_is_reproducible(project: Path, data: Path, tmp_path: Path) -> None:
     first = tree(bundle(project, tmp_path / "one", data=("toy",), data_root=data))
     again = little_project(tmp_path / "elsewhere")
     for path in again.rglob("*.*"):
@@ -114,7 +114,7 @@ def test_the_same_files_give_the_same_bytes(project: Path, data: Path, tmp_path:
     assert len([name for name in first if name.startswith("nero-bundle.")]) > 2
 
 
-def test_it_says_what_is_in_it(project: Path, data: Path, tmp_path: Path) -> None:
+def test_contents_json_describes_bundle(project: Path, data: Path, tmp_path: Path) -> None:
     out = bundle(project, tmp_path / "out", data=("toy",), data_root=data)
     contents = json.loads((out / "contents.json").read_text())
     archives = sorted(out.glob("nero-bundle.*"))
@@ -129,7 +129,7 @@ def test_it_says_what_is_in_it(project: Path, data: Path, tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------------------ where it is written
 
 
-def test_only_an_empty_folder_or_an_old_bundle_is_written_to(project: Path, tmp_path: Path) -> None:
+def test_bundle_is_written_only_to_empty_folder_or_old_bundle(project: Path, tmp_path: Path) -> None:
     out = bundle(project, tmp_path / "out")
     before = tree(out)
     with pytest.raises(BundleError, match="already has a bundle; --force replaces it"):
@@ -146,7 +146,7 @@ def test_only_an_empty_folder_or_an_old_bundle_is_written_to(project: Path, tmp_
         bundle(project, out / "letter.txt")
 
 
-def test_one_that_was_cut_off_does_not_look_whole_and_is_replaced(
+def test_interrupted_bundle_has_no_checksums_and_is_replaced(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -163,7 +163,7 @@ def test_one_that_was_cut_off_does_not_look_whole_and_is_replaced(
     assert unpack(bundle(project, out), "--check").returncode == 0
 
 
-def test_an_old_bundle_stays_until_the_new_one_is_collected(project: Path, tmp_path: Path) -> None:
+def test_old_bundle_is_kept_if_collecting_new_one_fails(project: Path, tmp_path: Path) -> None:
     out = bundle(project, tmp_path / "out")
     before = tree(out)
     with pytest.raises(BundleError, match="unknown data set"):
@@ -174,7 +174,7 @@ def test_an_old_bundle_stays_until_the_new_one_is_collected(project: Path, tmp_p
 # --------------------------------------------------------------------------------------------------------- unpacking
 
 
-def test_everything_comes_out_as_it_went_in(project: Path, data: Path, tmp_path: Path) -> None:
+def test_unpack_restores_all_files_and_permissions(project: Path, data: Path, tmp_path: Path) -> None:
     out = bundle(project, tmp_path / "out", data=("toy",), data_root=data, runs=True)
     done = unpack(out, "--to", tmp_path / "there")
     assert (done.returncode, done.stderr) == (0, "")
@@ -186,7 +186,7 @@ def test_everything_comes_out_as_it_went_in(project: Path, data: Path, tmp_path:
     assert not os.access(tmp_path / "there/README.md", os.X_OK)
 
 
-def test_it_unpacks_with_the_oldest_python_that_is_promised(project: Path, tmp_path: Path) -> None:
+def test_unpack_works_with_oldest_supported_python(project: Path, tmp_path: Path) -> None:
     found = filter(None, (shutil.which(f"python3.{minor}") for minor in (9, 10)))
     python = next((path for path in found if not subprocess.run([path, "-V"], capture_output=True).returncode), None)
     if python is None:
@@ -196,7 +196,7 @@ def test_it_unpacks_with_the_oldest_python_that_is_promised(project: Path, tmp_p
     assert tree(tmp_path / "there").keys() >= CODE
 
 
-def test_every_missing_and_damaged_archive_is_named_and_nothing_is_unpacked(
+def test_unpack_lists_missing_and_damaged_archives_and_writes_nothing(
     project: Path, data: Path, tmp_path: Path
 ) -> None:
     out = bundle(project, tmp_path / "out", data=("toy",), data_root=data)
@@ -213,7 +213,7 @@ def test_every_missing_and_damaged_archive_is_named_and_nothing_is_unpacked(
     assert not (tmp_path / "there").exists()
 
 
-def test_a_bundle_without_its_list_is_not_whole(project: Path, tmp_path: Path) -> None:
+def test_check_fails_without_checksum_file(project: Path, tmp_path: Path) -> None:
     out = bundle(project, tmp_path / "out")
     (out / SUMS).unlink()
     done = unpack(out, "--check")
@@ -221,7 +221,7 @@ def test_a_bundle_without_its_list_is_not_whole(project: Path, tmp_path: Path) -
     assert "SHA256SUMS is missing: the bundle is incomplete" in done.stderr
 
 
-def test_unpacking_again_mends_what_is_wrong_and_touches_nothing_else(project: Path, tmp_path: Path) -> None:
+def test_unpacking_again_repairs_only_missing_or_changed_files(project: Path, tmp_path: Path) -> None:
     out, there = bundle(project, tmp_path / "out"), tmp_path / "there"
     unpack(out, "--to", there)
     (there / "data").mkdir()
@@ -237,7 +237,7 @@ def test_unpacking_again_mends_what_is_wrong_and_touches_nothing_else(project: P
     assert f"all {len(CODE) + 1} files are already in {there}" in unpack(out, "--to", there).stdout
 
 
-def test_a_run_that_went_on_there_is_not_touched(project: Path, tmp_path: Path) -> None:
+def test_unpacking_again_does_not_overwrite_changed_runs(project: Path, tmp_path: Path) -> None:
     out, there = bundle(project, tmp_path / "out", runs=True), tmp_path / "there"
     unpack(out, "--to", there)
     run = there / "results/runs/task/task-1"
@@ -249,7 +249,7 @@ def test_a_run_that_went_on_there_is_not_touched(project: Path, tmp_path: Path) 
     assert tree(run) == {"metrics.jsonl": b"longer than it was\n"}
 
 
-def test_a_folder_of_somebody_elses_is_refused_and_one_with_data_alone_is_not(project: Path, tmp_path: Path) -> None:
+def test_unpack_refuses_foreign_folder_but_accepts_existing_data(project: Path, tmp_path: Path) -> None:
     out, there = bundle(project, tmp_path / "out"), tmp_path / "there"
     (there / "data").mkdir(parents=True)
     (there / "README.md").write_text("mine")
@@ -263,7 +263,7 @@ def test_a_folder_of_somebody_elses_is_refused_and_one_with_data_alone_is_not(pr
     assert unpack(out, "--to", there).returncode == 0
 
 
-def test_a_full_disk_is_told_before_anything_is_written(project: Path, tmp_path: Path) -> None:
+def test_unpack_reports_insufficient_disk_space_before_writing(project: Path, tmp_path: Path) -> None:
     out = bundle(project, tmp_path / "out")
     contents = json.loads((out / "contents.json").read_text())
     contents["install_bytes"] = 10**18
@@ -275,7 +275,7 @@ def test_a_full_disk_is_told_before_anything_is_written(project: Path, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/../../outside", "C:outside"])
-def test_paths_that_lead_out_are_refused(project: Path, tmp_path: Path, name: str) -> None:
+def test_unpack_refuses_paths_outside_target_folder(project: Path, tmp_path: Path, name: str) -> None:
     """In the list and in the tar, each with checksums that fit: as somebody would who means harm."""
     out = bundle(project, tmp_path / "out")
     contents = json.loads((out / "contents.json").read_text())
@@ -287,7 +287,7 @@ def test_paths_that_lead_out_are_refused(project: Path, tmp_path: Path, name: st
     assert not (tmp_path / "there").exists()
 
 
-def test_links_and_files_that_are_not_listed_are_refused(project: Path, tmp_path: Path) -> None:
+def test_unpack_refuses_symlinks_and_unlisted_files(project: Path, tmp_path: Path) -> None:
     out = bundle(project, tmp_path / "out")
     for kind, name in ((tarfile.SYMTYPE, "README.md"), (tarfile.REGTYPE, "surprise.py")):
         member = tarfile.TarInfo(name)
@@ -310,7 +310,7 @@ def rewrite(out: Path, contents: dict) -> None:
 # -------------------------------------------------------------------------------------------------------- installing
 
 
-def test_a_bundle_without_wheels_or_for_another_machine_does_not_install(project: Path, tmp_path: Path) -> None:
+def test_install_fails_without_wheels_or_on_wrong_platform(project: Path, tmp_path: Path) -> None:
     out, there = bundle(project, tmp_path / "out"), tmp_path / "there"
     assert "made without wheels" in unpack(out, "--to", there, "--install").stderr
     contents = json.loads((out / "contents.json").read_text())
@@ -332,7 +332,7 @@ def test_a_bundle_without_wheels_or_for_another_machine_does_not_install(project
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="pip's folders are set up as on Linux")
-def test_it_installs_from_its_wheels_alone_and_make_finds_it_ready(
+def test_install_uses_only_bundled_wheels_and_marks_venv_ready(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = list((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"))
@@ -393,7 +393,7 @@ def test_it_installs_from_its_wheels_alone_and_make_finds_it_ready(
         (["--extras", "cloud"], 1, "unknown extra 'cloud'"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_invalid_arguments_give_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int, said: str
 ) -> None:
     assert exit_status("bundle", ["--out", str(tmp_path / "out"), *words]) == status
@@ -401,7 +401,7 @@ def test_mistakes_are_told_in_one_line(
     assert not tree(tmp_path)
 
 
-def test_the_project_itself_goes_through(
+def test_bundling_and_unpacking_the_project_preserves_commit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NERO_COMMIT", raising=False)

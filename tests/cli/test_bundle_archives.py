@@ -36,7 +36,7 @@ def test_split_archives_join_to_the_same_bytes(pieces: list[bytes], size: int) -
 
 @settings(max_examples=40)
 @given(st.dictionaries(paths, st.binary(max_size=2000), max_size=6), st.integers(1, 30_000))
-def test_files_come_out_of_the_archives_unchanged(files: dict[str, bytes], size: int) -> None:
+def test_packed_files_round_trip_through_archives(files: dict[str, bytes], size: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         sources = {}
         for number, (path, content) in enumerate(files.items()):
@@ -58,35 +58,33 @@ def test_files_come_out_of_the_archives_unchanged(files: dict[str, bytes], size:
     assert [file["path"] for file in packed] == sorted(files)
 
 
-def test_a_file_that_shrinks_while_it_is_packed_stops_the_bundle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_truncated_during_packing_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"ab")
     monkeypatch.setattr("nero.bundle.making.sha256", lambda path: path.write_bytes(b"a"))
     with pytest.raises(OSError, match="unexpected end of data"):
         pack({"file": tmp_path / "file"}, tmp_path, 1 << 20)
 
 
-def test_sizes_are_read_as_people_write_them() -> None:
+def test_parse_size_accepts_common_units() -> None:
     sizes = {"64M": 64 << 20, "1.5G": 3 << 29, "70000": 70_000, "64k": 1 << 16, "2GB": 2 << 30, "0.25 GiB": 1 << 28}
     assert {text: parse_size(text) for text in sizes} == sizes
 
 
 @pytest.mark.parametrize("text", ["", "M", "64X", "-1M", "1e9", "0", "10", "nan", "inf", "1.2.3G", "64M please"])
-def test_nonsense_is_no_size(text: str) -> None:
+def test_parse_size_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a size|too small") as caught:
         parse_size(text)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../b", "a\\b", "./a", "a//b", ""])
-def test_no_path_leaves_the_target_folder(tmp_path: Path, path: str) -> None:
+def test_pack_rejects_unsafe_paths(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BundleError, match="not a path that a bundle can contain"):
         pack({path: tmp_path / "file"}, tmp_path, 1 << 20)
 
 
-def test_sha256sum_understands_the_list(tmp_path: Path) -> None:
+def test_checksum_file_is_valid_for_sha256sum(tmp_path: Path) -> None:
     archives = Archives(tmp_path, 10)
     archives.write(bytes(range(25)))
     archives.file.close()

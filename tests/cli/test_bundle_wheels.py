@@ -13,7 +13,7 @@ from support.bundles import little_project, only_index, write_wheel
 X86 = ("3.12", "manylinux_2_28_x86_64")
 
 
-def test_wheels_for_an_older_libc_fit_and_for_a_newer_one_do_not() -> None:
+def test_platform_tags_include_older_but_not_newer_libc() -> None:
     found = platform_tags("manylinux_2_28_x86_64")
     assert {"manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64"} <= {*found}
     assert "manylinux_2_29_x86_64" not in found
@@ -23,19 +23,19 @@ def test_wheels_for_an_older_libc_fit_and_for_a_newer_one_do_not() -> None:
 
 @pytest.mark.parametrize(("python", "platform"), [("3", "win_amd64"), ("2.7", "win_amd64"), ("three", "win_amd64"),
                                                   ("3.12", "cray"), ("3.12", "linux_x86_64")])  # fmt: skip
-def test_a_target_that_makes_no_sense_is_refused(python: str, platform: str) -> None:
+def test_invalid_target_raises_bundle_error(python: str, platform: str) -> None:
     with pytest.raises(BundleError, match=r"not a Python version|unknown platform") as caught:
         check_target(python, platform)
     assert "\n" not in str(caught.value)
 
 
-def test_without_uv_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_uv_error_includes_install_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels.shutil, "which", lambda *arguments, **options: None)  # type: ignore[attr-defined]
     with pytest.raises(BundleError, match=r"^uv, .* is not installed: pip install uv$"):
         resolve(ROOT, *X86, (), (), tmp_path)
 
 
-def test_what_is_built_from_source_is_pinned() -> None:
+def test_source_only_packages_are_pinned() -> None:
     pinned = (ROOT / "constraints.txt").read_text()
     assert all(f"\n{name}==" in pinned for name in SOURCE_ONLY)
 
@@ -66,7 +66,9 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("machine", "needs"), [("x86_64", "only-x86"), ("aarch64", "only-arm")])
-def test_markers_are_those_of_the_target(tmp_path: Path, index: Path, project: Path, machine: str, needs: str) -> None:
+def test_environment_markers_are_evaluated_for_target_platform(
+    tmp_path: Path, index: Path, project: Path, machine: str, needs: str
+) -> None:
     """Whichever machine this is, one of the two is another."""
     target = ("3.12", f"manylinux_2_28_{machine}")
     lock, left_out = resolve(project, *target, (), (), tmp_path / "scratch")
@@ -78,9 +80,7 @@ def test_markers_are_those_of_the_target(tmp_path: Path, index: Path, project: P
 
 
 @pytest.mark.slow
-def test_what_only_a_left_out_package_needs_is_left_out_and_it_need_not_exist(
-    tmp_path: Path, index: Path, project: Path
-) -> None:
+def test_dependencies_of_excluded_package_are_excluded(tmp_path: Path, index: Path, project: Path) -> None:
     for wheel in index.glob("heavy-*"):
         wheel.unlink()
     lock, left_out = resolve(project, *X86, (), ("Heavy", "pip"), tmp_path / "scratch")
@@ -89,16 +89,14 @@ def test_what_only_a_left_out_package_needs_is_left_out_and_it_need_not_exist(
 
 
 @pytest.mark.slow
-def test_patterns_leave_out_what_they_match(tmp_path: Path, index: Path, project: Path) -> None:
+def test_exclude_patterns_match_package_names(tmp_path: Path, index: Path, project: Path) -> None:
     lock, left_out = resolve(project, *X86, (), ("nvidia-*", "set*"), tmp_path / "scratch")
     assert set(lock) == {"light", "small", "only-x86", "heavy", "pip", "setuptools"}
     assert left_out == ["nvidia-big"]
 
 
 @pytest.mark.slow
-def test_extras_of_the_project_are_followed_and_unknown_ones_refused(
-    tmp_path: Path, index: Path, project: Path
-) -> None:
+def test_extras_are_resolved_and_unknown_extra_raises(tmp_path: Path, index: Path, project: Path) -> None:
     lock, _ = resolve(project, *X86, ("all",), (), tmp_path / "scratch")
     assert {"words", "more"} <= set(lock)
     with pytest.raises(BundleError, match=r"unknown extra 'cloud': choose from text, all"):
@@ -106,7 +104,7 @@ def test_extras_of_the_project_are_followed_and_unknown_ones_refused(
 
 
 @pytest.mark.slow
-def test_a_missing_wheel_is_named_in_one_line(tmp_path: Path, index: Path, project: Path) -> None:
+def test_missing_wheel_raises_one_line_error_naming_it(tmp_path: Path, index: Path, project: Path) -> None:
     (index / "small-1.5-py3-none-any.whl").unlink()
     with pytest.raises(BundleError, match=r"^uv failed: .*small") as caught:
         resolve(project, *X86, (), (), tmp_path / "scratch")
@@ -114,7 +112,7 @@ def test_a_missing_wheel_is_named_in_one_line(tmp_path: Path, index: Path, proje
 
 
 @pytest.mark.slow
-def test_a_wheel_that_changed_since_it_was_resolved_is_refused(tmp_path: Path, index: Path, project: Path) -> None:
+def test_wheel_with_changed_hash_is_rejected(tmp_path: Path, index: Path, project: Path) -> None:
     lock, _ = resolve(project, *X86, (), (), tmp_path / "scratch")
     write_wheel(index, "small", "1.5", ["only-arm; platform_machine == 'arm64'"])
     with pytest.raises(BundleError, match=r"(HASHES|hashes)"):
@@ -122,7 +120,7 @@ def test_a_wheel_that_changed_since_it_was_resolved_is_refused(tmp_path: Path, i
 
 
 @pytest.mark.slow
-def test_a_wheel_built_here_for_this_machine_alone_is_refused(
+def test_platform_specific_wheel_built_from_source_is_rejected(
     tmp_path: Path, index: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`light` stands for a package that comes as source only and has compiled parts."""
@@ -139,7 +137,7 @@ def test_a_wheel_built_here_for_this_machine_alone_is_refused(
 
 
 @pytest.mark.slow
-def test_the_projects_own_wheels_are_found_for_another_machine(tmp_path: Path) -> None:
+def test_project_dependencies_resolve_for_another_platform(tmp_path: Path) -> None:
     """With the index that uv is set up for."""
     try:
         lines = listing(Spec(*X86, without=("torch", "torchvision", "triton")), tmp_path)

@@ -56,7 +56,9 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
         (["--multirun", "experiment=nope"], ["error: there is no experiment 'nope'; there are: ", "table1"]),
     ],
 )
-def test_a_mistake_gives_a_clear_error_and_no_traceback(script: Script, words: list[str], expected: list[str]) -> None:
+def test_invalid_arguments_give_clear_error_without_traceback(
+    script: Script, words: list[str], expected: list[str]
+) -> None:
     result = script("train.py", *words, CUDA_VISIBLE_DEVICES="")
     assert result.returncode != 0
     for text in expected:
@@ -65,7 +67,7 @@ def test_a_mistake_gives_a_clear_error_and_no_traceback(script: Script, words: l
 
 
 @pytest.mark.slow
-def test_a_plain_multirun_lands_in_the_store_survives_a_failure_and_skips_what_is_done(
+def test_multirun_logs_to_store_survives_failures_and_skips_finished_runs(
     script: Script, small: list[str], tmp_path: Path
 ) -> None:
     words = ["--multirun", *small, "optim=nero,sgd"]
@@ -91,7 +93,7 @@ def test_a_plain_multirun_lands_in_the_store_survives_a_failure_and_skips_what_i
     ],
     ids=["basic", "joblib"],
 )
-def test_an_experiment_runs_until_nothing_is_pending(
+def test_experiment_runs_until_nothing_is_pending(
     script: Script,
     tmp_path: Path,
     experiment: list[str],
@@ -120,7 +122,7 @@ def test_an_experiment_runs_until_nothing_is_pending(
 
 
 @pytest.mark.slow
-def test_two_experiments_with_a_comma_between_them_both_run(script: Script, tmp_path: Path) -> None:
+def test_comma_separated_experiments_both_run(script: Script, tmp_path: Path) -> None:
     small = ("data=embedded", "task.train_examples=100", "task.depth=2", "only.task=mnist_mlp100", "only.optim=sgd")
     both = script("train.py", "--multirun", "experiment=smoke,mnist", *SHORT, *small)
     assert both.returncode == 0, both.stderr
@@ -134,7 +136,7 @@ def test_two_experiments_with_a_comma_between_them_both_run(script: Script, tmp_
 
 
 @pytest.mark.slow
-def test_a_sweeps_budget_stops_it_cleanly_and_the_next_call_goes_on(script: Script, tmp_path: Path) -> None:
+def test_sweep_stops_cleanly_when_time_budget_is_used_up(script: Script, tmp_path: Path) -> None:
     words = ["--multirun", "experiment=smoke", *SHORT, "task.epochs=100000"]
     for budget in (6, 20, 60):  # a busy machine may need the first for its imports alone
         stopped = script("train.py", *words, f"machine.budget_seconds={budget}")

@@ -45,7 +45,7 @@ def one(top: int, left: int, flipped: bool, angle: float) -> Draws:
     )
 
 
-def assert_torchvisions(device: str) -> None:
+def assert_matches_torchvision(device: str) -> None:
     images = torch.cat([noise(200), shapes(train=200, test=10).train_images])
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1))
     draws = PAPERS.draw(len(images), torch.Generator().manual_seed(2))
@@ -54,18 +54,18 @@ def assert_torchvisions(device: str) -> None:
         assert torch.equal(ours[number], by_torchvision(images[which], 4, *entry(draws, number))), f"image {number}"
 
 
-def test_every_image_is_torchvisions() -> None:
-    assert_torchvisions("cpu")
+def test_augmentation_matches_torchvision_on_cpu() -> None:
+    assert_matches_torchvision("cpu")
 
 
 @pytest.mark.gpu
-def test_every_image_is_torchvisions_on_a_gpu() -> None:
-    assert_torchvisions("cuda")
+def test_augmentation_matches_torchvision_on_gpu() -> None:
+    assert_matches_torchvision("cuda")
 
 
 @settings(max_examples=150)
 @given(st.data())
-def test_any_size_padding_and_angle_is_torchvisions(data: st.DataObject) -> None:
+def test_augmentation_matches_torchvision_for_any_size_padding_and_angle(data: st.DataObject) -> None:
     side = data.draw(st.integers(1, 40))
     padding = data.draw(st.integers(0, 6))
     corner = st.integers(0, 2 * padding)
@@ -76,7 +76,7 @@ def test_any_size_padding_and_angle_is_torchvisions(data: st.DataObject) -> None
     assert torch.equal(ours[0], by_torchvision(image[0], padding, *drawn))
 
 
-def test_the_transforms_themselves_give_it_for_their_own_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_augmentation_matches_torchvision_random_transforms_for_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """RandomCrop, RandomHorizontalFlip and RandomRotation as the paper's code composes them, with what they drew."""
     drawn: list[Any] = []
 
@@ -99,7 +99,7 @@ def test_the_transforms_themselves_give_it_for_their_own_draws(monkeypatch: pyte
     assert 0 < flips < 40
 
 
-def test_on_tensors_torchvision_differs_in_hardly_a_pixel() -> None:
+def test_augmentation_differs_from_tensor_transforms_in_few_pixels() -> None:
     # It computes in float32 there, and so decides the closest calls otherwise: which is why PIL is the measure.
     images = noise(100)
     draws = PAPERS.draw(100, torch.Generator().manual_seed(3))
@@ -113,7 +113,7 @@ def test_on_tensors_torchvision_differs_in_hardly_a_pixel() -> None:
     assert different < 0.001 * 100 * 32 * 32
 
 
-def test_more_images_than_are_mapped_at_once_come_out_the_same() -> None:
+def test_augmentation_is_unaffected_by_chunking() -> None:
     images = noise(7, side=2)
     order = torch.randint(7, (CHUNK + 5,), generator=torch.Generator().manual_seed(0))
     draws = Augmentation(1, True, 90).draw(len(order), torch.Generator().manual_seed(1))
@@ -122,7 +122,7 @@ def test_more_images_than_are_mapped_at_once_come_out_the_same() -> None:
         assert torch.equal(ours[number], by_torchvision(images[order[number]], 1, *entry(draws, number)))
 
 
-def test_the_memory_format_is_kept() -> None:
+def test_augmentation_preserves_memory_format() -> None:
     images = noise(3)
     order, draws = torch.arange(3), PAPERS.draw(3, torch.Generator().manual_seed(0))
     usual = PAPERS(images, order, draws)
@@ -132,13 +132,13 @@ def test_the_memory_format_is_kept() -> None:
     assert last.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_nothing_switched_on_changes_nothing() -> None:
+def test_default_augmentation_is_identity() -> None:
     images, still = noise(5), Augmentation()
     draws = still.draw(5, torch.Generator().manual_seed(0))
     assert torch.equal(still(images, torch.arange(5), draws), images)
 
 
-def test_draws_have_torchvisions_ranges_and_frequencies() -> None:
+def test_draws_have_expected_ranges_and_distributions() -> None:
     draws = PAPERS.draw(20_000, torch.Generator().manual_seed(0))
     for corner in (draws.top, draws.left):
         counts = corner.bincount(minlength=9)
@@ -151,7 +151,7 @@ def test_draws_have_torchvisions_ranges_and_frequencies() -> None:
     assert abs(torch.corrcoef(torch.stack([draws.top.double(), draws.angles]))[0, 1].item()) < 0.03
 
 
-def test_switching_one_part_off_leaves_the_other_draws_as_they_were() -> None:
+def test_disabling_one_transform_does_not_change_other_draws() -> None:
     whole = PAPERS.draw(50, torch.Generator().manual_seed(0))
     still = Augmentation(padding=4, flip=False, degrees=0).draw(50, torch.Generator().manual_seed(0))
     assert torch.equal(whole.top, still.top)
@@ -176,12 +176,12 @@ def test_switching_one_part_off_leaves_the_other_draws_as_they_were() -> None:
         ({"flip": 0.5}, "flip must be true or false, not 0.5"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict, message: str) -> None:
+def test_invalid_settings_raise(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Augmentation(**settings)
 
 
-def test_images_that_are_not_square_are_refused() -> None:
+def test_non_square_images_raise() -> None:
     images = torch.zeros(1, 3, 4, 5, dtype=torch.uint8)
     with pytest.raises(ValueError, match="images must be square, not 4 x 5"):
         PAPERS(images, torch.tensor([0]), one(0, 0, False, 0.0))

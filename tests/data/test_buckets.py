@@ -26,13 +26,13 @@ def keys_of(count: int, seed: int = 0) -> list[int]:
 
 
 @given(source=LENGTHS, target=LENGTHS)
-def test_the_key_is_torchtexts(source: int, target: int) -> None:
+def test_length_key_matches_torchtext_interleave_keys(source: int, target: int) -> None:
     data = pytest.importorskip("torchtext.data")
     assert length_key(source, target) == data.interleave_keys(source, target)
 
 
 @given(source=st.integers(0, 2**40), target=st.integers(0, 2**40))
-def test_the_key_has_every_bit_of_both(source: int, target: int) -> None:
+def test_length_key_interleaves_bits_of_both_lengths(source: int, target: int) -> None:
     bits = f"{length_key(source, target):0100b}"
     assert (int(bits[0::2], 2), int(bits[1::2], 2)) == (source, target)
 
@@ -40,7 +40,7 @@ def test_the_key_has_every_bit_of_both(source: int, target: int) -> None:
 @given(
     keys=st.lists(st.integers(0, 6), max_size=700), batch_size=st.integers(1, 5), seed=st.integers(0, 9), data=st.data()
 )
-def test_batches_are_torchtexts(keys: list[int], batch_size: int, seed: int, data: st.DataObject) -> None:
+def test_bucketed_matches_torchtext_pool(keys: list[int], batch_size: int, seed: int, data: st.DataObject) -> None:
     torchtext = pytest.importorskip("torchtext.data")
     order = torch.randperm(len(keys), generator=generator(seed)).tolist()
     order = order[: data.draw(st.integers(0, len(order)))]
@@ -49,7 +49,7 @@ def test_batches_are_torchtexts(keys: list[int], batch_size: int, seed: int, dat
     assert bucketed(order, keys, batch_size) == expected
 
 
-def torchtexts_iterator(text: ParallelText, **settings: object) -> Any:
+def torchtext_bucket_iterator(text: ParallelText, **settings: object) -> Any:
     """A BucketIterator over the pairs of a text, with its batches made."""
     data = pytest.importorskip("torchtext.data")
 
@@ -72,24 +72,24 @@ def pair_keys(text: ParallelText) -> list[int]:
     return [length_key(len(s), len(t)) for s, t in zip(text.train.source, text.train.target, strict=True)]
 
 
-def test_batches_are_those_of_torchtexts_iterator() -> None:
+def test_bucketed_matches_torchtext_bucket_iterator() -> None:
     text = toy_pairs(500, 1)
-    iterator = torchtexts_iterator(text, shuffle=False, sort=False, sort_within_batch=True)
+    iterator = torchtext_bucket_iterator(text, shuffle=False, sort=False, sort_within_batch=True)
     expected = [[pair.number for pair in batch] for batch in iterator.batches]
     assert bucketed(range(500), pair_keys(text), 4) == expected
     assert len(expected) == 125
 
 
-def test_torchtexts_iterator_by_itself_draws_training_batches_at_random() -> None:
+def test_torchtext_default_training_batches_match_pool_of_one_batch() -> None:
     """So did the authors', then: pools of one batch. Only `sort_within_batch` makes it look at lengths."""
     text = toy_pairs(500, 1)
-    iterator = torchtexts_iterator(text, train=True, shuffle=False)
+    iterator = torchtext_bucket_iterator(text, train=True, shuffle=False)
     expected = [sorted(pair.number for pair in batch) for batch in iterator.batches]
     assert [sorted(batch) for batch in bucketed(range(500), pair_keys(text), 4, pool=1)] == expected
 
 
 @given(keys=st.lists(st.integers(0, 9), max_size=80), batch_size=st.integers(1, 7), pool=st.integers(1, 4))
-def test_each_pool_is_sorted_and_equal_keys_keep_their_order(keys: list[int], batch_size: int, pool: int) -> None:
+def test_bucketed_sorts_each_pool_stably(keys: list[int], batch_size: int, pool: int) -> None:
     order = torch.randperm(len(keys), generator=generator(1)).tolist()
     expected = []
     for start in range(0, len(order), pool * batch_size):
@@ -102,7 +102,7 @@ def test_each_pool_is_sorted_and_equal_keys_keep_their_order(keys: list[int], ba
     keys=st.lists(st.integers(0, 9), max_size=80), batch_size=st.integers(1, 7), pool=st.integers(1, 4),
     seed=st.integers(0, 2**31),
 )  # fmt: skip
-def test_shuffled_batches_are_the_same_batches_of_a_shuffled_order(
+def test_shuffled_buckets_permutes_batches_within_each_pool(
     keys: list[int], batch_size: int, pool: int, seed: int
 ) -> None:
     found = shuffled_buckets(generator(seed), keys, batch_size, pool)
@@ -113,7 +113,7 @@ def test_shuffled_batches_are_the_same_batches_of_a_shuffled_order(
         assert sorted(found[start : start + pool]) == sorted(batches[start : start + pool])
 
 
-def test_the_order_is_the_generators() -> None:
+def test_shuffled_buckets_is_determined_by_generator() -> None:
     keys = keys_of(1000)
     one, two, other = (shuffled_buckets(generator(seed), keys, 8) for seed in (5, 5, 6))
     assert one == two
@@ -125,7 +125,7 @@ def test_the_order_is_the_generators() -> None:
     assert lengths != sorted(lengths), "batches do not come by length"
 
 
-def test_examples_of_a_batch_are_alike_in_both_lengths() -> None:
+def test_batches_have_small_spread_in_source_and_target_length() -> None:
     lengths = torch.randint(8, 40, (6400, 2), generator=generator())
     keys = [length_key(source, target) for source, target in lengths.tolist()]
     spread = torch.stack(
@@ -134,12 +134,12 @@ def test_examples_of_a_batch_are_alike_in_both_lengths() -> None:
     assert spread.double().mean(0).max() < 12, "of 31"
 
 
-def test_no_examples_make_no_batches() -> None:
+def test_empty_input_gives_no_batches() -> None:
     assert bucketed([], [], 4) == []
     assert shuffled_buckets(generator(), [], 4) == []
 
 
-def test_an_epoch_of_multi30k_is_quickly_laid_out() -> None:
+def test_shuffled_buckets_is_fast_for_multi30k_sized_epoch() -> None:
     keys = keys_of(29_000)
     taken = []
     for seed in range(5):
@@ -168,7 +168,7 @@ def test_padded_length(length: int, lengths: Sequence[int], expected: int) -> No
 
 
 @given(length=st.integers(1, 300), lengths=st.lists(st.integers(1, 200), max_size=5))
-def test_padded_length_is_enough_and_no_more_than_needed(length: int, lengths: list[int]) -> None:
+def test_padded_length_is_smallest_sufficient_length(length: int, lengths: list[int]) -> None:
     found = padded_length(length, lengths)
     assert found >= length
     assert not any(length <= other < found for other in lengths)
@@ -186,7 +186,7 @@ def test_padded() -> None:
     assert padded([[]], 1, 0).shape == (1, 0)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_padded_raises_when_sentences_do_not_fit() -> None:
     with pytest.raises(IndexError, match="boolean index did not match"):
         padded([[1], [2], [3]], 2, 5)
     with pytest.raises(ValueError, match="cannot assign"):
@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @given(sentences=st.lists(st.lists(st.integers(4, 9), max_size=7), min_size=1, max_size=6), more=st.integers(0, 5))
-def test_padding_is_torchtexts(sentences: list[list[int]], more: int) -> None:
+def test_padded_matches_torchtext_field(sentences: list[list[int]], more: int) -> None:
     data = pytest.importorskip("torchtext.data")
     words = [*MARKS, *map(str, range(4, 10))]
     field = data.Field(

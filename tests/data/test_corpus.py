@@ -38,7 +38,7 @@ def tokens(count: int) -> Tensor:
 
 
 @given(parts=st.lists(LINES, min_size=3, max_size=3))
-def test_every_line_is_its_words_and_an_end(parts: list[list[list[str]]]) -> None:
+def test_lines_become_word_ids_followed_by_eos(parts: list[list[list[str]]]) -> None:
     train, valid, test = ([" ".join(words) for words in lines] for lines in parts)
     corpus = corpus_from_lines(train, valid, test)
     everything = [word for lines in (train, valid, test) for word in words_of(lines)]
@@ -49,7 +49,7 @@ def test_every_line_is_its_words_and_an_end(parts: list[list[list[str]]]) -> Non
         assert corpus.vocabulary.decode(part.tolist()) == words_of(lines)
 
 
-def test_a_blank_line_is_just_an_end() -> None:
+def test_blank_line_becomes_single_eos() -> None:
     corpus = corpus_from_lines(["", " = A title = ", " ", "a  b"], ["b c"], [])
     assert corpus.vocabulary.words == ("<eos>", "=", "A", "title", "a", "b", "c")
     assert corpus.train.tolist() == [0, 1, 2, 3, 1, 0, 0, 4, 5, 0]
@@ -65,7 +65,7 @@ def install_wikitext2(monkeypatch: pytest.MonkeyPatch, root: Path, texts: dict[s
         file.put(root, contents[file.path])
 
 
-def test_wikitext2_is_read_from_its_three_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_load_wikitext2_reads_all_three_splits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     texts = {"train": " \n = Töpfe = \n \n a\x85 b\u2028a \n", "valid": "b\r\nc\n\n", "test": "no newline at the end"}
     install_wikitext2(monkeypatch, tmp_path, texts)
     corpus = load_wikitext2(tmp_path)
@@ -76,7 +76,7 @@ def test_wikitext2_is_read_from_its_three_files(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(("lines", "kept"), [(0, 0), (1, 1), (2, 5), (3, 8), (4, 8)])
-def test_fewer_training_lines_leave_the_vocabulary(
+def test_train_lines_limit_does_not_change_vocabulary(
     lines: int, kept: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     install_wikitext2(monkeypatch, tmp_path, {"train": "\na b c\nc d\n", "valid": "e\n", "test": "f\n"})
@@ -89,12 +89,12 @@ def test_fewer_training_lines_leave_the_vocabulary(
     assert torch.equal(cut.test, whole.test)
 
 
-def test_loading_without_data_says_how_to_get_it(tmp_path: Path) -> None:
+def test_load_wikitext2_error_names_download_command(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match=r"prepare_data\.py wikitext2 --root"):
         load_wikitext2(tmp_path)
 
 
-def test_the_embedded_corpus_is_three_slices_of_one_text() -> None:
+def test_grammar_corpus_splits_are_consecutive_slices() -> None:
     corpus, again = grammar_corpus(40, 15), grammar_corpus(40, 15)
     joined = torch.cat([corpus.train, corpus.valid, corpus.test]).tolist()
     lines = grammar_text(0, 70)
@@ -106,7 +106,7 @@ def test_the_embedded_corpus_is_three_slices_of_one_text() -> None:
 
 
 @given(count=st.integers(1, 9), length=st.integers(2, 30), more=st.integers(0, 8))
-def test_streams_are_contiguous_stretches(count: int, length: int, more: int) -> None:
+def test_streams_are_contiguous_slices_of_text(count: int, length: int, more: int) -> None:
     text = tokens(count * length + more % count)
     rows = streams(text, count)
     assert rows.shape == (count, length)
@@ -121,7 +121,7 @@ def test_too_few_tokens_are_refused(length: int, count: int) -> None:
 
 
 @given(count=st.integers(1, 6), stream=st.integers(2, 40), length=st.integers(1, 45))
-def test_blocks_predict_every_token_but_the_first_once(count: int, stream: int, length: int) -> None:
+def test_blocks_cover_every_target_token_once(count: int, stream: int, length: int) -> None:
     rows = streams(tokens(count * stream), count)
     (inputs, targets), rest = blocks(rows, length)
     assert inputs.shape == targets.shape == ((stream - 1) // length, count, length)
@@ -141,7 +141,7 @@ def test_blocks_predict_every_token_but_the_first_once(count: int, stream: int, 
 
 @settings(max_examples=40)
 @given(count=st.integers(1, 6), stream=st.integers(2, 40), length=st.integers(1, 45))
-def test_blocks_are_the_batches_of_torchtexts_iterator(count: int, stream: int, length: int) -> None:
+def test_blocks_match_torchtext_bptt_iterator(count: int, stream: int, length: int) -> None:
     # It pads the last stream where ours trims them all, so the text's length is a multiple of their number.
     data = pytest.importorskip("torchtext.data")
     words = words_of(grammar_text(0, 40))[: count * stream]
@@ -180,7 +180,7 @@ def test_real_wikitext2(wikitext2: Corpus) -> None:
 
 
 @pytest.mark.data
-def test_a_part_of_real_wikitext2_keeps_the_vocabulary(wikitext2: Corpus) -> None:
+def test_train_lines_limit_keeps_vocabulary_of_real_wikitext2(wikitext2: Corpus) -> None:
     part = load_wikitext2(default_root(), train_lines=1000)
     assert part.vocabulary == wikitext2.vocabulary
     assert 10_000 < len(part.train) < len(wikitext2.train)

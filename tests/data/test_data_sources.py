@@ -25,7 +25,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_registry_has_the_layout_that_the_loaders_read() -> None:
+def test_registry_has_layout_expected_by_loaders() -> None:
     assert list(DATASETS) == ["mnist", "cifar10", "wikitext2", "multi30k", "inception"]
     paths = [file.path for name in DATASETS for file in DATASETS[name].files]
     assert len(set(paths)) == len(paths) == 4 + 6 + 3 + 6 + 1
@@ -39,7 +39,7 @@ def test_the_registry_has_the_layout_that_the_loaders_read() -> None:
                 assert len(file.md5) == 32
 
 
-def test_sizes_in_the_registry_are_those_of_the_formats() -> None:
+def test_registry_sizes_match_file_formats() -> None:
     """idx: a header of 16 or 8 bytes and one byte a pixel or label; CIFAR-10: 10,000 records of 3073 bytes."""
     sizes = {file.name: file.limit for name in ("mnist", "cifar10") for file in DATASETS[name].files}
     assert sizes["train-images-idx3-ubyte"] == 16 + 60_000 * 28 * 28
@@ -49,19 +49,19 @@ def test_sizes_in_the_registry_are_those_of_the_formats() -> None:
     assert {size for name, size in sizes.items() if name.endswith(".bin")} == {10_000 * 3073}
 
 
-def test_a_complete_copy_is_accepted(toy: Path) -> None:
+def test_complete_copy_is_accepted(toy: Path) -> None:
     assert not problems("toy", toy)
     assert not problems("toy", str(toy), checksums=True)
     require("toy", toy)
 
 
-def test_only_checksums_see_a_change_of_the_same_length(toy: Path) -> None:
+def test_same_length_corruption_is_detected_only_by_checksum(toy: Path) -> None:
     (toy / "toy/deep/bytes").write_bytes(b"\x00\x01\x03")
     assert not problems("toy", toy)
     assert problems("toy", toy, checksums=True)
 
 
-def test_a_missing_file_is_named_in_one_line_with_the_command(toy: Path) -> None:
+def test_missing_file_error_names_file_and_command_on_one_line(toy: Path) -> None:
     (toy / "toy/deep/bytes").unlink()
     assert problems("toy", toy)
     with pytest.raises(MissingData) as caught:
@@ -73,37 +73,37 @@ def test_a_missing_file_is_named_in_one_line_with_the_command(toy: Path) -> None
     assert f"python scripts/prepare_data.py toy --root {toy}" in message
 
 
-def test_a_file_of_the_wrong_length_is_called_damaged(toy: Path) -> None:
+def test_file_of_wrong_length_is_reported_as_damaged(toy: Path) -> None:
     (toy / "toy/lines.txt").write_bytes(ONE[:-1])
     with pytest.raises(MissingData, match=r"lines\.txt is damaged: 18 bytes instead of 19"):
         require("toy", toy)
 
 
-def test_the_command_survives_a_root_with_spaces(toy: Path) -> None:
+def test_suggested_command_quotes_root_with_spaces(toy: Path) -> None:
     with pytest.raises(MissingData, match=r"--root '/no such/folder'$"):
         require("toy", "/no such/folder")
 
 
-def test_a_folder_in_the_place_of_a_file_is_not_accepted(toy: Path) -> None:
+def test_directory_in_place_of_file_is_reported(toy: Path) -> None:
     (toy / "toy/deep/bytes").unlink()
     (toy / "toy/deep/bytes").mkdir()
     assert problems("toy", toy)
 
 
 @pytest.mark.parametrize("call", [require, problems])
-def test_an_unknown_name_lists_the_known_ones(call: object, tmp_path: Path) -> None:
+def test_unknown_dataset_error_lists_known_names(call: object, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'imagenet': choose from mnist, cifar10, wikitext2, multi30k"):
         call("imagenet", tmp_path)  # type: ignore[operator]
 
 
-def test_default_root_is_the_variable_or_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_root_reads_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NERO_DATA", "/somewhere/else")
     assert default_root() == Path("/somewhere/else")
     monkeypatch.delenv("NERO_DATA")
     assert default_root() == Path("data")
 
 
-def test_lines_may_stand_in_another_order_only_where_that_is_allowed(toy: Path) -> None:
+def test_reordered_lines_pass_only_with_any_line_order(toy: Path) -> None:
     (toy / "toy/lines.txt").write_bytes(b"third\nfirst\nsecond\n")
     assert not problems("toy", toy, checksums=True)
     (toy / "toy/lines.txt").write_bytes(b"third\nfirst\nsecont\n")
@@ -114,7 +114,7 @@ def test_lines_may_stand_in_another_order_only_where_that_is_allowed(toy: Path) 
 
 
 @given(lines=st.lists(st.binary(max_size=8).filter(lambda line: b"\n" not in line), min_size=1), data=st.data())
-def test_an_order_free_checksum_depends_on_the_lines_alone(lines: list[bytes], data: st.DataObject) -> None:
+def test_any_line_order_checksum_is_invariant_to_line_order(lines: list[bytes], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(lines))
     one, two = (CheckedFile.of("x", b"\n".join(order), any_line_order=True) for order in (lines, shuffled))
     assert one == two
@@ -123,7 +123,7 @@ def test_an_order_free_checksum_depends_on_the_lines_alone(lines: list[bytes], d
 
 
 @pytest.mark.parametrize("content", [b"", TWO + b"\x03", b"\x00\x01\x03"])
-def test_put_refuses_wrong_content_and_keeps_the_old(toy: Path, content: bytes) -> None:
+def test_put_rejects_wrong_content_and_keeps_existing_file(toy: Path, content: bytes) -> None:
     file = DATASETS["toy"].files[1]
     with pytest.raises(DamagedData, match="bytes came damaged"):
         file.put(toy, content)
@@ -131,7 +131,7 @@ def test_put_refuses_wrong_content_and_keeps_the_old(toy: Path, content: bytes) 
     assert [path.name for path in (toy / "toy/deep").iterdir()] == ["bytes"]
 
 
-def test_put_leaves_no_part_when_it_cannot_finish(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_put_leaves_no_partial_file_on_failure(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("disk is gone")
 
@@ -143,5 +143,5 @@ def test_put_leaves_no_part_when_it_cannot_finish(toy: Path, monkeypatch: pytest
 
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "wikitext2", "multi30k", "inception"])
-def test_the_real_files_pass_their_checksums(name: str) -> None:
+def test_real_datasets_pass_checksums(name: str) -> None:
     assert sources.problems(name, root_with(name), checksums=True) == []

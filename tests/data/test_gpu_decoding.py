@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def disable_triton_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel has tests of its own: here Triton's interpreter would only take its time."""
     if "gpu" not in request.keywords:
         monkeypatch.setattr(module, "_has_kernels", lambda device: False)
@@ -49,7 +49,7 @@ FILES = [jpeg(20, 30), jpeg(33, 21, "L"), jpeg(25, 25, progressive=True), jpeg(1
 WINDOWS = torch.tensor([[2, 3, 15, 20], [0, 0, 33, 21], [5, 5, 8, 9], [0, 4, 16, 16]])
 
 
-def test_files_of_every_kind_are_decoded_cropped_and_resized() -> None:
+def test_decode_and_crop_handles_every_jpeg_variant() -> None:
     result, failures = decode_and_crop(FILES, WINDOWS, 10, CPU)
     assert failures == {}
     assert result.dtype == torch.uint8
@@ -58,7 +58,7 @@ def test_files_of_every_kind_are_decoded_cropped_and_resized() -> None:
     assert levels_apart(result, expected) <= 1
 
 
-def test_what_is_decoded_already_is_only_cropped() -> None:
+def test_already_decoded_image_is_only_cropped() -> None:
     image = decode_jpeg(FILES[0], mode=ImageReadMode.RGB)
     mixed, failures = decode_and_crop([image, FILES[1]], WINDOWS[:2], 10, CPU)
     assert failures == {}
@@ -74,7 +74,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-def test_a_damaged_file_is_named_and_black_and_the_others_are_as_without_it(kind: str) -> None:
+def test_damaged_file_is_reported_and_black_without_affecting_others(kind: str) -> None:
     bad, words = DAMAGED[kind]
     before = WINDOWS.clone()
     result, failures = decode_and_crop([FILES[0], bad, *FILES[1:3]], WINDOWS[[0, 0, 1, 2]], 10, CPU)
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_named_and_black_and_the_others_are_as_without_it(kind
     "window", [[0, 0, 21, 30], [0, 15, 20, 16], [-1, 0, 5, 5], [0, -1, 5, 5], [16, 0, 5, 5], [0, 0, 0, 5], [0, 0, 5, 0]]
 )
 @pytest.mark.parametrize("decoded", [False, True])
-def test_an_image_that_does_not_hold_its_window_fails(window: list[int], decoded: bool) -> None:
+def test_window_outside_image_is_reported_as_failure(window: list[int], decoded: bool) -> None:
     first = decode_jpeg(FILES[0], mode=ImageReadMode.RGB) if decoded else FILES[0]
     result, failures = decode_and_crop([first, FILES[1]], torch.tensor([window, WINDOWS[1].tolist()]), 10, CPU)
     assert failures == {
@@ -101,14 +101,14 @@ def test_an_image_that_does_not_hold_its_window_fails(window: list[int], decoded
 
 
 @pytest.mark.parametrize("entry", [torch.zeros(1, 9, 9, dtype=torch.uint8), torch.zeros(3, 9, 9), FILES[0][None, None]])
-def test_an_entry_that_is_no_image_fails(entry: Tensor) -> None:
+def test_tensor_that_is_not_an_rgb_image_is_reported_as_failure(entry: Tensor) -> None:
     result, failures = decode_and_crop([entry], torch.tensor([[0, 0, 5, 5]]), 8, CPU)
     assert list(failures) == [0]
     assert "is not uint8 [3, height, width]" in failures[0]
     assert not result.any()
 
 
-def test_all_may_fail_and_there_may_be_none() -> None:
+def test_decode_and_crop_handles_all_failures_and_empty_input() -> None:
     result, failures = decode_and_crop([garbage(50), garbage(60)], WINDOWS[:2], 8, CPU)
     assert sorted(failures) == [0, 1]
     assert result.shape == (2, 3, 8, 8)
@@ -118,7 +118,7 @@ def test_all_may_fail_and_there_may_be_none() -> None:
     assert failures == {}
 
 
-def test_as_many_windows_as_files_are_wanted() -> None:
+def test_mismatched_number_of_windows_and_files_raises() -> None:
     for windows in (WINDOWS[:1], WINDOWS[:3]):
         with pytest.raises(ValueError, match="argument"):
             decode_and_crop(FILES[:2], windows, 8, CPU)
@@ -146,7 +146,7 @@ class Gpu:
 
 
 @pytest.mark.parametrize("refused", [[], [0], [3], [1, 2], [0, 1, 2, 3]])
-def test_what_a_gpu_refuses_a_cpu_decodes(monkeypatch: pytest.MonkeyPatch, refused: list[int]) -> None:
+def test_files_rejected_by_gpu_decoder_are_decoded_on_cpu(monkeypatch: pytest.MonkeyPatch, refused: list[int]) -> None:
     """Every refusal is waited for, since the decoder may still be writing."""
     gpu = Gpu(*(FILES[place] for place in refused))
     monkeypatch.setattr(module, "decode_jpeg", gpu.decode)
@@ -160,7 +160,7 @@ def test_what_a_gpu_refuses_a_cpu_decodes(monkeypatch: pytest.MonkeyPatch, refus
     assert (gpu.waits > 0) == bool(refused)
 
 
-def test_what_neither_takes_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_rejected_by_both_decoders_does_not_fail_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = garbage(100)
     gpu = Gpu(bad)
     monkeypatch.setattr(module, "decode_jpeg", gpu.decode)
@@ -174,7 +174,7 @@ def test_what_neither_takes_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_photographs_are_nearly_those_of_the_cpu() -> None:
+def test_gpu_decoding_is_close_to_cpu_decoding() -> None:
     """Decoders may round, and blow up colours of half the resolution, each in its own way."""
     generator = torch.Generator().manual_seed(0)
     sizes = torch.randint(200, 600, (48, 2), generator=generator).tolist()
@@ -200,7 +200,7 @@ def test_on_a_gpu_photographs_are_nearly_those_of_the_cpu() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_damaged_files_do_not_harm_the_others() -> None:
+def test_damaged_files_do_not_affect_others_on_gpu() -> None:
     good = [jpeg(200, 300), jpeg(150, 400, "L"), jpeg(300, 200, progressive=True), jpeg(99, 120, "CMYK")]
     windows = torch.tensor([[0, 0, 150, 200], [0, 0, 150, 400], [10, 10, 200, 180], [0, 0, 99, 120], [0, 0, 10, 10]])
     device = torch.device("cuda")
@@ -215,7 +215,7 @@ def test_on_a_gpu_damaged_files_do_not_harm_the_others() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_file_cut_off_is_an_image_or_a_failure() -> None:
+def test_truncated_file_does_not_affect_others_on_gpu() -> None:
     """nvJPEG may make do with half a file; the next batch is as ever."""
     file, device = jpeg(300, 400), torch.device("cuda")
     windows = torch.tensor([[0, 0, 300, 400]] * 2)
@@ -228,7 +228,7 @@ def test_on_a_gpu_a_file_cut_off_is_an_image_or_a_failure() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_memory_still_read_on_this_stream_is_not_decoded_into() -> None:
+def test_gpu_decoder_does_not_overwrite_memory_in_use_on_stream() -> None:
     """Blocks that are freed while a kernel that reads them is queued go to the decoder first."""
     file = jpeg(375, 500)
     windows = torch.tensor([[0, 0, 375, 500]] * 16)

@@ -97,14 +97,14 @@ def levels_apart(found: Tensor, expected: Tensor) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_of_every_kind_are_as_pillow_has_them(kind: str) -> None:
+def test_decode_matches_pillow_for_every_format(kind: str) -> None:
     pixels = decode(as_tensor(KINDS[kind]))
     assert pixels.dtype == torch.uint8
     # Two builds of libjpeg may round in their own ways.
     assert levels_apart(pixels, by_pillow(KINDS[kind])) <= (2 if kind.startswith("JPEG") else 0)
 
 
-def test_inks_become_the_colours_that_they_print() -> None:
+def test_cmyk_jpeg_is_converted_to_rgb() -> None:
     """Four inks on paper: neither inverted nor left out, though Adobe's files have them inverted."""
     original = torch.from_numpy(np.array(PICTURE)).permute(2, 0, 1)
     pixels = decode(as_tensor(KINDS["JPEG, CMYK"]))
@@ -112,7 +112,7 @@ def test_inks_become_the_colours_that_they_print() -> None:
 
 
 @pytest.mark.parametrize("kind", GREYS_OF_16_BITS)
-def test_greys_of_16_bits_keep_their_upper_8(kind: str) -> None:
+def test_16_bit_greyscale_keeps_upper_8_bits(kind: str) -> None:
     """Where Pillow's convert("RGB") would make nearly all of them white."""
     pixels = decode(as_tensor(GREYS_OF_16_BITS[kind]))
     assert pixels.dtype == torch.uint8
@@ -121,7 +121,7 @@ def test_greys_of_16_bits_keep_their_upper_8(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_header_says_what_decoding_gives(kind: str) -> None:
+def test_header_reports_size_and_plain_jpeg(kind: str) -> None:
     data = KINDS[kind]
     height, width, is_plain_jpeg = header(as_tensor(data))
     with Image.open(io.BytesIO(data)) as image:
@@ -129,7 +129,7 @@ def test_the_header_says_what_decoding_gives(kind: str) -> None:
     assert is_plain_jpeg == (kind.startswith("JPEG") and "CMYK" not in kind)
 
 
-def test_images_lie_as_they_are_stored_however_the_camera_was_held() -> None:
+def test_exif_orientation_is_ignored() -> None:
     """As by ImageFolder; header and pixels must agree, since windows are drawn from the one for the other."""
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
@@ -141,7 +141,7 @@ def test_images_lie_as_they_are_stored_however_the_camera_was_held() -> None:
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-def test_a_damaged_file_is_refused_in_one_line_without_addresses(tmp_path: Path, kind: str) -> None:
+def test_damaged_file_error_is_one_line_without_addresses(tmp_path: Path, kind: str) -> None:
     data, reason = DAMAGED[kind]
     (tmp_path / "x.jpg").write_bytes(data)
     with pytest.raises(Unreadable, match=f"^{reason}") as error:
@@ -158,7 +158,7 @@ def assert_one_line(reason: str) -> None:
     assert "0x" not in reason
 
 
-def test_what_cannot_be_read_at_all_is_said_without_its_path(tmp_path: Path) -> None:
+def test_read_error_does_not_include_path(tmp_path: Path) -> None:
     """Whoever reports it has the name already."""
     for path, reason in ((tmp_path / "gone.jpg", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(Unreadable, match=f"^{reason}$"):
@@ -175,7 +175,7 @@ def test_what_cannot_be_read_at_all_is_said_without_its_path(tmp_path: Path) -> 
 )
 @settings(max_examples=150)
 @pytest.mark.filterwarnings("ignore")
-def test_whatever_the_damage_there_is_an_image_or_a_reason(
+def test_corrupted_file_gives_image_or_unreadable_error(
     kind: str, cut: float, changes: list[tuple[float, int]], near_the_beginning: bool
 ) -> None:
     """A worker that dies of a file, or an exception that nobody expects, would end a run of days."""
@@ -196,7 +196,7 @@ def test_whatever_the_damage_there_is_an_image_or_a_reason(
     ("error", "reason"),
     [(struct.error("unpack\n requires 4 bytes"), "unpack requires 4 bytes"), (EOFError(), "no image")],
 )
-def test_whatever_a_decoder_stumbles_over_is_the_files_fault(
+def test_any_decoder_exception_becomes_unreadable_error(
     monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
     def stumble(self: Image.Image, mode: str) -> None:
@@ -207,7 +207,7 @@ def test_whatever_a_decoder_stumbles_over_is_the_files_fault(
         decode(as_tensor(KINDS["BMP"]))
 
 
-def test_only_jpeg_files_go_to_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_jpeg_files_are_decoded_by_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its decoder of GIF files writes beyond its memory where one is damaged, and takes the process with it."""
     asked = []
 
@@ -228,7 +228,7 @@ def test_only_jpeg_files_go_to_torchvision(monkeypatch: pytest.MonkeyPatch) -> N
 # Torchvision's uint8 resizing to a single pixel fails on x86-64: see below for that.
 @given(height=st.integers(1, 90), width=st.integers(1, 90), size=st.integers(2, 40), seed=st.integers(0, 2**62))
 @settings(max_examples=60)
-def test_a_random_window_is_torchvisions_random_resized_crop(height: int, width: int, size: int, seed: int) -> None:
+def test_random_window_matches_torchvision_random_resized_crop(height: int, width: int, size: int, seed: int) -> None:
     pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     torch.manual_seed(seed)
     expected = v2.RandomResizedCrop(size, antialias=True)(pixels)
@@ -237,7 +237,7 @@ def test_a_random_window_is_torchvisions_random_resized_crop(height: int, width:
     assert torch.equal(resized_crop(pixels, window, size), expected)
 
 
-def test_windows_are_of_the_papers_sizes() -> None:
+def test_random_windows_have_standard_area_and_aspect_ratio() -> None:
     """8 to 100 % of the area, sides 3:4 to 4:3, as in every training on ImageNet."""
     torch.manual_seed(0)
     windows = torch.tensor([random_window(500, 400) for _ in range(500)]).double()
@@ -251,9 +251,7 @@ def test_windows_are_of_the_papers_sizes() -> None:
 @given(height=st.integers(1, 90), width=st.integers(1, 90), size=st.integers(1, 40), more=st.integers(0, 20))
 @example(height=2, width=2, size=1, more=1)
 @settings(max_examples=60)
-def test_the_centre_is_torchvisions_also_of_images_smaller_than_it(
-    height: int, width: int, size: int, more: int
-) -> None:
+def test_centre_crop_matches_torchvision_even_for_small_images(height: int, width: int, size: int, more: int) -> None:
     pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     resize = max(2, size + more)
     expected = v2.Compose([v2.Resize(resize, antialias=True), v2.CenterCrop(size)])(pixels)
@@ -265,7 +263,7 @@ def test_the_centre_is_torchvisions_also_of_images_smaller_than_it(
 @given(height=st.integers(1, 9), width=st.integers(1, 9), channels_last=st.booleans())
 @example(height=2, width=2, channels_last=False)
 @settings(max_examples=60)
-def test_an_image_shown_as_one_pixel_is_its_mean_by_a_triangle(height: int, width: int, channels_last: bool) -> None:
+def test_resize_to_one_pixel_is_triangle_weighted_mean(height: int, width: int, channels_last: bool) -> None:
     """On every machine, and however the pixels lie in memory."""
     pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     if channels_last:
@@ -285,12 +283,12 @@ def triangle(length: int) -> Tensor:
     return weights / weights.sum()
 
 
-def test_what_fills_gaps_is_nothing_once_normalised() -> None:
+def test_fill_colour_is_near_zero_after_normalisation() -> None:
     for value, mean, std in zip(FILL, MEAN, STD, strict=True):
         assert abs(value / 255 - mean) / std < 0.01
 
 
-def test_the_files_of_these_tests_are_what_they_are_called() -> None:
+def test_sample_files_have_their_stated_format() -> None:
     for kind, data in KINDS.items():
         with Image.open(io.BytesIO(data)) as image:
             assert image.format == kind.split(",")[0]
@@ -298,7 +296,7 @@ def test_the_files_of_these_tests_are_what_they_are_called() -> None:
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])
-def test_a_window_keeps_its_colours_as_they_lay(side_by_side: bool) -> None:
+def test_resized_crop_preserves_memory_layout(side_by_side: bool) -> None:
     planes = torch.randint(256, (3, 40, 50), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     pixels = planes.permute(1, 2, 0).contiguous().permute(2, 0, 1) if side_by_side else planes
     shown = resized_crop(pixels, (3, 5, 30, 40), 16)

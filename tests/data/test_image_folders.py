@@ -47,7 +47,7 @@ def tree(root: Path, names: tuple[str, ...] = (*FILES, *OTHERS)) -> Path:
     return root
 
 
-def close(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def make_unreadable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """As if nobody might read a folder; its mode would not keep the superuser out, as whom tests may run."""
     real = os.scandir
 
@@ -65,7 +65,7 @@ def assert_as_image_folder(listed: ListedImages, root: Path) -> None:
     assert [(str(listed.path(i)), int(listed.labels[i])) for i in range(len(listed))] == oracle.samples
 
 
-def test_classes_labels_and_order_are_image_folders(tmp_path: Path) -> None:
+def test_listing_matches_torchvision_image_folder(tmp_path: Path) -> None:
     listed = list_images(tree(tmp_path))
     assert_as_image_folder(listed, tmp_path)
     assert len(listed) == len(FILES)
@@ -75,16 +75,16 @@ def test_classes_labels_and_order_are_image_folders(tmp_path: Path) -> None:
     assert np.bincount(listed.labels).tolist() == [1, 12, 2, 2]
 
 
-def test_what_is_not_listed_is_named(tmp_path: Path) -> None:
+def test_skipped_files_are_listed_in_others(tmp_path: Path) -> None:
     assert list_images(tree(tmp_path)).others == OTHERS
 
 
-def test_the_suffixes_are_torchvisions() -> None:
+def test_suffixes_match_torchvision() -> None:
     assert SUFFIXES == IMG_EXTENSIONS
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a right of their own")
-def test_links_are_followed_to_classes_folders_and_images(tmp_path: Path) -> None:
+def test_symlinks_to_folders_and_images_are_followed(tmp_path: Path) -> None:
     store, root = tree(tmp_path / "store"), tmp_path / "linked"
     (root / "own").mkdir(parents=True)
     (root / "cat").symlink_to(store / "cat")
@@ -97,7 +97,7 @@ def test_links_are_followed_to_classes_folders_and_images(tmp_path: Path) -> Non
         assert len(listed) == 12 + 3
 
 
-def test_a_relative_root_gives_the_same_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_root_gives_same_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = list_images(tree(tmp_path / "train"))
     monkeypatch.chdir(tmp_path / "train")
     assert_as_image_folder(list_images("../train/"), Path("../train"))
@@ -107,7 +107,7 @@ def test_a_relative_root_gives_the_same_names(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other file systems refuse such names")
-def test_names_that_are_no_utf8_are_kept_as_they_are(tmp_path: Path) -> None:
+def test_non_utf8_file_names_are_preserved(tmp_path: Path) -> None:
     tree(tmp_path, ("cat/a.jpg",))
     odd = os.fsdecode(b"\xff\xfe.jpg")
     (tmp_path / "cat" / odd).write_bytes(b"content")
@@ -116,14 +116,14 @@ def test_names_that_are_no_utf8_are_kept_as_they_are(tmp_path: Path) -> None:
     assert listed.path(1).read_bytes() == b"content"
 
 
-def test_a_copy_by_pickle_is_the_same(tmp_path: Path) -> None:
+def test_listed_images_survive_pickling(tmp_path: Path) -> None:
     listed = list_images(tree(tmp_path))
     copy = pickle.loads(pickle.dumps(listed))
     assert_as_image_folder(copy, tmp_path)
     assert (copy.root, copy.others) == (listed.root, listed.others)
 
 
-def test_the_names_are_one_buffer_and_no_list(tmp_path: Path) -> None:
+def test_names_are_stored_in_one_buffer(tmp_path: Path) -> None:
     """The only Python objects that grow with the number of images would be those of others."""
     listed = list_images(tree(tmp_path, tuple(f"class/{number}.jpg" for number in range(1000))))
     kept = {name: value for name, value in vars(listed).items() if isinstance(value, list | tuple | dict)}
@@ -131,7 +131,7 @@ def test_the_names_are_one_buffer_and_no_list(tmp_path: Path) -> None:
     assert {array.dtype.kind for array in (listed.names, listed.labels)} == {"S", "i"}, "no array of objects"
 
 
-def test_no_file_is_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_does_not_stat_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A million questions to a file system over the network would take an hour."""
     tree(tmp_path)
     asked: list[str] = []
@@ -143,7 +143,7 @@ def test_no_file_is_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("index", [-1, 2, 10**9])
-def test_there_is_no_image_beyond_the_last(tmp_path: Path, index: int) -> None:
+def test_name_raises_index_error_out_of_range(tmp_path: Path, index: int) -> None:
     listed = list_images(tree(tmp_path, ("cat/a.jpg", "cat/b.jpg")))
     with pytest.raises(IndexError):
         listed.name(index)
@@ -158,12 +158,12 @@ def test_there_is_no_image_beyond_the_last(tmp_path: Path, index: int) -> None:
         (("cat/a.jpg", "dog/notes.txt", "emu/deep/x.gif"), "has class folders without an image: dog, emu$"),
     ],
 )
-def test_what_cannot_be_listed_is_refused_in_one_line(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
+def test_unlistable_folder_error_is_one_line(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{tmp_path} {message}"):
         list_images(tree(tmp_path, names))
 
 
-def test_a_root_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_root_that_is_not_a_folder_raises(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name, why in (("gone", "is missing"), ("file", "is not a folder"), ("link", "is a broken link")):
@@ -171,21 +171,19 @@ def test_a_root_that_is_no_folder_is_refused(tmp_path: Path) -> None:
             list_images(tmp_path / name)
 
 
-def test_a_folder_that_cannot_be_read_does_not_pass_for_an_empty_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    close(monkeypatch, tree(tmp_path) / "cat" / "a")
+def test_unreadable_folder_raises_permission_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_unreadable(monkeypatch, tree(tmp_path) / "cat" / "a")
     with pytest.raises(PermissionError):
         list_images(tmp_path)
 
 
-def test_a_few_names_stand_for_many() -> None:
+def test_some_abbreviates_long_name_lists() -> None:
     assert some(["a"]) == "a"
     assert some(["a", "b", "c"]) == "a, b, c"
     assert some([str(number) for number in range(2003)]) == "0, 1, 2 and 2,000 more"
 
 
-def test_listing_needs_neither_torch_nor_torchvision() -> None:
+def test_listing_does_not_import_torch_or_torchvision() -> None:
     modules = "sys, nero.data.images.folders, nero.data.images.imagenet"
     code = f"import {modules}; print({{'torch', 'torchvision'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -45,7 +45,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ListedImages:
 
 
 @pytest.fixture(autouse=True)
-def no_children_stay() -> Iterator[None]:
+def assert_no_child_processes_left() -> Iterator[None]:
     yield
     assert children() == []
 
@@ -90,7 +90,7 @@ def assert_same(ours: list[DeviceBatch], theirs: list[DeviceBatch]) -> None:
 # what a worker does
 
 
-def test_a_variation_is_the_same_whatever_else_is_in_the_batch(images: ListedImages) -> None:
+def test_random_crop_does_not_depend_on_rest_of_batch(images: ListedImages) -> None:
     reader = Reader(images, SIZE)
     wanted: list[Request] = [(3, 7), (0, 2**62 - 1), (3, 8), (3, 7), (20, 0)]
     whole = reader.__getitems__(wanted)
@@ -105,7 +105,7 @@ def test_a_variation_is_the_same_whatever_else_is_in_the_batch(images: ListedIma
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_the_runs_own_generator_is_left_as_it_was(images: ListedImages, on_device: bool) -> None:
+def test_loading_does_not_change_global_rng_state(images: ListedImages, on_device: bool) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     Reader(images, SIZE, on_device=on_device).__getitems__([(0, 1), (1, 2)])
@@ -129,7 +129,7 @@ def mixed(tmp_path: Path) -> ListedImages:
     return list_images(tmp_path / "train")
 
 
-def test_what_the_device_is_to_decode_comes_as_files_with_the_windows_that_the_cpu_would_take(
+def test_device_decoding_gets_file_bytes_and_same_windows_as_cpu(
     mixed: ListedImages,
 ) -> None:
     wanted: list[Request] = [(2, 5), (0, 6), (3, 7), (1, 8), (0, 9)]
@@ -151,7 +151,7 @@ def test_what_the_device_is_to_decode_comes_as_files_with_the_windows_that_the_c
     assert torch.equal(theirs.pixels[2], BLANK)
 
 
-def test_pixels_leave_a_worker_with_the_bytes_of_a_pixel_side_by_side(images: ListedImages) -> None:
+def test_worker_batches_are_channels_last(images: ListedImages) -> None:
     for reader in (Reader(images, SIZE), Reader(images, SIZE, SIZE)):
         batch = reader.__getitems__([(0, 0), (1, 0)])
         assert batch.pixels.dtype == torch.uint8
@@ -162,7 +162,7 @@ def test_pixels_leave_a_worker_with_the_bytes_of_a_pixel_side_by_side(images: Li
 # training batches
 
 
-def test_batches_are_torchvisions_transforms_of_the_images_in_their_order(images: ListedImages) -> None:
+def test_training_batches_match_torchvision_transforms(images: ListedImages) -> None:
     batches = list(make_stream(images).batches(1))
     assert len(batches) == STEPS
     numbers, variations = order(1)
@@ -175,7 +175,7 @@ def test_batches_are_torchvisions_transforms_of_the_images_in_their_order(images
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_workers_change_nothing_and_go_on_from_epoch_to_epoch(images: ListedImages, workers: int) -> None:
+def test_workers_give_same_batches_and_persist_across_epochs(images: ListedImages, workers: int) -> None:
     expected = [list(make_stream(images).batches(epoch)) for epoch in range(EPOCHS)]
     stream = make_stream(images, workers)
     seen = set()
@@ -190,7 +190,7 @@ def test_workers_change_nothing_and_go_on_from_epoch_to_epoch(images: ListedImag
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_can_be_taken_up_in_its_middle(images: ListedImages, workers: int) -> None:
+def test_stream_can_resume_mid_epoch(images: ListedImages, workers: int) -> None:
     whole, after = (list(make_stream(images).batches(epoch)) for epoch in (1, 2))
     stream = make_stream(images, workers)
     assert_same(list(stream.batches(1, start=3)), whole[3:])
@@ -198,7 +198,7 @@ def test_an_epoch_can_be_taken_up_in_its_middle(images: ListedImages, workers: i
     stream.close()
 
 
-def test_a_place_that_is_not_the_next_is_looked_up_anew(images: ListedImages) -> None:
+def test_stream_restarts_workers_when_position_is_not_the_next(images: ListedImages) -> None:
     expected = [list(make_stream(images).batches(epoch)) for epoch in range(EPOCHS)]
     stream = make_stream(images, workers=1)
     begun = stream.batches(0)
@@ -213,14 +213,14 @@ def test_a_place_that_is_not_the_next_is_looked_up_anew(images: ListedImages) ->
     stream.close()
 
 
-def test_parts_of_a_batch_put_together_are_the_batch(images: ListedImages) -> None:
+def test_batch_parts_concatenate_to_whole_batch(images: ListedImages) -> None:
     whole = list(make_stream(images).batches(0))
     parts = [list(make_stream(images, part=part).batches(0)) for part in (range(2), range(2, 3), range(3, BATCH))]
     joined = [tuple(torch.cat(tensors) for tensors in zip(*pieces, strict=True)) for pieces in zip(*parts, strict=True)]
     assert_same(joined, whole)
 
 
-def test_files_go_to_the_device_and_come_back_as_the_same_batches(mixed: ListedImages) -> None:
+def test_device_decoding_gives_same_batches_and_reports_failures(mixed: ListedImages) -> None:
     """But for what it cannot decode: that has no label and nothing to see, and is named like the rest."""
     numbers = torch.tensor([0, 1, 2, 3, 0, 2])
     refused = []
@@ -270,7 +270,7 @@ def darker(files: list[Tensor], windows: Tensor) -> tuple[Tensor, dict[int, str]
 @example([(1, 7), (4, 8), (0, 9), (4, 10), (1, 11)])
 @example([(1, 7), (4, 8)])
 @settings(max_examples=60)
-def test_damaged_images_are_the_same_whether_workers_decode_or_the_device(
+def test_damaged_images_are_handled_alike_by_worker_and_device_decoding(
     torn: ListedImages, wanted: list[Request]
 ) -> None:
     numbers = [number for number, _ in wanted]
@@ -289,7 +289,7 @@ def test_damaged_images_are_the_same_whether_workers_decode_or_the_device(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_has_its_batches_decoded_by_the_device(images: ListedImages, workers: int) -> None:
+def test_stream_uses_device_decoder(images: ListedImages, workers: int) -> None:
     theirs = list(make_stream(images).batches(0))
     stream = make_stream(images, workers, decode=darker)
     for (pixels, labels), (plain, expected) in zip(stream.batches(0), theirs, strict=True):
@@ -300,7 +300,7 @@ def test_a_stream_has_its_batches_decoded_by_the_device(images: ListedImages, wo
 
 
 @pytest.mark.parametrize("flips", [[True, False, True], [False] * 3])
-def test_left_and_right_are_exchanged_where_it_was_drawn(images: ListedImages, flips: list[bool]) -> None:
+def test_stage_flips_only_images_drawn_for_flipping(images: ListedImages, flips: list[bool]) -> None:
     batch = Reader(images, SIZE).__getitems__([(0, 1), (1, 1), (2, 1)])._replace(flips=torch.tensor(flips))
     pixels, _ = to_device(batch, CPU, Faults(images))
     for place, flip in enumerate(flips):
@@ -310,7 +310,7 @@ def test_left_and_right_are_exchanged_where_it_was_drawn(images: ListedImages, f
     assert pixels.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_half_of_the_images_are_mirrored(images: ListedImages) -> None:
+def test_about_half_of_the_images_are_flipped(images: ListedImages) -> None:
     flips = Reader(images, SIZE).__getitems__([(0, variation) for variation in range(400)]).flips
     assert 150 < int(flips.sum()) < 250
 
@@ -318,7 +318,7 @@ def test_half_of_the_images_are_mirrored(images: ListedImages) -> None:
 # damaged images
 
 
-def test_damaged_images_are_named_once_and_nothing_is_learnt_of_them(tmp_path: Path) -> None:
+def test_damaged_images_are_reported_once_and_ignored_in_training(tmp_path: Path) -> None:
     bad = (1, 4, 15)
     images = class_folders(tmp_path / "train", 2, IMAGES // 2, damaged=bad)
     for workers in (0, 2):
@@ -335,7 +335,7 @@ def test_damaged_images_are_named_once_and_nothing_is_learnt_of_them(tmp_path: P
         assert sorted(stream.said) == [f"skipped: train/{images.name(number)}: no image" for number in bad]
 
 
-def test_without_anybody_to_tell_they_are_said_on_standard_error(
+def test_damaged_images_are_reported_on_stderr_without_a_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = class_folders(tmp_path / "val", 1, 3, damaged=(1,))
@@ -344,7 +344,7 @@ def test_without_anybody_to_tell_they_are_said_on_standard_error(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_images_none_of_which_can_be_read_end_in_one_line(tmp_path: Path, workers: int) -> None:
+def test_unreadable_images_in_a_row_raise_one_line_error(tmp_path: Path, workers: int) -> None:
     """A disk that is gone must not pass for training."""
     images = class_folders(tmp_path / "train", 2, IMAGES // 2)
     for number in range(IMAGES):
@@ -359,7 +359,7 @@ def test_images_none_of_which_can_be_read_end_in_one_line(tmp_path: Path, worker
     stream.close()
 
 
-def test_a_last_batch_of_few_images_may_have_none_that_can_be_read(tmp_path: Path) -> None:
+def test_small_last_batch_may_be_entirely_unreadable(tmp_path: Path) -> None:
     """Else one damaged image would end a run, where it is the one that is left over."""
     count = 2 * BATCH + 1
     images = class_folders(tmp_path / "val", 1, count, damaged=(count - 1,))
@@ -369,7 +369,7 @@ def test_a_last_batch_of_few_images_may_have_none_that_can_be_read(tmp_path: Pat
     assert len(faults.reasons) == 1
 
 
-def test_few_images_count_until_one_can_be_read(tmp_path: Path) -> None:
+def test_readable_image_resets_count_of_unreadable_images(tmp_path: Path) -> None:
     bad = tuple(range(FEW)) + tuple(range(FEW + 1, 2 * FEW + 2))
     images = class_folders(tmp_path / "val", 1, 2 * FEW + 2, damaged=bad)
     one_by_one = centred_batches(
@@ -385,7 +385,7 @@ def test_few_images_count_until_one_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_validation_images_come_in_their_order_and_gaps_are_filled(images: ListedImages, workers: int) -> None:
+def test_validation_batches_keep_order_and_fill_padding_indices(images: ListedImages, workers: int) -> None:
     numbers = torch.tensor([3, 0, 20, 7, 1, -1, -1])
     faults = Faults(images)
     batches = list(centred_batches(Reader(images, SIZE, SIZE + 3), numbers, 3, workers, faults))
@@ -403,9 +403,7 @@ def test_validation_images_come_in_their_order_and_gaps_are_filled(images: Liste
 # waiting
 
 
-def test_waiting_is_the_time_in_which_the_next_batch_was_not_there(
-    images: ListedImages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_measures_time_blocked_on_next_batch(images: ListedImages, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(image_loading, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -444,7 +442,7 @@ class Mark:
         return end.moment - self.moment
 
 
-def test_on_a_gpu_waiting_is_by_its_own_clock_and_nobody_waits_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_waiting_uses_cuda_events_without_synchronising(monkeypatch: pytest.MonkeyPatch) -> None:
     Mark.made = []
     monkeypatch.setattr(torch.cuda, "Event", Mark)
     waiting = Waiting(torch.device("cuda"))
@@ -460,7 +458,7 @@ def test_on_a_gpu_waiting_is_by_its_own_clock_and_nobody_waits_to_know(monkeypat
 # worker processes
 
 
-def is_there(process: int) -> bool:
+def process_exists(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -469,7 +467,7 @@ def is_there(process: int) -> bool:
 
 
 @pytest.mark.parametrize("way", ["closed", "forgotten", "at the end"])
-def test_workers_end_with_their_stream_and_nobody_waits_for_them(images: ListedImages, way: str) -> None:
+def test_workers_exit_promptly_with_their_stream(images: ListedImages, way: str) -> None:
     stream = make_stream(images, workers=2)
     batches = stream.batches(EPOCHS - 1)
     next(batches)
@@ -482,7 +480,7 @@ def test_workers_end_with_their_stream_and_nobody_waits_for_them(images: ListedI
     elif way == "at the end":
         list(batches)
     del stream, batches
-    assert not any(is_there(process) for process in processes)
+    assert not any(process_exists(process) for process in processes)
     assert time.monotonic() - begun < 4, "torch gives each worker 5 seconds to end by itself"
 
 
@@ -503,24 +501,24 @@ sys.exit("bye")
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_in_the_midst_does_not_wait_for_its_workers(images: ListedImages) -> None:
+def test_process_exiting_mid_epoch_does_not_wait_for_workers(images: ListedImages) -> None:
     command = [sys.executable, "-c", LEFT_OPEN, str(images.root)]
     # A worker goes on for a while after the signal by which Python ends it.
     ended = subprocess.run(command, capture_output=True, text=True, timeout=image_reading.TERM_GRACE - 5)
     assert ended.stderr.splitlines()[-1] == "bye"
 
 
-def test_validation_workers_end_with_their_images(images: ListedImages) -> None:
+def test_validation_workers_exit_after_last_batch(images: ListedImages) -> None:
     batches = centred_batches(Reader(images, SIZE, SIZE), torch.arange(8), 4, 2, Faults(images))
     next(batches)
     processes = children()
     assert len(processes) == 2
     list(batches)
-    assert not any(is_there(process) for process in processes)
+    assert not any(process_exists(process) for process in processes)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_asks_a_run_to_stop_leaves_its_workers_at_work(images: ListedImages, number: signal.Signals) -> None:
+def test_workers_survive_sigint_and_sigterm(images: ListedImages, number: signal.Signals) -> None:
     """Terminals and schedulers tell all processes of a run, which still wants batches until it has checkpointed."""
     expected = list(make_stream(images).batches(0))
     stream = make_stream(images, workers=2)
@@ -537,7 +535,9 @@ def test_what_asks_a_run_to_stop_leaves_its_workers_at_work(images: ListedImages
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_worker_that_does_not_end_by_itself_can_be_ended(monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
+def test_stuck_worker_ends_on_second_sigterm_or_after_grace_period(
+    monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
     """As multiprocessing does with those that are left over: at once by a second signal, and after a while by one."""
     monkeypatch.setattr(image_reading, "TERM_GRACE", 60 if again else 1)
     context = multiprocessing.get_context("fork")
@@ -571,7 +571,7 @@ class Garbage:
         self.told.put(os.getpid())
 
 
-def test_a_worker_does_not_collect_what_the_run_left_as_garbage() -> None:
+def test_worker_does_not_garbage_collect_inherited_objects() -> None:
     """As of CUDA's events: one that is ended in a forked process ends that."""
     context = multiprocessing.get_context("fork")
     told = context.SimpleQueue()
@@ -646,7 +646,7 @@ def test_a_thread_brings_batches_in_order_and_no_more_than_it_may(monkeypatch: p
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [0, 2])
-def test_on_a_gpu_a_thread_brings_the_same_batches(images: ListedImages, workers: int) -> None:
+def test_gpu_stream_gives_same_batches_as_cpu_stream(images: ListedImages, workers: int) -> None:
     expected = [list(make_stream(images).batches(epoch)) for epoch in range(EPOCHS)]
     device = torch.device("cuda")
     stream = ImageStream(images, SIZE, order, BATCH, range(BATCH), STEPS, EPOCHS, device, workers)
@@ -660,7 +660,7 @@ def test_on_a_gpu_a_thread_brings_the_same_batches(images: ListedImages, workers
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [0, 2])
-def test_on_a_gpu_damaged_images_are_passed_over_whoever_decodes(torn: ListedImages, workers: int) -> None:
+def test_gpu_stream_ignores_damaged_images_with_either_decoder(torn: ListedImages, workers: int) -> None:
     device, order = torch.device("cuda"), (torch.arange(6), torch.arange(6))
     for by_device in (None, partial(decode_and_crop, size=SIZE, device=device)):
         stream = ImageStream(torn, SIZE, lambda epoch: order, 6, range(6), 1, 3, device, workers, by_device)
@@ -673,7 +673,7 @@ def test_on_a_gpu_damaged_images_are_passed_over_whoever_decodes(torn: ListedIma
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_what_goes_wrong_in_the_thread_is_raised_where_batches_are_taken(images: ListedImages) -> None:
+def test_gpu_staging_thread_error_is_raised_to_consumer(images: ListedImages) -> None:
     device = torch.device("cuda")
 
     def requests() -> Iterator[list[Request]]:

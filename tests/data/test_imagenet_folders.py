@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data.test_image_folders import close
+from data.test_image_folders import make_unreadable
 from nero.data.images import imagenet
 from nero.data.images.folders import list_images
 from nero.data.sources import MissingData
@@ -21,7 +21,7 @@ Counts = dict[str, dict[str, int]]
 LITTLE: Counts = {"train": {"n01440764": 3, "n01443537": 2}, "val": {"n01440764": 2, "n01443537": 2}}
 
 
-def pretend_it_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def patch_imagenet_to_tiny_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if ImageNet were of the size of LITTLE: 5 training images, 2 or 3 of a class, and 2 + 2 for validation."""
     monkeypatch.setattr(imagenet, "CLASSES", 2)
     monkeypatch.setitem(imagenet.SPLITS, "train", imagenet.SPLITS["train"]._replace(images=5, fewest=2, most=3))
@@ -30,7 +30,7 @@ def pretend_it_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def little_imagenet(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_it_is_little(monkeypatch)
+    patch_imagenet_to_tiny_counts(monkeypatch)
 
 
 def encoded(kind: str, side: int = 8) -> bytes:
@@ -51,7 +51,7 @@ def lay_out(root: Path, counts: Counts) -> Path:
     return root
 
 
-def test_the_numbers_are_those_of_ilsvrc2012() -> None:
+def test_expected_counts_are_those_of_ilsvrc2012() -> None:
     assert imagenet.CLASSES == 1000
     train, val = imagenet.SPLITS["train"], imagenet.SPLITS["val"]
     assert (train.images, train.fewest, train.most) == (1_281_167, 732, 1_300)
@@ -62,7 +62,7 @@ def test_the_numbers_are_those_of_ilsvrc2012() -> None:
 
 
 @pytest.mark.usefixtures("little_imagenet")
-def test_imagenet_itself_has_no_problems(tmp_path: Path) -> None:
+def test_complete_imagenet_has_no_problems(tmp_path: Path) -> None:
     lay_out(tmp_path, LITTLE)
     assert imagenet.survey(tmp_path).problems == []
     train, val = imagenet.require(tmp_path)
@@ -73,7 +73,7 @@ def test_imagenet_itself_has_no_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("little_imagenet")
-def test_a_link_to_where_it_is_does(tmp_path: Path) -> None:
+def test_symlink_to_imagenet_is_accepted(tmp_path: Path) -> None:
     lay_out(tmp_path / "elsewhere", LITTLE)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "imagenet").symlink_to(tmp_path / "elsewhere" / "imagenet")
@@ -105,7 +105,7 @@ def test_a_link_to_where_it_is_does(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("little_imagenet")
-def test_other_counts_are_problems_and_can_be_trained_on(tmp_path: Path, counts: Counts, found: list[str]) -> None:
+def test_unexpected_counts_are_reported_but_usable(tmp_path: Path, counts: Counts, found: list[str]) -> None:
     lay_out(tmp_path, counts)
     places = {split: tmp_path / "imagenet" / split for split in ("train", "val")}
     assert imagenet.survey(tmp_path).problems == [line.format(**places) for line in found]
@@ -116,13 +116,13 @@ def test_other_counts_are_problems_and_can_be_trained_on(tmp_path: Path, counts:
     assert line.endswith(" classes, but not its numbers in each class") == same
 
 
-def test_a_remark_tells_another_data_set_from_imagenet(tmp_path: Path) -> None:
+def test_remark_identifies_dataset_other_than_imagenet(tmp_path: Path) -> None:
     train, val = (list_images(folder) for folder in jpeg_folders(tmp_path, 1000, 20))
     assert imagenet.remarks(train, val) == ("not ImageNet: 1,000 training and 20 validation images in 10 classes",)
 
 
 @pytest.mark.usefixtures("little_imagenet")
-def test_files_that_are_skipped_are_named(tmp_path: Path) -> None:
+def test_skipped_files_are_reported(tmp_path: Path) -> None:
     lay_out(tmp_path, LITTLE)
     for name in ("train/a.txt", "train/n01440764/b", "train/n01443537/c.tar", "train/n01443537/d.md", "val/loose.JPEG"):
         (tmp_path / "imagenet" / name).touch()
@@ -150,20 +150,20 @@ def refused(root: Path) -> str:
     return message
 
 
-def test_nothing_there_is_one_problem(tmp_path: Path) -> None:
+def test_missing_imagenet_folder_is_one_problem(tmp_path: Path) -> None:
     assert imagenet.survey(tmp_path / "a folder").problems == [f"{tmp_path}/a folder/imagenet is missing"]
     assert f"{tmp_path}/a folder/imagenet is missing;" in refused(tmp_path / "a folder")
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.usefixtures("little_imagenet")
-def test_a_missing_split_is_refused(tmp_path: Path, split: str) -> None:
+def test_missing_split_raises(tmp_path: Path, split: str) -> None:
     lay_out(tmp_path, {each: classes for each, classes in LITTLE.items() if each != split})
     assert imagenet.survey(tmp_path).problems == [f"{tmp_path}/imagenet/{split} is missing"]
     assert f"/imagenet/{split} is missing;" in refused(tmp_path)
 
 
-def test_a_flat_val_folder_is_refused_with_the_way_to_sort_it(tmp_path: Path) -> None:
+def test_flat_val_folder_error_explains_how_to_sort_it(tmp_path: Path) -> None:
     lay_out(tmp_path, {"train": {"n01440764": 1}, "val": {"": 1_234}})
     found = [line for line in imagenet.survey(tmp_path).problems if "/val" in line]
     assert found == [
@@ -174,7 +174,7 @@ def test_a_flat_val_folder_is_refused_with_the_way_to_sort_it(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("little_imagenet")
-def test_archives_that_were_not_unpacked_are_refused(tmp_path: Path) -> None:
+def test_unextracted_archives_raise(tmp_path: Path) -> None:
     lay_out(tmp_path, {**LITTLE, "train": {}})
     (tmp_path / "imagenet/train").mkdir()
     (tmp_path / "imagenet/train/n01440764.tar").touch()
@@ -182,13 +182,13 @@ def test_archives_that_were_not_unpacked_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("little_imagenet")
-def test_an_empty_class_is_refused(tmp_path: Path) -> None:
+def test_empty_class_folder_raises(tmp_path: Path) -> None:
     lay_out(tmp_path, {**LITTLE, "val": {"n01440764": 2, "n01443537": 0}})
     assert "val has class folders without an image: n01443537;" in refused(tmp_path)
 
 
 @pytest.mark.usefixtures("little_imagenet")
-def test_classes_that_differ_are_refused(tmp_path: Path) -> None:
+def test_different_classes_in_train_and_val_raise(tmp_path: Path) -> None:
     """With one class more in the training set all later labels would be wrong."""
     lay_out(tmp_path, {"train": {"a": 2, "b": 1, "d": 2}, "val": {"b": 2, "c": 2, "d": 1}})
     places = f"{tmp_path}/imagenet/train and {tmp_path}/imagenet/val"
@@ -199,15 +199,15 @@ def test_classes_that_differ_are_refused(tmp_path: Path) -> None:
     imagenet.require(tmp_path)
 
 
-def test_several_reasons_are_counted(tmp_path: Path) -> None:
+def test_error_counts_further_problems(tmp_path: Path) -> None:
     (tmp_path / "imagenet").mkdir()
     assert f"{tmp_path}/imagenet/train is missing (and 1 more);" in refused(tmp_path)
 
 
 @pytest.mark.usefixtures("little_imagenet")
-def test_a_folder_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = lay_out(tmp_path, LITTLE) / "imagenet/train/n01440764"
-    close(monkeypatch, closed)
+    make_unreadable(monkeypatch, closed)
     assert f"{closed} cannot be read: Permission denied;" in refused(tmp_path)
 
 
@@ -224,7 +224,7 @@ def stand_in(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tmp_path / "stand-in"), "PATH": path}
 
 
-def test_the_command_that_sorts_the_archives_can_be_copied(tmp_path: Path, stand_in: dict[str, str]) -> None:
+def test_suggested_extraction_command_runs_as_printed(tmp_path: Path, stand_in: dict[str, str]) -> None:
     root = tmp_path / 'the "good" $data'
     lines = imagenet.explanation(root).splitlines()
     (line,) = (line for line in lines if line.strip().startswith("python -c"))
@@ -232,7 +232,7 @@ def test_the_command_that_sorts_the_archives_can_be_copied(tmp_path: Path, stand
     assert done.stdout == f"{root}/imagenet train\n{root}/imagenet val\n", done.stderr
 
 
-def test_the_explanation_names_all_archives_and_the_folder() -> None:
+def test_explanation_names_all_archives_and_the_folder() -> None:
     text = imagenet.explanation("data")
     archives = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz")
     for words in (*archives, "https://image-net.org", "ln -s /where/it/is data/imagenet", "pip install scipy"):
@@ -251,7 +251,7 @@ def faults(root: Path, contents: dict[str, bytes]) -> dict[str, str]:
     return dict(line.removeprefix(f"{root}/class/").split(" ", 1) for line in lines)
 
 
-def test_whole_images_of_every_kind_pass_whatever_their_suffix(tmp_path: Path) -> None:
+def test_intact_images_pass_regardless_of_suffix(tmp_path: Path) -> None:
     kinds = {kind: encoded(kind) for kind in ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")}
     contents = {f"{kind}.JPEG": content for kind, content in kinds.items()}
     contents["longer.JPEG"] = kinds["JPEG"] + bytes(1000)  # some programs write more behind the end
@@ -259,7 +259,7 @@ def test_whole_images_of_every_kind_pass_whatever_their_suffix(tmp_path: Path) -
     assert faults(tmp_path, contents) == {}
 
 
-def test_damaged_files_are_named_with_what_is_wrong(tmp_path: Path) -> None:
+def test_damaged_files_are_reported_with_reason(tmp_path: Path) -> None:
     jpeg, png = encoded("JPEG", side=300), encoded("PNG", side=300)
     assert (
         faults(
@@ -289,14 +289,14 @@ def test_damaged_files_are_named_with_what_is_wrong(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_is_gone_or_closed_is_a_fault_and_no_crash(tmp_path: Path) -> None:
+def test_broken_symlink_is_reported_as_unreadable(tmp_path: Path) -> None:
     (tmp_path / "class").mkdir()
     (tmp_path / "class/a.JPEG").symlink_to(tmp_path / "nowhere")
     (line,) = imagenet.unreadable(list_images(tmp_path))
     assert line == f"{tmp_path}/class/a.JPEG cannot be read: No such file or directory"
 
 
-def test_long_work_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_check_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imagenet, "CHUNK", 3)
     lay_out(tmp_path, {"val": {"a": 4, "b": 4}})
     (tmp_path / "imagenet/val/b/3.JPEG").write_bytes(b"")

@@ -37,7 +37,7 @@ def mnist_files(train: int, test: int, side: int = 5) -> dict[str, bytes]:
     return files
 
 
-def test_load_mnist_reads_what_torchvision_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_load_mnist_matches_torchvision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, tmp_path, "mnist", mnist_files(train=12, test=7))
     ours = load_mnist(tmp_path)
     for train, images, labels in (
@@ -51,7 +51,7 @@ def test_load_mnist_reads_what_torchvision_reads(monkeypatch: pytest.MonkeyPatch
     assert ours.classes == 10
 
 
-def test_load_mnist_refuses_files_that_do_not_fit_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_load_mnist_raises_when_image_and_label_counts_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     files = mnist_files(train=12, test=7)
     files["MNIST/raw/train-labels-idx1-ubyte"] = idx_bytes(np.zeros(11, np.uint8))
     install(monkeypatch, tmp_path, "mnist", files)
@@ -75,7 +75,7 @@ def test_load_mnist_refuses_a_file_with_another_header(
 
 
 @pytest.mark.parametrize(("load", "name"), [(load_mnist, "mnist"), (load_cifar10, "cifar10")])
-def test_loading_without_data_says_how_to_get_it(load: object, name: str, tmp_path: Path) -> None:
+def test_missing_data_error_names_download_command(load: object, name: str, tmp_path: Path) -> None:
     with pytest.raises(MissingData, match=f"prepare_data.py {name} --root"):
         load(tmp_path)  # type: ignore[operator]
 
@@ -84,7 +84,7 @@ def cifar_record(label: int, red: int, green: int, blue: int) -> bytes:
     return bytes([label]) + bytes([red]) * 1024 + bytes([green]) * 1024 + bytes([blue]) * 1024
 
 
-def test_cifar_records_are_planes_after_a_label(tmp_path: Path) -> None:
+def test_cifar_records_are_label_then_colour_planes(tmp_path: Path) -> None:
     pixels = bytes(i % 251 for i in range(3072))
     (tmp_path / "batch.bin").write_bytes(cifar_record(7, 1, 2, 3) + bytes([9]) + pixels)
     images, labels = read_cifar_records(tmp_path / "batch.bin")
@@ -98,13 +98,13 @@ def test_cifar_records_are_planes_after_a_label(tmp_path: Path) -> None:
     ("content", "message"),
     [(b"", "0 bytes"), (cifar_record(1, 0, 0, 0)[:-1], "3,072 bytes")],
 )
-def test_bad_cifar_records_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_bad_cifar_records_raise(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "batch.bin").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_cifar_records(tmp_path / "batch.bin")
 
 
-def test_load_cifar10_keeps_the_order_of_the_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_load_cifar10_concatenates_batches_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     files = {
         f"cifar-10-batches-bin/data_batch_{n}.bin": cifar_record(n, n, 0, 0) + cifar_record(n + 1, 0, n, 0)
         for n in (3, 1, 5, 2, 4)
@@ -128,7 +128,7 @@ def test_load_cifar10_refuses_a_label_that_is_no_class(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("label", [-1, 3])
-def test_an_image_set_refuses_a_label_that_is_no_class(label: int) -> None:
+def test_image_set_rejects_label_out_of_range(label: int) -> None:
     images = torch.zeros(1, 2, 2, dtype=torch.uint8)
     with pytest.raises(ValueError, match="a test label is not a class number from 0 to 2"):
         ImageSet(images, torch.tensor([0]), images, torch.tensor([label]), classes=3)

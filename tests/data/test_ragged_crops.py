@@ -38,7 +38,7 @@ SIZES = [(20, 31), (40, 25), (3, 7), (30, 22)]
 WINDOWS = torch.tensor([[0, 0, 20, 31], [3, 1, 20, 24], [1, 1, 1, 5], [20, 0, 10, 22]])
 
 
-def torchvisions(images: list[Tensor], windows: Tensor, size: int) -> Tensor:
+def torchvision_reference(images: list[Tensor], windows: Tensor, size: int) -> Tensor:
     options = {"interpolation": InterpolationMode.BILINEAR, "antialias": True}
     crops = zip(images, windows.tolist(), strict=True)
     return torch.stack([resized_crop(image.cpu(), *window, [size, size], **options) for image, window in crops])
@@ -52,13 +52,13 @@ def check(images: list[Tensor], windows: Tensor, size: int) -> None:
     assert result.is_contiguous(memory_format=torch.channels_last)
     assert levels_apart(result, images, windows) <= 1
     # torchvision may round between rows and columns; in floating point it does not round at all.
-    exact = torchvisions([image.float() for image in images], windows, size)
+    exact = torchvision_reference([image.float() for image in images], windows, size)
     assert (result.cpu() - exact).abs().max() < 0.51
 
 
 def levels_apart(result: Tensor, images: list[Tensor], windows: Tensor) -> int:
     """By how many of 256 levels a result differs at most from torchvision's."""
-    return int((result.cpu().int() - torchvisions(images, windows, result.shape[-1]).int()).abs().max())
+    return int((result.cpu().int() - torchvision_reference(images, windows, result.shape[-1]).int()).abs().max())
 
 
 @st.composite
@@ -75,58 +75,58 @@ def windows_in_images(draw: st.DrawFn) -> tuple[int, int, list[int]]:
     layout=st.sampled_from(LAYOUTS),
     seed=st.integers(0, 2**31),
 )
-def test_a_window_is_what_torchvision_makes_of_it(
+def test_crop_and_resize_matches_torchvision(
     case: tuple[int, int, list[int]], size: int, layout: str, seed: int
 ) -> None:
     height, width, window = case
     check([laid_out(noise(height, width, seed).to(DEVICE), layout)], torch.tensor([window]), size)
 
 
-def test_images_of_different_sizes_make_one_batch() -> None:
+def test_images_of_different_sizes_are_batched() -> None:
     images = [laid_out(noise(h, w).to(DEVICE), layout) for (h, w), layout in zip(SIZES, LAYOUTS, strict=True)]
     check(images, WINDOWS, 12)
 
 
 @pytest.mark.parametrize("size", [1, 17, 33])
-def test_sizes_that_no_tile_divides(size: int) -> None:
+def test_sizes_not_divisible_by_tile(size: int) -> None:
     check([noise(size + 3, size + 5).to(DEVICE)], torch.tensor([[1, 2, size + 2, size + 3]]), size)
 
 
-def test_a_window_as_large_as_the_result_is_copied() -> None:
+def test_window_of_output_size_is_copied() -> None:
     image = noise(30, 40).to(DEVICE)
     result = crop_and_resize([image], torch.tensor([[5, 9, 18, 18]]), 18, torch.device(DEVICE))
     assert torch.equal(result[0], image[:, 5:23, 9:27])
 
 
-def test_nothing_outside_of_the_window_is_seen() -> None:
+def test_pixels_outside_window_are_not_read() -> None:
     image = torch.full((3, 30, 30), 255, dtype=torch.uint8, device=DEVICE)
     image[:, 4:24, 6:19] = 0
     assert not crop_and_resize([image], torch.tensor([[4, 6, 20, 13]]), 9, torch.device(DEVICE)).any()
 
 
-def test_the_extremes_stay_where_they_are() -> None:
+def test_uniform_white_image_stays_white() -> None:
     image = torch.full((3, 23, 29), 255, dtype=torch.uint8, device=DEVICE)
     assert (crop_and_resize([image], torch.tensor([[0, 0, 23, 29]]), 10, torch.device(DEVICE)) == 255).all()
 
 
-def test_no_images_make_an_empty_batch() -> None:
+def test_empty_list_gives_empty_batch() -> None:
     result = crop_and_resize([], torch.empty(0, 4, dtype=torch.int64), 8, torch.device(DEVICE))
     assert result.shape == (0, 3, 8, 8)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_without_kernels_torchvision_does_it(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+def test_falls_back_to_torchvision_without_kernels(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     monkeypatch.setattr(module, "_has_kernels", lambda device: False)
     images = [laid_out(noise(h, w), layout) for h, w in SIZES]
     result = crop_and_resize(images, WINDOWS, 12, images[0].device)
-    assert torch.equal(result, torchvisions(images, WINDOWS, 12))
+    assert torch.equal(result, torchvision_reference(images, WINDOWS, 12))
     assert result.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [128, 176, 224])
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
-def test_on_a_gpu_photographs_are_what_torchvision_makes_of_them_on_a_cpu(size: int, layout: str) -> None:
+def test_large_images_on_gpu_match_torchvision_on_cpu(size: int, layout: str) -> None:
     generator = torch.Generator().manual_seed(size)
     images, windows = [], []
     for height, width in [*torch.randint(90, 700, (60, 2), generator=generator).tolist(), [2000, 3000]]:
@@ -138,7 +138,7 @@ def test_on_a_gpu_photographs_are_what_torchvision_makes_of_them_on_a_cpu(size: 
 
 
 @pytest.mark.gpu
-def test_on_a_side_stream_images_may_go_as_soon_as_the_kernel_is_queued() -> None:
+def test_images_may_be_freed_once_kernel_is_queued_on_side_stream() -> None:
     """Their memory is taken again at once, for something that is written after the kernel has read them."""
     wanted = [noise(400, 500, seed) for seed in range(32)]
     windows = torch.tensor([[10, 20, 350, 400]] * 32)

@@ -21,7 +21,7 @@ Maker = Callable[..., ImageSet]
 
 
 @MAKERS
-def test_images_have_the_promised_form(make: Maker, shape: tuple[int, ...]) -> None:
+def test_images_have_documented_shape_dtype_and_class_balance(make: Maker, shape: tuple[int, ...]) -> None:
     images = make(seed=3, train=205, test=37)
     assert images.train_images.shape == (205, *shape)
     assert images.test_images.shape == (37, *shape)
@@ -35,7 +35,7 @@ def test_images_have_the_promised_form(make: Maker, shape: tuple[int, ...]) -> N
 
 
 @MAKERS
-def test_a_seed_gives_the_same_images_and_another_seed_others(make: Maker, shape: tuple[int, ...]) -> None:
+def test_images_are_determined_by_seed(make: Maker, shape: tuple[int, ...]) -> None:
     # More images than are drawn at once, so that the seam is covered.
     one, two, other = (make(seed=seed, train=1030, test=20) for seed in (0, 0, 1))
     for field in ("train_images", "train_labels", "test_images", "test_labels"):
@@ -56,17 +56,17 @@ def test_images_do_not_depend_on_the_number_of_threads(make: Maker, shape: tuple
 
 
 @MAKERS
-def test_no_image_occurs_twice(make: Maker, shape: tuple[int, ...]) -> None:
+def test_images_are_unique(make: Maker, shape: tuple[int, ...]) -> None:
     images = make(seed=0, train=1500, test=1500)
     seen = {image.numpy().tobytes() for part in (images.train_images, images.test_images) for image in part}
     assert len(seen) == 3000
 
 
-def test_the_test_images_do_not_depend_on_how_many_train() -> None:
+def test_test_images_do_not_depend_on_training_set_size() -> None:
     assert torch.equal(digits(train=10, test=30).test_images, digits(train=500, test=30).test_images)
 
 
-def test_digits_have_the_grey_values_of_mnist() -> None:
+def test_digits_have_pixel_statistics_of_mnist() -> None:
     pixels = digits(train=3000, test=0).train_images.float() / 255
     assert pixels.mean().item() == pytest.approx(0.13, abs=0.02)
     assert pixels.std().item() == pytest.approx(0.31, abs=0.03)
@@ -75,7 +75,7 @@ def test_digits_have_the_grey_values_of_mnist() -> None:
 
 @pytest.mark.parametrize("arguments", [{"seed": -1}, {"train": -1}, {"test": -5}])
 @MAKERS
-def test_senseless_arguments_are_refused(make: Maker, shape: tuple[int, ...], arguments: dict[str, int]) -> None:
+def test_negative_arguments_raise(make: Maker, shape: tuple[int, ...], arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="negative"):
         make(**{"train": 2, "test": 2, **arguments})
 
@@ -97,21 +97,21 @@ def accuracy(images: ImageSet, hidden: int, epochs: int) -> float:
         return (network(test).argmax(1) == images.test_labels).float().mean().item()
 
 
-def test_digits_are_learnt_by_a_small_network_and_less_well_by_a_linear_one() -> None:
+def test_small_network_beats_linear_model_on_digits() -> None:
     images = digits(seed=0, train=6000, test=1000)
     small, linear = accuracy(images, hidden=64, epochs=6), accuracy(images, hidden=0, epochs=6)
     assert small > 0.9
     assert 0.5 < linear < small - 0.03
 
 
-def test_shapes_are_learnt_far_beyond_chance_but_not_by_a_linear_network() -> None:
+def test_small_network_beats_linear_model_on_shapes() -> None:
     images = shapes(seed=0, train=4000, test=1000)
     small, linear = accuracy(images, hidden=64, epochs=5), accuracy(images, hidden=0, epochs=5)
     assert small > 0.7
     assert 0.3 < linear < small - 0.05
 
 
-def test_the_colour_of_a_shape_says_little_about_its_class() -> None:
+def test_mean_colour_is_weak_predictor_of_shape_class() -> None:
     """A classifier that sees only each image's mean colour stays far below one that sees the shape."""
     images = shapes(seed=0, train=2000, test=1000)
     train, test = (part.float().mean(dim=(2, 3)) for part in (images.train_images, images.test_images))
@@ -125,13 +125,13 @@ def perplexity(probabilities: Iterable[float]) -> float:
     return math.exp(-sum(logs) / len(logs))
 
 
-def test_grammar_text_is_deterministic_and_grows_at_its_end() -> None:
+def test_grammar_text_is_deterministic_and_prefix_stable() -> None:
     assert grammar_text(0, 50) == grammar_text(0, 80)[:50]
     assert grammar_text(0, 50) != grammar_text(1, 50)
     assert grammar_text(0, 0) == []
 
 
-def test_a_bigram_model_beats_a_unigram_model_by_far() -> None:
+def test_bigram_model_beats_unigram_model_on_grammar_text() -> None:
     sentences = [["<s>", *sentence.split()] for sentence in grammar_text(0, 5000)]
     train, test = sentences[:4500], sentences[4500:]
     words = Counter(word for sentence in train for word in sentence[1:])
@@ -169,7 +169,7 @@ def test_determiners_and_verbs_agree_in_grammar_text() -> None:
     assert subjects > 300
 
 
-def test_a_verb_agrees_with_its_subject_across_a_relative_clause() -> None:
+def test_verb_agrees_with_subject_across_relative_clause() -> None:
     """In "these dogs that the cow feeds limp" the last verb goes with the first noun, not with the nearest."""
     found: Counter[tuple[bool, str]] = Counter()
     for sentence in grammar_text(0, 20_000):
@@ -188,7 +188,7 @@ def test_translation_pairs_are_deterministic_and_never_repeat_a_source() -> None
     assert len({german for german, _ in pairs}) == 4000
 
 
-def test_one_german_sentence_has_one_translation_whatever_the_seed() -> None:
+def test_german_sentence_has_same_translation_for_every_seed() -> None:
     known: dict[str, str] = {}
     shared = 0
     for seed in range(4):
@@ -220,7 +220,7 @@ def test_german_articles_and_relative_pronouns_agree_with_their_nouns() -> None:
     assert relatives > 300
 
 
-def test_the_german_verb_goes_last_where_the_english_one_does_not() -> None:
+def test_german_verb_comes_last_in_subordinate_clause() -> None:
     pairs = dict(translation_pairs(0, 3000))
     last = [german for german in pairs if german.endswith((" gesehen .", " sehen .", " sieht ."))]
     subordinate = [german for german in last if ", dass " in german and german.endswith(" sieht .")]

@@ -57,7 +57,7 @@ def without_spacy(monkeypatch: pytest.MonkeyPatch, root: Path) -> Parts:
         return tokenised_multi30k(root)
 
 
-def test_the_words_are_spacys_in_lower_case(kept: Path, tmp_path: Path) -> None:
+def test_tokens_are_lower_case_spacy_tokens(kept: Path, tmp_path: Path) -> None:
     words = tokenised_multi30k(tmp_path)
     assert set(words) == {"train", "val", "test_2016_flickr"}
     assert words["train"]["de"][0] == ["ein", "mann", " ", "läuft", "."]
@@ -68,7 +68,7 @@ def test_the_words_are_spacys_in_lower_case(kept: Path, tmp_path: Path) -> None:
     assert words["test_2016_flickr"]["en"][1] == ["the", "u.s.", "street", "."]
 
 
-def test_the_words_are_those_of_torchtexts_field(kept: Path, tmp_path: Path) -> None:
+def test_tokens_match_torchtext_field(kept: Path, tmp_path: Path) -> None:
     data = pytest.importorskip("torchtext.data")
     import spacy
 
@@ -80,7 +80,7 @@ def test_the_words_are_those_of_torchtexts_field(kept: Path, tmp_path: Path) -> 
             assert words[part][language] == [field.preprocess(f"{line}\n") for line in RAW[part][language]]
 
 
-def test_raw_lines_end_with_a_newline_and_nothing_else(kept: Path, tmp_path: Path) -> None:
+def test_raw_lines_split_only_on_newline(kept: Path, tmp_path: Path) -> None:
     assert raw_lines(tmp_path, "train", "de") == RAW["train"]["de"]
     assert raw_lines(tmp_path, "val", "en") == ["Children! "]
     (kept.parent / "val.en").write_bytes(b"")
@@ -89,7 +89,7 @@ def test_raw_lines_end_with_a_newline_and_nothing_else(kept: Path, tmp_path: Pat
     assert raw_lines(tmp_path, "val", "en") == ["a\r", "", "b"]
 
 
-def test_they_are_kept_and_need_no_spacy_again(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_tokens_are_used_without_spacy(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tokenised_multi30k(tmp_path)
     written = kept.read_bytes()
     assert without_spacy(monkeypatch, tmp_path) == made
@@ -100,7 +100,7 @@ def test_they_are_kept_and_need_no_spacy_again(kept: Path, tmp_path: Path, monke
     }
 
 
-def test_the_kept_file_is_json_and_says_what_made_it(kept: Path, tmp_path: Path) -> None:
+def test_cache_file_is_json_with_provenance(kept: Path, tmp_path: Path) -> None:
     import spacy
 
     made = tokenised_multi30k(tmp_path)
@@ -111,9 +111,7 @@ def test_the_kept_file_is_json_and_says_what_made_it(kept: Path, tmp_path: Path)
     assert content["sha256"] == hashlib.sha256(kept.read_bytes().partition(b"\n")[2]).hexdigest()
 
 
-def test_another_version_of_spacy_does_not_make_it_stale(
-    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_stays_valid_for_other_spacy_version(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import spacy
 
     with monkeypatch.context() as other:
@@ -125,9 +123,7 @@ def test_another_version_of_spacy_does_not_make_it_stale(
     assert kept.read_bytes() == written
 
 
-def test_one_other_byte_of_the_raw_text_makes_it_stale(
-    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_raw_text_invalidates_cache(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenised_multi30k(tmp_path)
     raw = kept.parent / "val.en"
     raw.write_bytes(raw.read_bytes().replace(b"!", b"?"))
@@ -137,7 +133,7 @@ def test_one_other_byte_of_the_raw_text_makes_it_stale(
     assert without_spacy(monkeypatch, tmp_path)["val"]["en"] == [["children", "?"]]
 
 
-def test_text_that_moves_from_one_file_to_the_next_makes_it_stale(
+def test_text_moved_between_files_invalidates_cache(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw: Raw = {"train": {"de": ["a", "b"], "en": ["c", "d"]}, "val": {"de": [], "en": []}}
@@ -151,7 +147,7 @@ def test_text_that_moves_from_one_file_to_the_next_makes_it_stale(
 @pytest.mark.parametrize(
     ("name", "value"), [("FORMAT", 2), ("TOKENISER", {"de": "another", "en": "another", "then": "lower case"})]
 )
-def test_another_format_or_tokeniser_makes_it_stale(
+def test_changed_format_or_tokeniser_invalidates_cache(
     name: str, value: object, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
@@ -162,7 +158,7 @@ def test_another_format_or_tokeniser_makes_it_stale(
     assert kept.read_bytes() != old
 
 
-def test_damage_anywhere_is_noticed_and_repaired(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrupted_cache_is_detected_and_rebuilt(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tokenised_multi30k(tmp_path)
     whole = kept.read_bytes()
     # Every byte of what stands around the words, and some of the words.
@@ -175,13 +171,13 @@ def test_damage_anywhere_is_noticed_and_repaired(kept: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"null\n", b"\n\n", b"\xff\xfe"])
-def test_any_other_file_in_its_place_is_replaced(content: bytes, kept: Path, tmp_path: Path) -> None:
+def test_invalid_cache_file_is_replaced(content: bytes, kept: Path, tmp_path: Path) -> None:
     kept.write_bytes(content)
     made = tokenised_multi30k(tmp_path)
     assert json.loads(kept.read_bytes())["parts"] == made
 
 
-def test_half_a_file_is_replaced(kept: Path, tmp_path: Path) -> None:
+def test_truncated_cache_file_is_replaced(kept: Path, tmp_path: Path) -> None:
     made = tokenised_multi30k(tmp_path)
     whole = kept.read_bytes()
     kept.write_bytes(whole[: len(whole) // 2])
@@ -189,7 +185,7 @@ def test_half_a_file_is_replaced(kept: Path, tmp_path: Path) -> None:
     assert kept.read_bytes() == whole
 
 
-def test_a_place_that_cannot_be_written_is_no_obstacle(kept: Path, tmp_path: Path) -> None:
+def test_unwritable_cache_path_only_warns(kept: Path, tmp_path: Path) -> None:
     (kept / "occupied").mkdir(parents=True)
     with pytest.warns(UserWarning, match="could not be cached for the next run"):
         words = tokenised_multi30k(tmp_path)
@@ -197,7 +193,7 @@ def test_a_place_that_cannot_be_written_is_no_obstacle(kept: Path, tmp_path: Pat
     assert not list(kept.parent.glob("*.part"))
 
 
-def test_a_folder_that_cannot_be_written_is_no_obstacle(kept: Path, tmp_path: Path) -> None:
+def test_read_only_cache_folder_only_warns(kept: Path, tmp_path: Path) -> None:
     kept.parent.chmod(0o555)
     try:
         if os.access(kept.parent, os.W_OK):
@@ -210,7 +206,7 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(kept: Path, tmp_path: Pa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced there")
-def test_who_is_reading_the_old_file_reads_it_to_its_end(kept: Path, tmp_path: Path) -> None:
+def test_open_reader_of_old_cache_file_is_undisturbed(kept: Path, tmp_path: Path) -> None:
     tokenised_multi30k(tmp_path)
     old = kept.read_bytes()
     raw = kept.parent / "val.en"
@@ -221,9 +217,7 @@ def test_who_is_reading_the_old_file_reads_it_to_its_end(kept: Path, tmp_path: P
     assert kept.read_bytes() != old
 
 
-def test_a_write_that_is_cut_off_leaves_the_old_file(
-    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_cache_write_keeps_old_file(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenised_multi30k(tmp_path)
     old = kept.read_bytes()
     raw = kept.parent / "val.en"
@@ -239,7 +233,7 @@ def test_a_write_that_is_cut_off_leaves_the_old_file(
     assert not list(kept.parent.glob("*.part"))
 
 
-def test_without_spacy_and_without_the_file_one_line_says_what_to_do(
+def test_error_without_spacy_and_cache_names_remedies_on_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept = install(monkeypatch, tmp_path, RAW)
@@ -252,26 +246,26 @@ def test_without_spacy_and_without_the_file_one_line_says_what_to_do(
     assert "copy that file" in message
 
 
-def test_without_raw_text_one_line_says_how_to_get_it(tmp_path: Path) -> None:
+def test_missing_raw_text_error_names_download_command(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match=r"prepare_data\.py multi30k --root"):
         tokenised_multi30k(tmp_path)
 
 
-def test_two_sides_of_different_length_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_different_line_counts_per_language_raise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kept = install(monkeypatch, tmp_path, {**RAW, "val": {"de": ["eins", "zwei"], "en": ["one"]}})
     with pytest.raises(ValueError, match=r"val has not 2 lines in each language but \{'de': 2, 'en': 1\}"):
         tokenised_multi30k(tmp_path)
     assert not kept.exists()
 
 
-def test_fewer_pairs_than_there_should_be_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_too_few_pairs_raise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, tmp_path, RAW)
     monkeypatch.setitem(PAIRS, "train", 29_000)
     with pytest.raises(ValueError, match="train has not 29,000 lines in each language"):
         tokenised_multi30k(tmp_path)
 
 
-def test_importing_the_module_does_not_import_spacy() -> None:
+def test_importing_module_does_not_import_spacy() -> None:
     code = "import sys, nero.data.text.parallel_text; print('spacy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
@@ -281,7 +275,7 @@ def real_root() -> Path:
 
 
 @pytest.mark.data
-def test_real_multi30k_has_its_pairs_and_torchtexts_words() -> None:
+def test_real_multi30k_tokens_match_torchtext() -> None:
     data = pytest.importorskip("torchtext.data")
     spacy = pytest.importorskip("spacy")
     translation = pytest.importorskip("torchtext.datasets.translation")

@@ -14,7 +14,7 @@ WORDS = st.sampled_from(["der", "Der", "die", "dass", "daß", "zwölf", "z", "",
 SENTENCES = st.lists(st.lists(WORDS, max_size=8), max_size=12)
 
 
-def test_ids_are_places_in_the_list() -> None:
+def test_ids_are_list_indices() -> None:
     vocabulary = Vocabulary(("<unk>", "a", "b"), unknown=0)
     assert len(vocabulary) == 3
     assert vocabulary.ids == {"<unk>": 0, "a": 1, "b": 2}
@@ -24,38 +24,38 @@ def test_ids_are_places_in_the_list() -> None:
     assert vocabulary.encode([]) == vocabulary.decode([]) == []
 
 
-def test_a_closed_vocabulary_refuses_other_words_by_name() -> None:
+def test_encode_raises_for_unknown_word_in_closed_vocabulary() -> None:
     vocabulary = Vocabulary(("a", "b"))
     assert vocabulary.encode("abba") == [0, 1, 1, 0]
     with pytest.raises(KeyError, match="'c'"):
         vocabulary.encode(["a", "c"])
 
 
-def test_it_cannot_be_changed() -> None:
+def test_vocabulary_is_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         Vocabulary(("a",)).words = ("b",)  # type: ignore[misc]
 
 
-def test_an_id_that_is_not_in_use_is_refused() -> None:
+def test_decode_raises_for_id_out_of_range() -> None:
     with pytest.raises(IndexError):
         Vocabulary(("a", "b")).decode([0, 2])
 
 
 @given(words=st.lists(st.text(max_size=3), unique=True, min_size=1), data=st.data())
-def test_decoding_undoes_encoding(words: list[str], data: st.DataObject) -> None:
+def test_decode_inverts_encode(words: list[str], data: st.DataObject) -> None:
     vocabulary = Vocabulary(tuple(words))
     text = data.draw(st.lists(st.sampled_from(words), max_size=20))
     assert vocabulary.decode(vocabulary.encode(text)) == text
 
 
 @given(sentences=SENTENCES, minimum=st.integers(0, 4))
-def test_frequent_words_are_in_torchtexts_order(sentences: list[list[str]], minimum: int) -> None:
+def test_frequent_words_match_torchtext_order(sentences: list[list[str]], minimum: int) -> None:
     vocab = pytest.importorskip("torchtext.vocab")
     counts = Counter(word for sentence in sentences for word in sentence)
     assert frequent(sentences, minimum) == vocab.Vocab(counts, min_freq=minimum, specials=[]).itos
 
 
-def test_frequent_words_of_a_longer_text_are_in_torchtexts_order() -> None:
+def test_frequent_words_of_longer_text_match_torchtext_order() -> None:
     data = pytest.importorskip("torchtext.data")
     sentences = [line.split() for line in grammar_text(0, 300)]
     field = data.Field()

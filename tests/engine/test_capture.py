@@ -16,7 +16,7 @@ def batches(*lengths: int) -> list[tuple[Tensor, ...]]:
     return [(row[:length],) for row, length in zip(whole, lengths, strict=True)]
 
 
-def test_every_batch_is_computed_on_once_whatever_the_order_of_shapes() -> None:
+def test_every_batch_is_processed_once_for_any_order_of_shapes() -> None:
     total, expected = torch.zeros((), device="cuda"), 0.0
     step = CapturedStep(lambda batch: total.add_(batch[0].square().sum()))
     for batch in batches(*[16, 32, 32] * STEPS):
@@ -26,7 +26,7 @@ def test_every_batch_is_computed_on_once_whatever_the_order_of_shapes() -> None:
     assert [shape.graph is not None for shape in step.shapes.values()] == [True, True]
 
 
-def test_what_is_captured_sees_the_tensors_that_the_steps_before_saw() -> None:
+def test_capture_reuses_input_tensors_of_warm_up_steps() -> None:
     seen = []
     step = CapturedStep(lambda batch: seen.append(batch[0]))
     for batch in batches(*[16] * STEPS):
@@ -35,14 +35,14 @@ def test_what_is_captured_sees_the_tensors_that_the_steps_before_saw() -> None:
     assert all(tensor is seen[0] for tensor in seen)
 
 
-def test_a_batch_keeps_its_memory_format() -> None:
+def test_batch_keeps_its_memory_format() -> None:
     seen = []
     step = CapturedStep(lambda batch: seen.append(batch[0]))
     step((torch.ones(2, 3, 4, 4, device="cuda").contiguous(memory_format=torch.channels_last),))
     assert seen[0].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_compiled_step_given_views_is_not_compiled_again_when_captured() -> None:
+def test_compiled_step_on_views_can_be_captured() -> None:
     compiled = torch.compile(lambda row: row.sin().sum(), dynamic=True)
     total = torch.zeros((), device="cuda")
     expected = sum(float(batch[0].sin().sum()) for batch in batches(*[16, 24] * STEPS))
@@ -52,7 +52,7 @@ def test_a_compiled_step_given_views_is_not_compiled_again_when_captured() -> No
     assert total.item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_graph_that_nobody_has_any_more_does_not_spoil_the_next_capture() -> None:
+def test_unreferenced_graph_does_not_break_next_capture() -> None:
     """Python's collector, which looks when so many objects are made, would end it in the midst of the capture."""
     total = torch.zeros((), device="cuda")
 

@@ -30,7 +30,7 @@ def parameters(device: str = "cpu") -> list[torch.Tensor]:
     return [torch.ones(4, 3, device=device).requires_grad_(), torch.ones(4, device=device).requires_grad_()]
 
 
-def test_an_optimiser_is_fused_if_told_to_be_or_if_it_says_so() -> None:
+def test_is_fused_reflects_fused_setting_or_attribute() -> None:
     class Own(SGD):
         is_fused = True
 
@@ -42,38 +42,38 @@ def test_an_optimiser_is_fused_if_told_to_be_or_if_it_says_so() -> None:
     assert is_fused(Own(parameters()))
 
 
-def test_what_follows_a_step_is_compiled_with_it() -> None:
+def test_constrained_optimiser_is_not_fused() -> None:
     assert not is_fused(constrained(parameters(), SGD, lr=0.1, fused=True))
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_lamb_is_fused_if_told_to_be(fused: bool) -> None:
+def test_lamb_is_fused_only_if_requested(fused: bool) -> None:
     pytest.importorskip("triton")
     assert is_fused(LAMB(parameters(DEVICE), fused=fused)) == fused
 
 
-def test_one_group_that_is_not_fused_is_enough_to_compile() -> None:
+def test_is_fused_requires_all_groups_to_be_fused() -> None:
     first, second = parameters()
     assert not is_fused(SGD([{"params": [first], "fused": True}, {"params": [second], "fused": False}]))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("optimiser", [Nero, LAMB])
-def test_on_a_gpu_ours_are_fused_unless_told_otherwise(optimiser: type[Nero] | type[LAMB]) -> None:
+def test_nero_and_lamb_are_fused_by_default_on_gpu(optimiser: type[Nero] | type[LAMB]) -> None:
     assert is_fused(optimiser(parameters("cuda")))
     assert not is_fused(optimiser(parameters("cuda"), foreach=True))
     assert not is_fused(optimiser(parameters("cuda"), fused=False))
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_captured_sgd_is_fused() -> None:
+def test_captured_sgd_is_fused_on_gpu() -> None:
     captured = SGD(parameters("cuda"))
     allow_capture(captured)
     assert is_fused(captured)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_steps_are_those_of_each_optimiser(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_functions_compile_only_unfused_optimisers(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def spy(function, dynamic):
@@ -142,7 +142,7 @@ def run_on(networks: dict[str, nn.Module], sizes: list[int]) -> list[Tensor]:
     return found
 
 
-def test_a_network_is_compiled_for_the_largest_shape_and_runs_others_as_they_are(counter: CompileCounter) -> None:
+def test_network_is_compiled_for_largest_shape_and_eager_for_others(counter: CompileCounter) -> None:
     networks: dict[str, nn.Module] = {"a": Own(), "b": Own(3)}
     sizes = [8, 8, 3, 8, 5, 3, 8]
     plain = run_on(networks, sizes)
@@ -153,7 +153,7 @@ def test_a_network_is_compiled_for_the_largest_shape_and_runs_others_as_they_are
         assert torch.equal(ours, theirs)
 
 
-def test_a_run_that_is_taken_up_at_a_smaller_batch_is_compiled_for_whole_ones_all_the_same(
+def test_resuming_at_smaller_batch_still_compiles_for_full_batches(
     counter: CompileCounter,
 ) -> None:
     networks: dict[str, nn.Module] = {"a": Own()}
@@ -168,7 +168,7 @@ def test_a_run_that_is_taken_up_at_a_smaller_batch_is_compiled_for_whole_ones_al
     assert counter.frame_count == 2
 
 
-def test_without_the_limit_each_shape_would_be_compiled(counter: CompileCounter) -> None:
+def test_every_shape_is_compiled_without_largest_shape_limit(counter: CompileCounter) -> None:
     network = Own()
     compile_networks({"a": network})
     for size in (8, 3, 8, 5):
@@ -176,7 +176,7 @@ def test_without_the_limit_each_shape_would_be_compiled(counter: CompileCounter)
     assert counter.frame_count == 3
 
 
-def test_a_shape_is_that_of_every_tensor_of_a_batch() -> None:
+def test_shape_includes_every_tensor_of_batch() -> None:
     context = LargestShapeOnly({"a": Own()})
     one, other = torch.ones(8, 4), torch.ones(8, 5)
     for batch, compiled in [((one, other), True), ((one, one), False), ((one, other), True), ((one,), False)]:
@@ -184,7 +184,7 @@ def test_a_shape_is_that_of_every_tensor_of_a_batch() -> None:
             assert (torch._dynamo.eval_frame._stance.stance == "default") is compiled
 
 
-def test_a_network_that_is_compiled_in_parts_lets_every_shape_through(counter: CompileCounter) -> None:
+def test_network_compiled_in_parts_is_not_limited_to_largest_shape(counter: CompileCounter) -> None:
     networks: dict[str, nn.Module] = {"a": InParts()}
     compile_networks(networks)
     run_on(networks, [8, 3, 5, 7])
@@ -195,14 +195,14 @@ def test_a_network_that_is_compiled_in_parts_lets_every_shape_through(counter: C
             assert torch._dynamo.eval_frame._stance.stance == "default"
 
 
-def test_one_network_that_is_compiled_whole_is_enough_for_the_limit(counter: CompileCounter) -> None:
+def test_limit_applies_if_any_network_is_compiled_whole(counter: CompileCounter) -> None:
     networks: dict[str, nn.Module] = {"parts": InParts(), "whole": Own(3)}
     compile_networks(networks)
     run_on(networks, [8, 3, 8])
     assert counter.frame_count == 2
 
 
-def test_a_network_that_names_no_parts_is_left_as_it_is(counter: CompileCounter) -> None:
+def test_network_with_no_compiled_parts_is_not_compiled(counter: CompileCounter) -> None:
     networks: dict[str, nn.Module] = {"a": ByItself()}
     compile_networks(networks)
     run_on(networks, [8, 3])
@@ -210,7 +210,7 @@ def test_a_network_that_names_no_parts_is_left_as_it_is(counter: CompileCounter)
     assert not LargestShapeOnly(networks).applies
 
 
-def test_on_a_cpu_the_perceptron_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlp_is_compiled_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     network = mlp.MLP(3, 8, 2)
     assert network.compiled_parts() is None
     monkeypatch.setattr(mlp, "_has_kernels", lambda device: True)
@@ -219,7 +219,7 @@ def test_on_a_cpu_the_perceptron_is_compiled(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("precision", "whole"), [("high", False), ("highest", True)])
-def test_on_a_gpu_the_perceptron_is_compiled_unless_its_own_kernels_train_it(precision: str, whole: bool) -> None:
+def test_mlp_is_compiled_on_gpu_unless_its_kernels_are_used(precision: str, whole: bool) -> None:
     network = mlp.MLP(3, 8, 2).cuda()
     if not mlp._has_kernels(next(network.parameters()).device):
         pytest.skip("needs a GPU that has these kernels")
@@ -242,22 +242,22 @@ def compiled_by(counter: CompileCounter, kind: object, outputs: int = 2) -> int:
     return counter.frame_count - before
 
 
-def test_a_run_reuses_the_code_of_the_last_one_of_its_kind(counter: CompileCounter) -> None:
+def test_run_reuses_compiled_code_of_last_run_of_same_kind(counter: CompileCounter) -> None:
     assert [compiled_by(counter, kind) for kind in ("a", "a", "a", "b", "b", "a")] == [1, 0, 0, 1, 0, 1]
 
 
-def test_code_of_no_kind_is_not_kept(counter: CompileCounter) -> None:
+def test_compiled_code_without_kind_is_not_kept(counter: CompileCounter) -> None:
     assert [compiled_by(counter, kind) for kind in ("a", None, None, "a")] == [1, 1, 1, 1]
 
 
-def test_code_that_does_not_fit_does_not_accumulate(counter: CompileCounter) -> None:
+def test_mismatched_compiled_code_does_not_accumulate(counter: CompileCounter) -> None:
     """Beyond its recompile limit of eight torch runs eagerly; twenty runs must not reach it."""
     assert [compiled_by(counter, "a", outputs=3 + number) for number in range(20)] == [1] * 20
     assert compiled_by(counter, "a", outputs=3) == 1, "the third run of a kind starts anew"
 
 
 @pytest.mark.slow
-def test_runs_of_a_sweep_compile_their_networks_once(counter: CompileCounter, tmp_path: Path) -> None:
+def test_sweep_compiles_same_network_once(counter: CompileCounter, tmp_path: Path) -> None:
     def compiled(*words: str) -> int:
         before = counter.frame_count
         settings = ["task=mnist_mlp100", "task.epochs=1", "task.train_examples=200", f"store={tmp_path}", *words]

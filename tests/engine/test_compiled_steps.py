@@ -37,7 +37,7 @@ def _fresh_compiler() -> Iterator[None]:
 @pytest.mark.parametrize("make", COMPILED.values(), ids=COMPILED)
 @BOTH_PATHS
 @pytest.mark.parametrize("in_tensor", [False, True])
-def test_a_compiled_step_is_the_eager_one_and_is_compiled_once(make: Make, foreach: bool, in_tensor: bool) -> None:
+def test_compiled_step_matches_eager_and_compiles_once(make: Make, foreach: bool, in_tensor: bool) -> None:
     models = [references.parameters(shapes=SHAPES) for _ in range(2)]
     rates: list[Any] = [torch.tensor(0.02) if in_tensor else 0.02 for _ in models]
     optimizers = [make(params, lr=lr, foreach=foreach) for params, lr in zip(models, rates, strict=True)]
@@ -63,7 +63,7 @@ def test_a_compiled_step_is_the_eager_one_and_is_compiled_once(make: Make, forea
 
 @pytest.mark.usefixtures("_fresh_compiler")
 @EVERY_KIND
-def test_a_compiled_training_step_is_the_eager_one_and_is_compiled_once(kind: Kind) -> None:
+def test_compiled_training_step_matches_eager_and_compiles_once(kind: Kind) -> None:
     models = [references.network(), references.network()]
     counter = CompileCounter()
     optimizers = [kind(model.parameters(), lr=torch.tensor(0.02)) for model in models]
@@ -89,7 +89,7 @@ def test_a_compiled_training_step_is_the_eager_one_and_is_compiled_once(kind: Ki
 @pytest.mark.usefixtures("_fresh_compiler")
 @EVERY_KIND
 @BOTH_PATHS
-def test_a_step_compiled_to_machine_code_is_the_eager_one(kind: Kind, foreach: bool) -> None:
+def test_step_compiled_by_inductor_on_cpu_matches_eager(kind: Kind, foreach: bool) -> None:
     assert_compiles(kind, foreach, "cpu")
 
 
@@ -97,7 +97,7 @@ def test_a_step_compiled_to_machine_code_is_the_eager_one(kind: Kind, foreach: b
 @pytest.mark.usefixtures("_fresh_compiler")
 @EVERY_KIND
 @pytest.mark.parametrize("foreach", [None, False])
-def test_a_step_compiled_for_a_gpu_is_the_eager_one(kind: Kind, foreach: bool | None) -> None:
+def test_step_compiled_by_inductor_on_gpu_matches_eager(kind: Kind, foreach: bool | None) -> None:
     assert_compiles(kind, foreach, "cuda")
 
 

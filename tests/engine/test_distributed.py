@@ -139,7 +139,7 @@ SLOW_WAYS = (pytest.param(*way, marks=pytest.mark.slow) for way in [(4, "ddp"), 
 
 @pytest.mark.parametrize("optim", RATES)
 @pytest.mark.parametrize(("world", "way"), [(2, "ddp"), *SLOW_WAYS, (3, "fsdp")])
-def test_several_ranks_follow_the_run_of_one(
+def test_run_on_several_ranks_matches_single_process(
     groups: Callable[[int], Ranks],
     of_one: Callable[[str], OfOne],
     tmp_path: Path,
@@ -160,7 +160,9 @@ def test_several_ranks_follow_the_run_of_one(
     assert not many.is_held()
 
 
-def test_plain_batch_norm_would_not_follow(groups: Callable[[int], Ranks], tmp_path: Path, data: Path) -> None:
+def test_plain_batch_norm_does_not_match_single_process(
+    groups: Callable[[int], Ranks], tmp_path: Path, data: Path
+) -> None:
     """What the tolerance can tell: with statistics of whatever a rank has, four ranks compute something else."""
     words = (
         "optim=sgd",
@@ -175,7 +177,7 @@ def test_plain_batch_norm_would_not_follow(groups: Callable[[int], Ranks], tmp_p
         assert_alike(many, one, start_of(tmp_path, data, "sgd"))
 
 
-def test_parts_that_only_some_ranks_could_have_whole(
+def test_norm_parts_split_unevenly_across_ranks_match_single_process(
     groups: Callable[[int], Ranks], tmp_path: Path, data: Path
 ) -> None:
     """Ten parts of two images for three ranks: the first has three whole ones, the others cut one."""
@@ -187,7 +189,7 @@ def test_parts_that_only_some_ranks_could_have_whole(
 
 
 @pytest.mark.parametrize("world", [2, 4, 3])
-def test_a_batch_is_divided_without_remainder(world: int, data: Path) -> None:
+def test_batch_is_fully_divided_among_ranks(world: int, data: Path) -> None:
     config = compose([*WORDS, f"data_root={data}"])
     parts = []
     for rank in range(world):
@@ -221,7 +223,7 @@ def stop_at(step: int, store: Path, data: Path, words: tuple[str, ...], rank: in
     ("first", "then"),
     [((4, "ddp"), (1, "ddp")), ((2, "ddp"), (4, "fsdp")), ((4, "fsdp"), (2, "ddp")), ((3, "fsdp"), (2, "fsdp"))],
 )
-def test_a_run_goes_on_with_another_number_of_ranks(
+def test_run_resumes_with_different_number_of_ranks(
     groups: Callable[[int], Ranks],
     of_one: Callable[[str], OfOne],
     tmp_path: Path,
@@ -243,7 +245,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     assert len(cut.read_provenance()) == 2
 
 
-def test_a_settled_run_is_left_alone_by_all(groups: Callable[[int], Ranks], tmp_path: Path, data: Path) -> None:
+def test_finished_run_is_skipped_by_all_ranks(groups: Callable[[int], Ranks], tmp_path: Path, data: Path) -> None:
     words = ("optim=sgd", "optim.lr=0.01")
     carry_out(tmp_path, data, words)
     groups(2)(carry_out, tmp_path, data, words)
@@ -254,7 +256,7 @@ def is_told_who_has_it(store: Path, data: Path) -> None:
     carry_out(store, data, ("optim=sgd",), status="busy")
 
 
-def test_a_run_that_another_process_has_is_busy_for_all_ranks(
+def test_run_held_by_another_process_is_busy_for_all_ranks(
     groups: Callable[[int], Ranks], tmp_path: Path, data: Path
 ) -> None:
     _, run = prepare(tmp_path, data, "optim=sgd")
@@ -284,7 +286,9 @@ def diverges_on_one(store: Path, data: Path) -> None:
     assert outcome["diverged_at"]["step"] == 3
 
 
-def test_divergence_on_one_rank_is_the_runs(groups: Callable[[int], Ranks], tmp_path: Path, data: Path) -> None:
+def test_divergence_on_one_rank_ends_the_run_as_diverged(
+    groups: Callable[[int], Ranks], tmp_path: Path, data: Path
+) -> None:
     groups(2)(diverges_on_one, tmp_path, data)
     summary = prepare(tmp_path, data, "optim=sgd")[1].read_summary()
     assert summary is not None
@@ -298,7 +302,9 @@ def refuses(message: str, store: Path, data: Path, *words: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_task_for_one_process_is_refused_in_one_line(groups: Callable[[int], Ranks], tmp_path: Path) -> None:
+def test_single_process_task_on_several_ranks_gives_one_line_error(
+    groups: Callable[[int], Ranks], tmp_path: Path
+) -> None:
     groups(2)(refuses_mnist, tmp_path)
     groups(2)(carry_out_sum, 2)  # the group is still sound
 
@@ -315,9 +321,7 @@ def carry_out_sum(world: int) -> None:
     assert float(one) == world
 
 
-def test_a_batch_smaller_than_the_number_of_ranks_is_refused(
-    groups: Callable[[int], Ranks], tmp_path: Path, data: Path
-) -> None:
+def test_batch_smaller_than_number_of_ranks_raises(groups: Callable[[int], Ranks], tmp_path: Path, data: Path) -> None:
     message = "task: batch_size must be at least 2, the number of ranks"
     groups(2)(refuses, message, tmp_path, data, "task.batch_size=1")
     groups(2)(carry_out_sum, 2)
@@ -343,7 +347,7 @@ def fails_on_one(store: Path, data: Path) -> None:
     assert "no such disk on rank 1" in summary["traceback"]
 
 
-def test_a_rank_that_cannot_begin_fails_the_run_and_leaves_the_group_sound(
+def test_failure_to_start_on_one_rank_fails_run_and_keeps_group_usable(
     groups: Callable[[int], Ranks], tmp_path: Path, data: Path
 ) -> None:
     groups(2)(fails_on_one, tmp_path, data)
@@ -357,9 +361,7 @@ def asks_for_different_runs(store: Path, data: Path) -> None:
         train(config)
 
 
-def test_ranks_that_were_asked_for_different_runs_say_so(
-    groups: Callable[[int], Ranks], tmp_path: Path, data: Path
-) -> None:
+def test_ranks_with_different_runs_raise(groups: Callable[[int], Ranks], tmp_path: Path, data: Path) -> None:
     groups(2)(asks_for_different_runs, tmp_path, data)
     groups(2)(carry_out_sum, 2)
 
@@ -375,14 +377,14 @@ def test_ranks_that_were_asked_for_different_runs_say_so(
         (ValueError("gloo"), False),
     ],
 )
-def test_lost_connections_are_told_from_other_errors(error: Exception, lost: bool) -> None:
+def test_lost_connections_are_distinguished_from_other_errors(error: Exception, lost: bool) -> None:
     assert is_lost_connection(error) is lost
 
 
 # small things
 
 
-def test_a_process_by_itself_has_no_group() -> None:
+def test_single_process_has_no_process_group() -> None:
     assert join(torch.device("cpu")) is ALONE
     assert ALONE.is_main
     assert ALONE.minimum(3, 2) == [3, 2]
@@ -444,7 +446,7 @@ def gathers_shards() -> None:
 
 @pytest.mark.parametrize("check", [talks, counts_together, averages_statistics, gathers_shards])
 @pytest.mark.parametrize("world", [2, 4])
-def test_what_ranks_say_to_each_other(groups: Callable[[int], Ranks], world: int, check: Callable[[], None]) -> None:
+def test_collective_operations(groups: Callable[[int], Ranks], world: int, check: Callable[[], None]) -> None:
     groups(world)(check)
 
 
@@ -485,9 +487,7 @@ def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") ->
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_killed_with_sigkill_ends_the_run_and_the_next_start_goes_on(
-    tmp_path: Path, data: Path, victim: int
-) -> None:
+def test_sigkill_of_one_rank_ends_run_which_can_be_resumed(tmp_path: Path, data: Path, victim: int) -> None:
     _, run = prepare(tmp_path / "runs", data, *LONG)
     process = torchrun(tmp_path, data, 2, *LONG)
     wait_for(lambda: len(run.read_metrics()) >= 3 and (run.path / "checkpoint.json").exists(), process)

@@ -47,7 +47,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     return torch.device("cuda", 0)
 
 
-def test_the_counter_of_the_card_with_torchs_id_is_read_in_joules(
+def test_energy_of_gpu_with_matching_uuid_is_read_in_joules(
     card: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = {"nvmlDeviceGetTotalEnergyConsumption": 12_345, "nvmlDeviceGetComputeRunningProcesses": ["a", "b"]}
@@ -58,7 +58,7 @@ def test_the_counter_of_the_card_with_torchs_id_is_read_in_joules(
 
 
 @pytest.mark.parametrize("nvml", [None, driver()])
-def test_what_the_driver_does_not_say_is_unknown(
+def test_energy_is_nan_where_driver_gives_no_answer(
     card: torch.device, monkeypatch: pytest.MonkeyPatch, nvml: SimpleNamespace | None
 ) -> None:
     monkeypatch.setattr(energy, "pynvml", nvml)
@@ -67,7 +67,7 @@ def test_what_the_driver_does_not_say_is_unknown(
     assert counter.processes() == 0
 
 
-def test_a_cpu_has_no_counter() -> None:
+def test_energy_is_nan_on_cpu() -> None:
     assert math.isnan(EnergyCounter(CPU).joules())
 
 
@@ -84,7 +84,7 @@ def train(run: RunDirectory, readings: list[float], stop_after: int | None = Non
     return ending
 
 
-def test_energy_is_summed_over_starts(tmp_path: Path) -> None:
+def test_energy_is_summed_over_resumes(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     assert train(run, [1000.0, 1040.0], stop_after=3).position.joules == 40.0
     ending = train(run, [7.0, 9.0])
@@ -92,7 +92,7 @@ def test_energy_is_summed_over_starts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("every", "looks"), [(3600.0, 1), (0.0, Line().epochs)])
-def test_counters_are_read_now_and_then_and_at_the_end(
+def test_energy_counter_is_read_at_intervals_and_at_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float, looks: int
 ) -> None:
     monkeypatch.setattr("nero.engine.loop.METER_EVERY", every)
@@ -102,14 +102,14 @@ def test_counters_are_read_now_and_then_and_at_the_end(
     assert readings[0] == looks + 1, "one reading before the first epoch"
 
 
-def test_energy_of_a_part_alone_is_unknown(tmp_path: Path) -> None:
+def test_energy_is_nan_if_any_part_is_unknown(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     train(run, [math.nan], stop_after=3)
     assert math.isnan(train(run, [7.0, 9.0]).position.joules)
 
 
 @pytest.mark.gpu
-def test_a_cards_own_counter_goes_up_while_it_computes() -> None:
+def test_gpu_energy_counter_increases_during_computation() -> None:
     pytest.importorskip("pynvml")
     counter = EnergyCounter(torch.device("cuda", 0))
     before = counter.joules()

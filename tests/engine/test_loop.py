@@ -49,7 +49,7 @@ def run_until(task: Line, run: RunDirectory, looks: int) -> Ending:
         return make_loop(task, run).run()
 
 
-def test_a_run_logs_every_epoch_with_its_step_rate_metrics_and_trace(run: RunDirectory) -> None:
+def test_every_epoch_is_logged_with_step_lr_metrics_and_trace(run: RunDirectory) -> None:
     ending = make_loop(Line(), run).run()
     records = run.read_metrics()
     assert ending.status is Status.DONE
@@ -62,7 +62,7 @@ def test_a_run_logs_every_epoch_with_its_step_rate_metrics_and_trace(run: RunDir
     assert records[-1]["train/loss"] < records[0]["train/loss"]
 
 
-def test_the_second_loss_sees_the_first_network_already_stepped(run: RunDirectory) -> None:
+def test_second_loss_uses_first_network_after_its_step(run: RunDirectory) -> None:
     task = Line(epochs=1, steps=1)
     before = task.first[0].weight.detach().clone()
     make_loop(task, run).run()
@@ -70,7 +70,7 @@ def test_the_second_loss_sees_the_first_network_already_stepped(run: RunDirector
     assert torch.equal(task.seen_first[0], task.first[0].weight), "the second loss must not step the first network"
 
 
-def test_the_loop_is_plain_training(run: RunDirectory) -> None:
+def test_loop_matches_hand_written_training(run: RunDirectory) -> None:
     """One network of the loop against the same steps written out by hand."""
     task, twin = Line(epochs=2), Line(epochs=2)
     make_loop(task, run, optimizer=torch.optim.SGD, schedule=lambda p: 1 / (1 + p)).run()
@@ -89,27 +89,27 @@ def test_the_loop_is_plain_training(run: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("poison", [0, 10, 20])
-def test_a_loss_that_is_not_finite_ends_the_run_and_says_where(run: RunDirectory, poison: int) -> None:
+def test_non_finite_loss_ends_run_and_reports_step(run: RunDirectory, poison: int) -> None:
     ending = make_loop(Line(poison=poison), run).run()
     assert ending.status is Status.DIVERGED
     assert ending.diverged_at == {"epoch": poison // 7 + 1, "step": poison + 1}
     assert len(run.read_metrics()) == poison // 7
 
 
-def test_a_long_epoch_does_not_hide_divergence_until_its_end(run: RunDirectory) -> None:
+def test_divergence_is_detected_within_long_epoch(run: RunDirectory) -> None:
     ending = make_loop(Line(steps=500, epochs=1, poison=3), run).run()
     assert ending.status is Status.DIVERGED
     assert ending.position.step <= 50
 
 
 @pytest.mark.parametrize("stop_after", range(1, 21))
-def test_stopping_after_any_step_and_resuming_gives_the_same_run(
+def test_stopping_after_any_step_and_resuming_gives_same_run(
     run: RunDirectory, tmp_path: Path, stop_after: int
 ) -> None:
-    assert_goes_on(run, tmp_path, stop_after, Line)
+    assert_resumes_exactly(run, tmp_path, stop_after, Line)
 
 
-def assert_goes_on(run: RunDirectory, tmp_path: Path, stop_after: int, make: Callable[[], Line]) -> None:
+def assert_resumes_exactly(run: RunDirectory, tmp_path: Path, stop_after: int, make: Callable[[], Line]) -> None:
     expected, weights = reference(tmp_path, make)
     ending = run_until(make(), run, stop_after)
     assert ending.status is None
@@ -127,9 +127,7 @@ def assert_goes_on(run: RunDirectory, tmp_path: Path, stop_after: int, make: Cal
         assert torch.equal(weight, weights[name])
 
 
-def test_resuming_from_the_checkpoint_before_a_damaged_one_gives_the_same_run(
-    run: RunDirectory, tmp_path: Path
-) -> None:
+def test_resuming_from_checkpoint_before_damaged_one_gives_same_run(run: RunDirectory, tmp_path: Path) -> None:
     expected, _ = reference(tmp_path)
     make_loop(Line(), run, checkpoint_seconds=0.0).run()
     newest = max(run.path.glob("checkpoint-*.pt"), key=lambda path: path.stat().st_mtime_ns)
@@ -140,7 +138,7 @@ def test_resuming_from_the_checkpoint_before_a_damaged_one_gives_the_same_run(
     assert without_times(run.read_metrics()) == expected
 
 
-def test_with_every_checkpoint_damaged_the_run_starts_again(run: RunDirectory, tmp_path: Path) -> None:
+def test_run_restarts_if_every_checkpoint_is_damaged(run: RunDirectory, tmp_path: Path) -> None:
     expected, _ = reference(tmp_path)
     make_loop(Line(), run, checkpoint_seconds=0.0).run()
     for path in run.path.glob("checkpoint-*.pt"):
@@ -152,14 +150,14 @@ def test_with_every_checkpoint_damaged_the_run_starts_again(run: RunDirectory, t
     assert without_times(run.read_metrics()) == expected
 
 
-def test_checkpoints_come_by_wall_time(run: RunDirectory) -> None:
+def test_checkpoints_are_written_by_wall_time(run: RunDirectory) -> None:
     make_loop(Line(), run, checkpoint_seconds=3600.0).run()
     assert not list(run.path.glob("checkpoint-*.pt"))
     make_loop(Line(), run, checkpoint_seconds=0.0).run()
     assert list(run.path.glob("checkpoint-*.pt"))
 
 
-def test_a_task_that_cannot_resume_within_an_epoch_is_checkpointed_between_epochs(run: RunDirectory) -> None:
+def test_task_not_resumable_within_epoch_is_checkpointed_between_epochs(run: RunDirectory) -> None:
     task = Line()
     task.resumes_within_epoch = False
     make_loop(task, run, checkpoint_seconds=0.0).run()
@@ -169,7 +167,7 @@ def test_a_task_that_cannot_resume_within_an_epoch_is_checkpointed_between_epoch
     }
 
 
-def test_a_deadline_in_the_past_stops_before_the_first_step(run: RunDirectory) -> None:
+def test_past_deadline_stops_before_first_step(run: RunDirectory) -> None:
     ending = make_loop(Line(), run, limits=Limits(deadline=time.monotonic() - 1)).run()
     assert ending.status is None
     assert ending.position.total_steps == 0
@@ -177,7 +175,7 @@ def test_a_deadline_in_the_past_stops_before_the_first_step(run: RunDirectory) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
-def test_a_signal_ends_in_a_checkpoint_and_stays_in_force(run: RunDirectory, number: signal.Signals) -> None:
+def test_signal_stops_run_with_checkpoint_and_stays_pending(run: RunDirectory, number: signal.Signals) -> None:
     class Warned(Line):
         def batches(self, epoch: int, start: int = 0):  # type: ignore[no-untyped-def]
             for i, batch in enumerate(super().batches(epoch, start)):
@@ -202,7 +200,7 @@ def test_checkpoints_load_without_unpickling_code(run: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_every_precision_trains_and_the_switches_are_all_set_each_time(run: RunDirectory, precision: str) -> None:
+def test_every_precision_trains_and_sets_backend_flags(run: RunDirectory, precision: str) -> None:
     set_precision("fp32")
     ending = make_loop(Line(), run, precision=precision).run()
     assert ending.status is Status.DONE
@@ -231,7 +229,7 @@ class Spread(Line):
     ("epochs", "log_every", "logged", "stand_for"),
     [(7, 3, [3, 6, 7], [3, 3, 1]), (4, 2, [2, 4], [2, 2]), (2, 5, [2], [2]), (1, 2, [1], [1])],
 )
-def test_a_line_of_the_log_may_stand_for_several_epochs(
+def test_log_record_may_cover_several_epochs(
     run: RunDirectory, tmp_path: Path, epochs: int, log_every: int, logged: list[int], stand_for: list[int]
 ) -> None:
     """Against the same run with a line for each."""
@@ -253,14 +251,14 @@ def test_a_line_of_the_log_may_stand_for_several_epochs(
 
 
 @pytest.mark.parametrize("stop_after", range(1, 15))
-def test_a_run_that_stops_within_the_span_of_a_line_goes_on_the_same(
+def test_stopping_between_log_records_and_resuming_gives_same_run(
     run: RunDirectory, tmp_path: Path, stop_after: int
 ) -> None:
-    assert_goes_on(run, tmp_path, stop_after, lambda: Spread(epochs=5, log_every=2))
+    assert_resumes_exactly(run, tmp_path, stop_after, lambda: Spread(epochs=5, log_every=2))
 
 
 @pytest.mark.parametrize("looks", [None, 3, 6, 9, 12])
-def test_seconds_are_those_of_all_epochs_of_a_line(
+def test_seconds_cover_all_epochs_of_log_record(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, looks: int | None
 ) -> None:
     task = Spread(epochs=5, log_every=2)
@@ -276,7 +274,7 @@ def test_seconds_are_those_of_all_epochs_of_a_line(
     assert ending.position.seconds == 11_111
 
 
-def test_divergence_within_the_span_of_a_line_ends_the_run_at_once(run: RunDirectory) -> None:
+def test_divergence_between_log_records_ends_run_immediately(run: RunDirectory) -> None:
     ending = make_loop(Spread(epochs=9, log_every=3, poison=12), run).run()
     assert ending.status is Status.DIVERGED
     assert ending.diverged_at == {"epoch": 5, "step": 13}
@@ -284,7 +282,7 @@ def test_divergence_within_the_span_of_a_line_ends_the_run_at_once(run: RunDirec
     assert [record["epoch"] for record in run.read_metrics()] == [3]
 
 
-def test_a_trace_that_is_too_short_for_a_line_is_refused_before_the_first_step(run: RunDirectory) -> None:
+def test_trace_too_short_for_log_record_raises_before_first_step(run: RunDirectory) -> None:
     task = Line(epochs=4, steps=7)
     task.log_every = 2
     with pytest.raises(ValueError, match="trace 'loss' has room for 7 steps, and a line of the log stands for 14"):
@@ -312,7 +310,7 @@ class Judged(Line):
         return {"one.png": f"{self.judge}".encode(), "other.jpg": b"..."} if self.judged % 2 else {}
 
 
-def test_a_run_that_lacked_its_metric_is_measured_from_its_last_state(run: RunDirectory) -> None:
+def test_missing_metric_is_measured_from_final_checkpoint(run: RunDirectory) -> None:
     task = Judged(judge=None)
     loop = make_loop(task, run)
     assert loop.run().status is Status.DONE
@@ -330,7 +328,7 @@ def test_a_run_that_lacked_its_metric_is_measured_from_its_last_state(run: RunDi
         assert torch.equal(weight, weights[name])
 
 
-def test_a_run_that_has_its_metric_is_not_measured_again(run: RunDirectory) -> None:
+def test_run_with_metric_is_not_measured_again(run: RunDirectory) -> None:
     loop = make_loop(Judged(judge=2.5), run)
     loop.run()
     loop.checkpoint()
@@ -343,7 +341,7 @@ def test_a_run_that_has_its_metric_is_not_measured_again(run: RunDirectory) -> N
     assert (run.path / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_value_that_was_not_finite_is_not_measured_again(run: RunDirectory) -> None:
+def test_non_finite_metric_is_not_measured_again(run: RunDirectory) -> None:
     loop = make_loop(Judged(judge=float("nan")), run)
     loop.run()
     loop.checkpoint()
@@ -355,7 +353,7 @@ def test_a_value_that_was_not_finite_is_not_measured_again(run: RunDirectory) ->
     assert (task.judged, run.read_metrics()[-1]["val/distance"]) == (0, None)
 
 
-def test_a_last_line_that_is_lost_is_not_made_of_another_but_trained_for_again(run: RunDirectory) -> None:
+def test_lost_last_log_record_is_retrained(run: RunDirectory) -> None:
     loop = make_loop(Judged(judge=None), run)
     loop.run()
     loop.checkpoint()
@@ -367,7 +365,7 @@ def test_a_last_line_that_is_lost_is_not_made_of_another_but_trained_for_again(r
     assert without_times(run.read_metrics()) == without_times(before)
 
 
-def test_a_run_that_is_to_stop_is_not_measured(run: RunDirectory) -> None:
+def test_missing_metric_is_not_measured_after_deadline(run: RunDirectory) -> None:
     loop = make_loop(Judged(judge=None), run)
     loop.run()
     loop.checkpoint()
@@ -378,14 +376,14 @@ def test_a_run_that_is_to_stop_is_not_measured(run: RunDirectory) -> None:
     assert task.judged == 0
 
 
-def test_pictures_are_kept_by_the_epoch_that_they_show(run: RunDirectory) -> None:
+def test_pictures_are_stored_by_epoch(run: RunDirectory) -> None:
     make_loop(Judged(judge=2.5, epochs=4), run).run()
     for name in ("one", "other"):
         assert list(run.pictures(name)) == [1, 3]
     assert {path.read_bytes() for path in run.pictures("one").values()} == {b"2.5"}
 
 
-def test_pictures_of_a_later_measurement_are_of_the_last_epoch(run: RunDirectory) -> None:
+def test_pictures_of_later_measurement_belong_to_last_epoch(run: RunDirectory) -> None:
     loop = make_loop(Judged(judge=None, epochs=3), run)
     loop.run()
     loop.checkpoint()
@@ -414,9 +412,7 @@ class Ragged(Line):
             yield (x if step < self.steps_per_epoch - 1 else x[:5],)
 
 
-def test_a_last_smaller_batch_is_not_compiled_for(
-    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_smaller_last_batch_is_not_compiled(run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, weights = reference(tmp_path, Ragged)
     counter = CompileCounter()  # runs what it is given as it stands
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
@@ -455,7 +451,7 @@ class Prepared(Line):
             yield batch
 
 
-def test_a_task_is_told_once_per_run_before_its_first_batch(run: RunDirectory) -> None:
+def test_before_training_is_called_once_per_run_before_first_batch(run: RunDirectory) -> None:
     task = Prepared(epochs=2, steps=2)
     run_until(task, run, looks=3)
     assert task.events == ["told", *["work", "batch"] * 3]
@@ -467,9 +463,7 @@ def test_a_task_is_told_once_per_run_before_its_first_batch(run: RunDirectory) -
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_work_of_a_task_is_done_in_the_arithmetic_of_a_step(
-    run: RunDirectory, precision: str, dtype: torch.dtype
-) -> None:
+def test_task_work_runs_under_autocast(run: RunDirectory, precision: str, dtype: torch.dtype) -> None:
     task = Prepared()
     make_loop(task, run, precision=precision).run()
     assert task.dtypes == [dtype] * 21
@@ -478,7 +472,7 @@ def test_work_of_a_task_is_done_in_the_arithmetic_of_a_step(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_work_of_a_task_is_captured_like_a_step(run: RunDirectory, precision: str) -> None:
+def test_task_work_is_captured_in_cuda_graph(run: RunDirectory, precision: str) -> None:
     device = torch.device("cuda")
     task = Prepared(device=device)
     make_loop(task, run, device=device, capture=True, precision=precision).run()
@@ -489,7 +483,7 @@ def test_work_of_a_task_is_captured_like_a_step(run: RunDirectory, precision: st
 
 
 @pytest.mark.gpu
-def test_captured_training_follows_eager_training(tmp_path: Path) -> None:
+def test_captured_training_matches_eager_training(tmp_path: Path) -> None:
     device = torch.device("cuda")
     finals = []
     for capture in (False, True):
@@ -502,7 +496,7 @@ def test_captured_training_follows_eager_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_captured_run_notices_divergence_and_resumes(tmp_path: Path) -> None:
+def test_captured_run_detects_divergence_and_resumes(tmp_path: Path) -> None:
     device = torch.device("cuda")
     run = RunDirectory(tmp_path / "bad")
     ending = make_loop(Line(device=device, poison=17), run, device=device, capture=True).run()

@@ -36,7 +36,7 @@ def switches() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("end", ["done", "diverged", "failed", "skipped", "interrupted"])
-def test_every_switch_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_train_restores_global_torch_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     words = [*SMALL, f"store={tmp_path}", "precision=tf32", "machine.threads=2", "task.epochs=1"]
     words += {"diverged": ["optim=sgd", "optim.lr=1e30"], "interrupted": ["machine.deadline=1"]}.get(end, [])
     if end == "skipped":
@@ -67,7 +67,7 @@ def test_every_switch_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_run_is_the_same_after_any_other_in_its_process(tmp_path: Path, precision: str) -> None:
+def test_run_does_not_depend_on_earlier_runs_in_process(tmp_path: Path, precision: str) -> None:
     wanted = [*SMALL, "precision=fp32", "seed=1"]
     others = [[f"precision={precision}", "optim=sgd"], ["task.depth=three"], ["optim=sgd", "optim.lr=1e30"]]
     logs = []
@@ -81,7 +81,7 @@ def test_a_run_is_the_same_after_any_other_in_its_process(tmp_path: Path, precis
 
 
 @pytest.mark.parametrize("was_on", [True, False])
-def test_no_garbage_is_collected_during_a_capture(was_on: bool) -> None:
+def test_garbage_collection_is_disabled_during_capture(was_on: bool) -> None:
     """Whatever there is of an earlier run's graphs would end within the capture, and spoil it."""
     (gc.enable if was_on else gc.disable)()
     try:
@@ -95,7 +95,7 @@ def test_no_garbage_is_collected_during_a_capture(was_on: bool) -> None:
         gc.enable()
 
 
-def test_a_run_that_failed_is_not_kept_alive_by_its_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_run_is_not_kept_alive_by_its_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = []
 
     def fail(self: Classification) -> dict[str, float]:
@@ -130,7 +130,7 @@ print(outcome["status"], outcome["message"])
 
 
 @pytest.mark.gpu
-def test_a_run_that_takes_the_gpu_from_its_process_is_not_followed_by_failures_of_others(tmp_path: Path) -> None:
+def test_run_after_cuda_context_loss_is_interrupted_not_failed(tmp_path: Path) -> None:
     words = [word for word in SMALL if word != "machine=cpu"]
     command = [sys.executable, "-c", SPOILING, str(tmp_path), *words]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
@@ -141,7 +141,7 @@ def test_a_run_that_takes_the_gpu_from_its_process_is_not_followed_by_failures_o
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
-def test_memory_of_a_run_is_given_back(tmp_path: Path, compiled: bool) -> None:
+def test_gpu_memory_is_released_after_run(tmp_path: Path, compiled: bool) -> None:
     """But for what libraries keep for themselves, once: twenty runs leave what one leaves."""
     words = [word for word in SMALL if word != "machine=cpu"]
     kept = []

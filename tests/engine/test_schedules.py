@@ -20,22 +20,22 @@ def factors_of(scheduler_class: type, epochs: int, **settings: object) -> list[f
     return found
 
 
-def test_exponential_is_torchs() -> None:
+def test_exponential_matches_torch() -> None:
     ours = [schedules.exponential(0.9)(epoch + 0.7) for epoch in range(50)]
     assert ours == pytest.approx(factors_of(lr_scheduler.ExponentialLR, 50, gamma=0.9))
 
 
-def test_steps_are_torchs_after_the_warm_up() -> None:
+def test_steps_match_torch_multi_step_lr() -> None:
     ours = [schedules.steps([100, 150, 180], 0.2)(epoch) for epoch in range(200)]
     assert ours == pytest.approx(factors_of(lr_scheduler.MultiStepLR, 200, milestones=[100, 150, 180], gamma=0.2))
 
 
-def test_warm_up_is_linear_per_iteration_and_then_out_of_the_way() -> None:
+def test_warm_up_is_linear_per_iteration() -> None:
     schedule = schedules.steps([100], 0.2, warmup=5)
     assert [schedule(x) for x in (0, 1.25, 2.5, 5, 99.99, 100)] == pytest.approx([0, 0.25, 0.5, 1, 1, 0.2])
 
 
-def test_cosine_is_torchs_after_the_warm_up() -> None:
+def test_cosine_matches_torch_after_warm_up() -> None:
     schedule = schedules.cosine(epochs=90, warmup=1)
     ours = [schedule(1 + epoch) for epoch in range(89)]
     assert ours == pytest.approx(factors_of(lr_scheduler.CosineAnnealingLR, 89, T_max=89), abs=1e-9)
@@ -45,14 +45,14 @@ def test_cosine_is_torchs_after_the_warm_up() -> None:
         schedules.cosine(epochs=5, warmup=5)
 
 
-def test_linear_up_down_moves_once_per_epoch_and_is_zero_in_the_last() -> None:
+def test_linear_up_down_changes_per_epoch_and_ends_at_zero() -> None:
     schedule = schedules.linear_up_down(peak=50, epochs=100)
     assert [schedule(x) for x in (0, 0.9, 24, 24.99, 48, 49, 50, 74, 98, 99, 99.5)] == pytest.approx(
         [0.02, 0.02, 0.5, 0.5, 0.98, 1, 0.98, 0.5, 0.02, 0, 0]
     )
 
 
-def test_linear_to_zero_is_torchs() -> None:
+def test_linear_to_zero_matches_torch() -> None:
     ours = [schedules.linear_to_zero(40)(epoch) for epoch in range(40)]
     theirs = factors_of(lr_scheduler.LinearLR, 40, start_factor=1.0, end_factor=0.0, total_iters=40)
     assert ours == pytest.approx(theirs, abs=1e-9)

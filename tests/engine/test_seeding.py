@@ -7,7 +7,7 @@ import torch
 from nero.engine.seeding import SeedStreams, global_state, restore_global_state, seed_global
 
 
-def test_a_stream_depends_on_seed_purpose_and_epoch_alone() -> None:
+def test_stream_depends_only_on_seed_purpose_and_epoch() -> None:
     keys = list(itertools.product((0, 1, 10), ("shuffle", "augment"), (0, 1, 10)))
     numbers = {key: SeedStreams(key[0]).number(*key[1:]) for key in keys}
     assert len(set(numbers.values())) == len(keys)
@@ -15,12 +15,12 @@ def test_a_stream_depends_on_seed_purpose_and_epoch_alone() -> None:
     assert all(0 <= number < 2**63 for number in numbers.values())
 
 
-def test_a_stream_is_the_same_on_every_machine() -> None:
+def test_stream_is_machine_independent() -> None:
     # The first eight bytes of `printf 0/shuffle/3 | sha256sum`. A change here would change what every logged run did.
     assert SeedStreams(0).number("shuffle", 3) == 0x423BEE36F9939C6F >> 1
 
 
-def test_the_global_state_goes_through_a_checkpoint() -> None:
+def test_global_rng_state_round_trips() -> None:
     seed_global(7)
     torch.rand(3)
     state = global_state(torch.device("cpu"))

@@ -33,7 +33,7 @@ def clock(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return file, script_environment(tmp_path) | settings
 
 
-def test_the_clock_of_these_tests_jumps_and_the_monotonic_one_does_not(
+def test_faketime_shifts_wall_clock_but_not_monotonic_clock(
     clock: tuple[Path, dict[str, str]], record_property: Properties
 ) -> None:
     record_property("fault", "a wall clock that jumps (that it does)")
@@ -52,7 +52,7 @@ def test_the_clock_of_these_tests_jumps_and_the_monotonic_one_does_not(
     assert 0.1 <= monotonic < 60
 
 
-def test_a_clock_that_jumps_back_in_the_middle_of_a_run_is_not_noticed(
+def test_run_is_unaffected_by_wall_clock_jumping_back(
     clock: tuple[Path, dict[str, str]], tmp_path: Path, record_property: Properties
 ) -> None:
     record_property("fault", "a wall clock that jumps back by six hours in the middle of a run")
@@ -87,7 +87,7 @@ def test_a_clock_that_jumps_back_in_the_middle_of_a_run_is_not_noticed(
     assert os.environ.get("LD_PRELOAD") != environment["LD_PRELOAD"], "this process has the true time"
 
 
-def test_a_budget_holds_though_the_clock_jumps_back(
+def test_time_budget_holds_when_wall_clock_jumps_back(
     clock: tuple[Path, dict[str, str]], tmp_path: Path, record_property: Properties
 ) -> None:
     record_property("fault", "a wall clock that jumps back by six hours in the middle of a sweep with a budget")

@@ -60,7 +60,7 @@ def flip_bytes(path: Path, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("damaged", [1, 2])
-def test_a_checkpoint_with_flipped_bits_gives_way_to_the_one_before_or_to_a_new_start(
+def test_corrupted_checkpoint_falls_back_to_previous_one_or_restart(
     cut: Cut, record_property: Properties, capfd: pytest.CaptureFixture[str], damaged: int, seed: int
 ) -> None:
     record_property("fault", "flipped bits in the newest checkpoint, or in both")
@@ -80,7 +80,7 @@ def test_a_checkpoint_with_flipped_bits_gives_way_to_the_one_before_or_to_a_new_
     assert is_as_undisturbed(run, *OWN)
 
 
-def in_the_middle(text: bytes, place: int) -> bytes:
+def truncate_line(text: bytes, place: int) -> bytes:
     """Without some bytes in the middle of one of its lines."""
     lines = text.splitlines(keepends=True)
     lines[place] = lines[place][: len(lines[place]) // 2] + b"\n"
@@ -89,8 +89,8 @@ def in_the_middle(text: bytes, place: int) -> bytes:
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "the last line cut": lambda text: text[:-25],
-    "the first line cut": lambda text: in_the_middle(text, 0),
-    "the second line cut": lambda text: in_the_middle(text, 1),
+    "the first line cut": lambda text: truncate_line(text, 0),
+    "the second line cut": lambda text: truncate_line(text, 1),
     "a line missing": lambda text: b"".join(text.splitlines(keepends=True)[1:]),
     "another digit": lambda text: text.replace(b'"train/loss": 2', b'"train/loss": 3').replace(
         b'"train/loss": 1', b'"train/loss": 2'
@@ -104,7 +104,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_log_that_is_damaged_before_the_checkpoint_is_made_again(
+def test_damaged_log_before_checkpoint_is_regenerated(
     cut: Cut, record_property: Properties, capfd: pytest.CaptureFixture[str], damage: str
 ) -> None:
     record_property("fault", "a log cut in the middle of a line, or otherwise damaged")
@@ -126,7 +126,7 @@ def test_a_log_that_is_damaged_before_the_checkpoint_is_made_again(
     assert is_as_undisturbed(run, *OWN)
 
 
-def test_a_run_that_was_only_cut_off_goes_on_without_a_word_of_damage(
+def test_truncated_line_after_checkpoint_resumes_without_damage_warning(
     cut: Cut, record_property: Properties, capfd: pytest.CaptureFixture[str]
 ) -> None:
     record_property("fault", "a kill in the middle of the line after the checkpoint")
@@ -155,7 +155,7 @@ def assert_refused(config: RunConfig, run: RunDirectory, reason: str) -> None:
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, None])
-def test_a_run_of_another_version_of_the_store_is_not_touched(
+def test_run_of_other_store_version_is_refused_and_unchanged(
     cut: Cut, record_property: Properties, version: int | None
 ) -> None:
     record_property("fault", "a run directory of another version of the store")
@@ -169,7 +169,7 @@ def test_a_run_of_another_version_of_the_store_is_not_touched(
     assert train(config)["status"] == "done"
 
 
-def test_a_run_directory_with_another_config_is_not_touched(cut: Cut, record_property: Properties) -> None:
+def test_run_directory_with_different_config_is_refused_and_unchanged(cut: Cut, record_property: Properties) -> None:
     record_property("fault", "a run directory whose config is another one's")
     config, run = cut
     path = run.path / "config.yaml"
@@ -192,7 +192,7 @@ def test_a_run_directory_with_another_config_is_not_touched(cut: Cut, record_pro
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\0\0\0"])
-def test_a_config_that_cannot_be_read_is_written_again(cut: Cut, record_property: Properties, text: str) -> None:
+def test_unreadable_config_is_rewritten(cut: Cut, record_property: Properties, text: str) -> None:
     record_property("fault", "a run's config.yaml damaged")
     record_property("repetitions", 1)
     config, run = cut
@@ -202,27 +202,27 @@ def test_a_config_that_cannot_be_read_is_written_again(cut: Cut, record_property
     assert is_as_undisturbed(run, *OWN)
 
 
-def without_steps(state: dict[str, Any]) -> None:
+def remove_steps_done(state: dict[str, Any]) -> None:
     del state["steps_done"]
 
 
-def with_another_network(state: dict[str, Any]) -> None:
+def rename_network_keys(state: dict[str, Any]) -> None:
     state["networks"]["network"] = {f"old.{key}": value for key, value in state["networks"]["network"].items()}
 
 
-def with_a_position_of_more(state: dict[str, Any]) -> None:
+def add_position_key(state: dict[str, Any]) -> None:
     state["position"]["batches"] = 3
 
 
-def with_other_groups(state: dict[str, Any]) -> None:
+def duplicate_param_groups(state: dict[str, Any]) -> None:
     state["optimizers"]["network"]["param_groups"] *= 2
 
 
-LAYOUTS = (without_steps, with_another_network, with_a_position_of_more, with_other_groups)
+LAYOUTS = (remove_steps_done, rename_network_keys, add_position_key, duplicate_param_groups)
 
 
 @pytest.mark.parametrize("change", LAYOUTS)
-def test_a_checkpoint_of_another_layout_is_neither_taken_up_nor_overwritten(
+def test_incompatible_checkpoint_is_neither_loaded_nor_overwritten(
     cut: Cut, record_property: Properties, change: Callable[[dict[str, Any]], None]
 ) -> None:
     record_property("fault", "a checkpoint of another layout")
@@ -270,9 +270,7 @@ FOREIGN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("change", FOREIGN)
-def test_plans_frames_and_pages_pass_over_summaries_that_are_not_ours(
-    cut: Cut, record_property: Properties, change: str
-) -> None:
+def test_plans_and_reports_skip_invalid_summaries(cut: Cut, record_property: Properties, change: str) -> None:
     record_property("fault", "summaries of other versions among those that are planned and reported")
     record_property("repetitions", 1)
     config, run = cut
@@ -297,7 +295,7 @@ def test_plans_frames_and_pages_pass_over_summaries_that_are_not_ours(
     assert pack(store, "store")
 
 
-def test_a_sweep_refuses_a_directory_that_is_not_its_own_in_a_line_and_does_the_others(
+def test_sweep_refuses_foreign_run_directory_and_runs_the_others(
     tmp_path: Path, record_property: Properties, script: Callable[..., Any]
 ) -> None:
     record_property("fault", "a sweep that comes upon another version's directory")

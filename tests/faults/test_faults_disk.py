@@ -34,12 +34,12 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def append_for_ever(run: RunDirectory, record: dict[str, Any]) -> None:
+def append_until_error(run: RunDirectory, record: dict[str, Any]) -> None:
     while True:
         run.append_metrics(record)
 
 
-def test_a_disk_that_is_full_takes_no_line_in_part(disk: Path, record_property: Properties) -> None:
+def test_full_disk_leaves_no_partial_log_line(disk: Path, record_property: Properties) -> None:
     record_property("fault", "a full disk, in the middle of a line of the log")
     run = RunDirectory(disk / "run")
     run.path.mkdir()
@@ -48,7 +48,7 @@ def test_a_disk_that_is_full_takes_no_line_in_part(disk: Path, record_property: 
         ballast = fill(disk, left=4096)
         record = {"epoch": 1, "trace": list(range(30 + times))}  # lengths that end at different places of a page
         with pytest.raises(OSError, match=r"\[Errno 28\] No space left on device: '.*metrics\.jsonl'"):
-            append_for_ever(run, record)
+            append_until_error(run, record)
         # A disk writes what it has room for without complaint: that must be gone again.
         log = (run.path / "metrics.jsonl").read_bytes()
         assert log.endswith(b"}\n")
@@ -93,7 +93,7 @@ FULL += [(0, 0, 2_600_000), (3600, 0, 0), (3600, 3, 0), (3600, 3, 4096)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "epoch", "left"), FULL)
-def test_a_disk_that_fills_up_in_the_middle_of_a_run_costs_the_run_nothing(
+def test_run_resumes_without_loss_after_disk_filled_up(
     disk: Path, record_property: Properties, seconds: int, epoch: int, left: int
 ) -> None:
     record_property("fault", "a disk that fills up while a run writes a line, a checkpoint, its summary")
@@ -123,7 +123,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_run_costs_the_run_nothing(
 
 
 @pytest.mark.slow
-def test_a_sweep_on_a_full_disk_tells_of_each_run_in_a_line_and_goes_on_once_there_is_room(
+def test_sweep_on_full_disk_reports_each_run_and_resumes_once_space_is_free(
     disk: Path, tmp_path: Path, record_property: Properties, script: Callable[..., Any]
 ) -> None:
     record_property("fault", "a sweep on a disk that is full from the start")
@@ -156,7 +156,7 @@ def read_only(disk: Path) -> Iterator[Callable[[bool], None]]:
 
 
 @pytest.mark.slow
-def test_a_store_that_may_not_be_written_is_read_and_skipped_and_else_told_of_in_a_line(
+def test_read_only_store_skips_finished_runs_and_fails_others_cleanly(
     disk: Path, read_only: Callable[[bool], None], record_property: Properties
 ) -> None:
     record_property("fault", "a store that may only be read")
@@ -197,7 +197,7 @@ def test_a_store_that_may_not_be_written_is_read_and_skipped_and_else_told_of_in
 
 
 @pytest.mark.slow
-def test_plans_and_reports_are_made_of_a_store_that_may_not_be_written(
+def test_plan_and_report_work_on_read_only_store(
     disk: Path,
     tmp_path: Path,
     read_only: Callable[[bool], None],

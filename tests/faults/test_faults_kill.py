@@ -93,7 +93,7 @@ def _checkpointed_steps(run: RunDirectory) -> int:
     return int(STEPS * position["epoch"] + position["step"])
 
 
-def test_runs_killed_at_random_moments_again_and_again_end_as_if_nothing_had_happened(
+def test_runs_killed_at_random_times_end_identical_to_undisturbed_runs(
     sweeps: Sweeps, tmp_path: Path, record_property: Properties
 ) -> None:
     wanted, kills, plans = repetitions(24), 0, 0
@@ -128,7 +128,7 @@ def test_runs_killed_at_random_moments_again_and_again_end_as_if_nothing_had_hap
     assert len(phases) >= min(8, kills // 3), f"kills fell into these alone: {phases}"
 
 
-def test_a_kill_between_any_two_operations_on_files_costs_nothing_that_was_written(
+def test_kill_between_file_operations_loses_no_written_data(
     sweeps: Sweeps, tmp_path: Path, record_property: Properties
 ) -> None:
     own = ("optim=nero", "task.epochs=2")
@@ -168,9 +168,7 @@ def start_sweep(tmp_path: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=ROOT, env=script_environment(tmp_path), stderr=subprocess.PIPE, text=True)
 
 
-def test_a_sweep_whose_process_is_killed_goes_on_with_the_same_command(
-    tmp_path: Path, record_property: Properties
-) -> None:
+def test_killed_sweep_is_resumed_by_same_command(tmp_path: Path, record_property: Properties) -> None:
     runs = plan_of(tmp_path / "runs")
     watched = Watched(runs)
     # Each is killed a little into the run that it comes to: the first, then the third.
@@ -201,7 +199,7 @@ def test_a_sweep_whose_process_is_killed_goes_on_with_the_same_command(
     assert all(is_as_undisturbed(run, *own) for run, own in zip(runs, PLAN, strict=True))
 
 
-def test_two_sweeps_at_once_share_the_runs_between_them(tmp_path: Path, record_property: Properties) -> None:
+def test_concurrent_sweeps_run_each_run_exactly_once(tmp_path: Path, record_property: Properties) -> None:
     runs = plan_of(tmp_path / "runs")
     sweeps = [start_sweep(tmp_path) for _ in range(2)]
     said = [sweep.communicate(timeout=240)[1] for sweep in sweeps]

@@ -81,7 +81,7 @@ def can_be_taken(run: RunDirectory) -> bool:
     return True
 
 
-def test_the_lock_of_a_killed_process_is_free_at_once(run: RunDirectory, record_property: Properties) -> None:
+def test_lock_of_killed_process_is_released_immediately(run: RunDirectory, record_property: Properties) -> None:
     record_property("fault", "a lock whose holder was killed")
     for _ in range(3):
         holder = Holder(run)
@@ -93,7 +93,7 @@ def test_the_lock_of_a_killed_process_is_free_at_once(run: RunDirectory, record_
     record_property("repetitions", 3)
 
 
-def test_the_lock_of_a_host_that_died_is_taken_over_after_a_minute_of_silence(
+def test_lock_of_dead_host_is_taken_over_after_heartbeat_timeout(
     run: RunDirectory, record_property: Properties
 ) -> None:
     record_property("fault", "a lock whose holder's host died")
@@ -115,7 +115,7 @@ def test_the_lock_of_a_host_that_died_is_taken_over_after_a_minute_of_silence(
 
 
 @pytest.mark.parametrize("jump", [-7200, 7200])
-def test_a_holder_on_another_host_whose_kernel_lock_cannot_be_seen_is_left_alone_while_its_heart_beats(
+def test_lock_of_other_host_is_respected_while_its_heartbeat_continues(
     run: RunDirectory, record_property: Properties, jump: int
 ) -> None:
     record_property("fault", "a holder on another host, on a file system that keeps locks to each host")
@@ -131,7 +131,7 @@ def test_a_holder_on_another_host_whose_kernel_lock_cannot_be_seen_is_left_alone
     record_property("repetitions", 1)
 
 
-def test_the_clock_of_this_host_does_not_matter_to_the_age_of_a_lock(
+def test_lock_age_is_independent_of_local_clock(
     run: RunDirectory, record_property: Properties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_property("fault", "a host whose clock is wrong by hours")
@@ -145,7 +145,7 @@ def test_the_clock_of_this_host_does_not_matter_to_the_age_of_a_lock(
     record_property("repetitions", 2)
 
 
-def test_a_lock_that_is_held_is_kept_fresh_and_its_heart_stops_when_it_is_released(
+def test_heartbeat_refreshes_held_lock_and_stops_on_release(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, record_property: Properties
 ) -> None:
     record_property("fault", "a run that takes longer than a minute")
@@ -169,7 +169,7 @@ def test_a_lock_that_is_held_is_kept_fresh_and_its_heart_stops_when_it_is_releas
 
 
 @pytest.mark.parametrize("end", ["sys.exit(3)", "raise SystemExit(3)", "os._exit(3)"])
-def test_a_heart_keeps_no_process_alive(run: RunDirectory, record_property: Properties, end: str) -> None:
+def test_heartbeat_thread_does_not_keep_process_alive(run: RunDirectory, record_property: Properties, end: str) -> None:
     record_property("fault", "a process that ends while it holds a run")
     record_property("repetitions", 1)
     code = HOLD.replace("sys.stdin.read()", end).replace("import pathlib", "import os, pathlib")
@@ -178,7 +178,7 @@ def test_a_heart_keeps_no_process_alive(run: RunDirectory, record_property: Prop
     assert can_be_taken(run)
 
 
-def test_where_a_file_system_has_no_locks_the_heartbeat_decides(
+def test_heartbeat_decides_on_file_system_without_locks(
     run: RunDirectory, record_property: Properties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_property("fault", "a file system without locks")
@@ -210,7 +210,7 @@ class TakenOver(Progress):
 
 
 @pytest.mark.slow
-def test_a_process_that_was_taken_for_dead_writes_nothing_more(tmp_path: Path, record_property: Properties) -> None:
+def test_process_whose_run_was_taken_over_stops_writing(tmp_path: Path, record_property: Properties) -> None:
     record_property("fault", "a process that was suspended, and its run taken over meanwhile")
     config, run = run_of(tmp_path, "optim=nero")
     progress = TakenOver(run)

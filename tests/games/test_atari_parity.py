@@ -69,7 +69,7 @@ def by_hand(game: str, colours: str = "grayscale") -> gymnasium.Env:
 @pytest.mark.parametrize(
     ("game", "steps", "ends", "overs"), [("pong", 1500, 2, 2), ("breakout", 1500, 40, 8), ("freeway", 300, 0, 0)]
 )
-def test_rewards_ends_and_frames_over_thousands_of_steps(game: str, steps: int, ends: int, overs: int) -> None:
+def test_rewards_ends_and_frames_match_gymnasium_wrappers(game: str, steps: int, ends: int, overs: int) -> None:
     """At least so many ends and games are seen. A step is an action in each of two games."""
     ours, theirs = AtariGames(game, COUNT), [by_hand(game) for _ in range(COUNT)]
     assert ours.actions == theirs[0].action_space.n
@@ -100,7 +100,7 @@ def test_rewards_ends_and_frames_over_thousands_of_steps(game: str, steps: int, 
 
 
 @pytest.mark.slow
-def test_a_game_begins_after_up_to_thirty_frames() -> None:
+def test_game_starts_after_up_to_thirty_frames() -> None:
     games = AtariGames("pong", 16)
     games.reset(0)
     begun = games._frame_number
@@ -111,7 +111,7 @@ def test_a_game_begins_after_up_to_thirty_frames() -> None:
     assert not np.array_equal(games._frame_number, begun)
 
 
-def test_grey_is_within_a_level_or_two_of_what_the_colours_would_give() -> None:
+def test_greyscale_is_within_two_levels_of_converted_rgb() -> None:
     """The paper's code took the larger of red, green and blue each, and weighed them to a grey after that."""
     grey, colour = by_hand("pong"), by_hand("pong", "rgb")
     frames = [wrapped.reset(seed=1, options={"frames": 5})[0] for wrapped in (grey, colour)]

@@ -14,7 +14,7 @@ LANDING = -(-(SIDE - THICKNESS - BALL + 1) // FALL)  # steps that a ball takes
 GAME = BALLS * LANDING
 
 
-def toward(frames: np.ndarray) -> np.ndarray:
+def actions_toward_ball(frames: np.ndarray) -> np.ndarray:
     """What a player does who moves the paddle's middle below the ball's, as both are seen."""
     columns = np.arange(SIDE)
     ball = np.where(frames == catch.BALL_GREY, columns, 0).max(axis=(1, 2)) - (BALL - 1) / 2
@@ -39,11 +39,11 @@ def same(some: list[tuple[np.ndarray, ...]], others: list[tuple[np.ndarray, ...]
     return all(np.array_equal(a, b) for pair in pairs for a, b in pair)
 
 
-def test_who_sees_the_ball_catches_it_and_a_game_has_three() -> None:
+def test_following_the_ball_catches_all_balls_of_each_game() -> None:
     games = Catch(16)
     frames, total, lengths = games.reset(3), np.zeros(16), []
     for step in range(1, 2 * GAME + 1):
-        games.send(toward(frames))
+        games.send(actions_toward_ball(frames))
         frames, rewards, ended, over = games.receive()
         total += rewards
         assert np.array_equal(ended, over)
@@ -53,7 +53,7 @@ def test_who_sees_the_ball_catches_it_and_a_game_has_three() -> None:
     assert lengths == [GAME, 2 * GAME]
 
 
-def test_who_stays_in_a_corner_mostly_misses() -> None:
+def test_moving_left_only_misses_most_balls() -> None:
     games = Catch(64)
     games.reset(0)
     total = np.zeros(64)
@@ -64,7 +64,7 @@ def test_who_stays_in_a_corner_mostly_misses() -> None:
     assert total.min() == -BALLS
 
 
-def test_frames_show_ball_and_paddle_and_nothing_else() -> None:
+def test_frames_show_only_ball_and_paddle() -> None:
     frames = Catch(5).reset(0)
     assert frames.shape == (5, SIDE, SIDE)
     assert frames.dtype == np.uint8
@@ -74,24 +74,24 @@ def test_frames_show_ball_and_paddle_and_nothing_else() -> None:
     assert np.array_equal(Catch(5, colour=True).reset(0)[..., 1], frames)
 
 
-def test_the_ball_never_leaves_the_screen() -> None:
+def test_ball_never_leaves_screen() -> None:
     for frames, *_ in play(Catch(32), 200):
         assert ((frames == catch.BALL_GREY).sum(axis=(1, 2)) == BALL**2).all()
 
 
-def test_the_same_seed_gives_the_same_games() -> None:
+def test_games_are_determined_by_seed() -> None:
     assert same(play(Catch(4), 80), play(Catch(4), 80))
     assert not same(play(Catch(4), 80), play(Catch(4), 80, seed=1))
 
 
-def test_a_game_that_is_restored_goes_on_where_it_was() -> None:
+def test_restored_games_continue_identically() -> None:
     games, other = Catch(4), Catch(4)
     play(games, 31)
     other.restore(games.state())
     assert same(play(games, 80, seed=None), play(other, 80, seed=None))
 
 
-def test_what_one_game_does_has_no_part_in_the_luck_of_another() -> None:
+def test_games_are_independent_of_each_other() -> None:
     ends = []
     for action in (LEFT, RIGHT):
         games = Catch(2)
@@ -103,7 +103,7 @@ def test_what_one_game_does_has_no_part_in_the_luck_of_another() -> None:
     assert np.array_equal(*ends)
 
 
-def test_a_game_that_ale_does_not_have_is_one_line_with_what_was_meant() -> None:
+def test_unknown_game_gives_one_line_error_with_suggestion() -> None:
     pytest.importorskip("ale_py")
     with pytest.raises(GameError, match=r"no game 'Pong' among its .*; it has pong") as error:
         AtariGames("Pong", 1)
@@ -114,7 +114,7 @@ def test_a_game_that_ale_does_not_have_is_one_line_with_what_was_meant() -> None
     assert {"pong", "breakout", "ms_pacman"} < set(known_games())
 
 
-def test_without_the_emulator_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_emulator_error_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(GameError, match=r"pip install -e '\.\[atari\]'"):
         AtariGames("pong", 1)

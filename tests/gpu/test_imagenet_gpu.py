@@ -17,13 +17,13 @@ SMALL = tuple(word for word in WORDS[1:] if not word.startswith(("data=", "machi
 
 @pytest.mark.parametrize("optim", ["sgd", "nero"])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_captured_steps_follow_the_cpu(tmp_path: Path, optim: str, compiled: bool) -> None:
+def test_captured_run_matches_cpu_run(tmp_path: Path, optim: str, compiled: bool) -> None:
     words = (*SMALL, f"optim={optim}", "machine.decode=cpu", "machine.workers=2", f"data_root={tmp_path}")
     gpu = [f"machine.compile={str(compiled).lower()}"]
     assert_follows_the_cpu(tmp_path, "imagenet_resnet50", 1e-3, words, gpu)
 
 
-def test_images_decoded_on_the_gpu_train_as_those_of_the_cpu(tmp_path: Path) -> None:
+def test_gpu_decoding_trains_like_cpu_decoding(tmp_path: Path) -> None:
     losses = {}
     for decode in ("cpu", "gpu"):
         words = (*SMALL, "optim=sgd", "optim.lr=0.01", f"machine.decode={decode}", f"data_root={tmp_path}")
@@ -36,7 +36,7 @@ def test_images_decoded_on_the_gpu_train_as_those_of_the_cpu(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_ranks_that_share_a_gpu_follow_one(tmp_path: Path, way: str) -> None:
+def test_ranks_sharing_a_gpu_match_single_process(tmp_path: Path, way: str) -> None:
     words = ["machine=gpu", "machine.decode=cpu", "optim=sgd", "optim.lr=0.01"]
     data = tmp_path / "data"
     config, one = prepare_ranks(tmp_path / "one", data, *words, "machine.capture=false")

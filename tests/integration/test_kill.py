@@ -58,7 +58,7 @@ def test_a_run_killed_with_sigkill_resumes_to_bit_identical_metrics(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_sigterm_ends_in_a_checkpoint_and_a_clean_exit(tmp_path: Path) -> None:
+def test_sigterm_saves_checkpoint_and_exits_cleanly(tmp_path: Path) -> None:
     config = compose(list(WORDS))
     run = Store(tmp_path / "runs").run(config.task_name, config.run_id)
     process = start(tmp_path, "task.epochs=8", "machine.checkpoint_seconds=3600")
@@ -74,7 +74,7 @@ def test_sigterm_ends_in_a_checkpoint_and_a_clean_exit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_process_is_told_who_has_the_run(tmp_path: Path) -> None:
+def test_second_process_error_names_process_holding_the_run(tmp_path: Path) -> None:
     config = compose([*WORDS, "task.epochs=500"])
     run = Store(tmp_path / "runs").run(config.task_name, config.run_id)
     first = start(tmp_path, "task.epochs=500", "machine.checkpoint_seconds=3600")

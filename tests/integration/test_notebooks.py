@@ -38,12 +38,12 @@ def images(shown: list[dict[str, Any]]) -> int:
     return sum("image/png" in data for data in shown)
 
 
-def test_there_are_no_others() -> None:
+def test_notebook_list_is_complete() -> None:
     assert tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_is_valid_and_stripped(name: str) -> None:
+def test_notebook_is_valid_and_has_no_outputs(name: str) -> None:
     notebook = read(name)
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
@@ -57,7 +57,7 @@ def test_a_notebook_is_valid_and_stripped(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_tables_of_the_committed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table1_notebook_shows_tables_of_committed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NERO_RUNS", raising=False)
     shown = executed("table1")
     heads, _, first_row, *_ = (ROOT / "results" / "tables" / "table1.md").read_text().partition("\n\n")[2].splitlines()
@@ -69,7 +69,7 @@ def test_the_tables_of_the_committed_runs(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_the_figures_of_the_committed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_notebook_shows_all_figures_of_committed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NERO_RUNS", raising=False)
     shown = executed("figures")
     assert images(shown) == 10, "Figures 1 to 9, and samples of the GANs of Figure 4"
@@ -78,14 +78,14 @@ def test_the_figures_of_the_committed_runs(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_the_tour_keeps_its_promises() -> None:
+def test_optimiser_tour_notebook_assertions_hold() -> None:
     """What it says is asserted in its cells."""
     assert sum("assert " in cell.source for cell in read("optimiser_tour").cells if cell.cell_type == "code") >= 8
     assert images(executed("optimiser_tour")) == 6
 
 
 @pytest.mark.slow
-def test_the_theory_is_checked_on_small_networks_and_shown_of_trained_ones() -> None:
+def test_theory_notebook_assertions_hold_and_figures_are_shown() -> None:
     """What it says of the small ones is asserted in its cells; without records its tables and figures say so."""
     assert sum("assert " in cell.source for cell in read("theory").cells if cell.cell_type == "code") >= 8
     shown = executed("theory")
@@ -95,7 +95,7 @@ def test_the_theory_is_checked_on_small_networks_and_shown_of_trained_ones() -> 
 
 
 @pytest.mark.slow
-def test_the_tables_of_an_empty_store_from_any_folder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table1_notebook_runs_on_empty_store_from_any_folder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NERO_RUNS", str(store.root))
     shown = markdown(executed("table1", ROOT / "src"))
     assert all(
@@ -117,7 +117,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.slow
-def test_one_that_fails_does_not_stop_the_others(
+def test_failing_notebook_does_not_stop_the_others(
     runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -134,13 +134,13 @@ def test_one_that_fails_does_not_stop_the_others(
 
 
 @pytest.mark.slow
-def test_only_those_named_are_executed(runner: ModuleType, tmp_path: Path) -> None:
+def test_only_named_notebooks_are_executed(runner: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert runner.main(["good", "good", "--out", str(out)]) == 0
     assert [path.name for path in out.iterdir()] == ["good.ipynb"]
 
 
-def test_an_unknown_name_is_said_before_anything_is_executed(
+def test_unknown_notebook_name_is_reported_before_execution(
     runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"

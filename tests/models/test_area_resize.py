@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 @given(target=st.integers(1, 30), more=st.integers(0, 60))
-def test_weights_are_the_part_of_each_pixel_that_is_covered(target: int, more: int) -> None:
+def test_area_weights_are_covered_fraction_of_each_pixel(target: int, more: int) -> None:
     size = target + more
     weights = area_weights(size, target)
     # In units in which both kinds of pixel have whole edges: each old one is `target` long, each new one `size`.
@@ -22,12 +22,12 @@ def test_weights_are_the_part_of_each_pixel_that_is_covered(target: int, more: i
             assert weights[new, old].item() == pytest.approx(covered / size, abs=1e-12)
 
 
-def test_blocks_are_averaged_and_halves_go_to_the_even_grey() -> None:
+def test_area_resize_averages_blocks_and_rounds_half_to_even() -> None:
     image = torch.tensor([[0, 1, 4, 4], [0, 1, 4, 5], [7, 7, 1, 2], [7, 7, 2, 1]], dtype=torch.uint8)
     assert AreaResize((4, 4), 2, CPU)(image).tolist() == [[0, 4], [7, 2]]
 
 
-def test_an_image_of_that_size_is_left_alone_and_a_smaller_one_refused() -> None:
+def test_same_size_is_identity_and_upscaling_raises() -> None:
     image = torch.randint(0, 256, (3, 84, 84), dtype=torch.uint8)
     assert torch.equal(AreaResize((84, 84), 84, CPU)(image), image)
     with pytest.raises(ValueError, match="cannot downscale an image of 60 x 160 to 84 x 84"):
@@ -36,7 +36,7 @@ def test_an_image_of_that_size_is_left_alone_and_a_smaller_one_refused() -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("game", ["pong", "breakout", "journey_escape"])
-def test_frames_are_those_that_the_emulator_would_make_itself(game: str) -> None:
+def test_area_resize_matches_emulator_resizing(game: str) -> None:
     """The emulator adds up in float32: where the mean is almost a half, it may round to the other side."""
     vector_env = pytest.importorskip("ale_py.vector_env")
     whole, small = (

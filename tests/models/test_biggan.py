@@ -110,19 +110,19 @@ def batch(count: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("network", [Generator, Discriminator])
-def test_the_papers_networks_have_the_authors_tensors(network: type[Generator] | type[Discriminator]) -> None:
+def test_parameter_counts_match_authors_networks(network: type[Generator] | type[Discriminator]) -> None:
     tensors = [parameter.numel() for parameter in network().parameters()]
     expected = {Generator: (56, 2_183_091), Discriminator: (33, 2_644_129)}
     assert (len(tensors), sum(tensors)) == expected[network]
 
 
-def test_ten_rows_are_enough_for_ten_classes_and_take_990_rows_less() -> None:
+def test_ten_embedding_rows_remove_990_rows_of_parameters() -> None:
     few = sum(p.numel() for p in Generator(rows=10).parameters())
     assert few == 2_183_091 - 990 * EMBEDDING
     assert sum(p.numel() for p in Discriminator(rows=10).parameters()) == 2_644_129 - 990 * 256
 
 
-def test_biases_of_the_last_batch_norm_start_normal_where_asked_for() -> None:
+def test_norm_bias_std_sets_initial_bias_of_last_batch_norm() -> None:
     starts = {}
     for std in (0.0, 0.01, 0.02):
         torch.manual_seed(0)
@@ -134,11 +134,11 @@ def test_biases_of_the_last_batch_norm_start_normal_where_asked_for() -> None:
     assert (starts[0.01]["norm.weight"] == 1).all()
 
 
-def test_z_is_four_chunks_of_twenty() -> None:
+def test_architecture_constants() -> None:
     assert (Z, CHUNK, EMBEDDING, OUTPUT_SCALE) == (80, 20, 80, 10)
 
 
-def test_every_weight_has_a_spectral_norm_but_the_last_batch_norms() -> None:
+def test_every_weight_matrix_has_spectral_norm() -> None:
     for network in (Generator(WIDTH, ROWS), Discriminator(WIDTH, ROWS)):
         normed = {id(m.weight) for m in network.modules() if isinstance(m, Linear | Convolution | Embedding)}
         assert {id(p) for p in network.parameters() if p.ndim > 1} == normed
@@ -146,7 +146,7 @@ def test_every_weight_has_a_spectral_norm_but_the_last_batch_norms() -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_the_generator_computes_what_is_written_out(training: bool) -> None:
+def test_generator_matches_reference(training: bool) -> None:
     torch.manual_seed(0)
     network = prepared(Generator(WIDTH, ROWS)).train(training)
     z, _, labels = batch()
@@ -156,7 +156,7 @@ def test_the_generator_computes_what_is_written_out(training: bool) -> None:
     assert float(expected.std()) > 0.1
 
 
-def test_the_discriminator_computes_what_is_written_out() -> None:
+def test_discriminator_matches_reference() -> None:
     torch.manual_seed(0)
     network = prepared(Discriminator(WIDTH, ROWS))
     _, images, labels = batch()
@@ -164,7 +164,7 @@ def test_the_discriminator_computes_what_is_written_out() -> None:
         torch.testing.assert_close(network(images, labels), judged(network, images, labels), rtol=1e-9, atol=1e-9)
 
 
-def test_class_and_every_chunk_of_z_matter() -> None:
+def test_generator_depends_on_class_and_every_chunk_of_z() -> None:
     torch.manual_seed(0)
     network = Generator(WIDTH, ROWS).eval()
     z, _, labels = batch()
@@ -178,7 +178,7 @@ def test_class_and_every_chunk_of_z_matter() -> None:
             assert not torch.allclose(network(other, labels), before)
 
 
-def test_running_statistics_of_conditional_batch_norm_move_by_a_thousandth() -> None:
+def test_conditional_batch_norm_has_momentum_of_one_thousandth() -> None:
     torch.manual_seed(0)
     network = Generator(WIDTH, ROWS)
     assert network.block1.norm1.norm.momentum == RUNNING == 0.001
@@ -189,7 +189,7 @@ def test_running_statistics_of_conditional_batch_norm_move_by_a_thousandth() -> 
     assert network.block1.norm1.norm.weight is None
 
 
-def test_images_are_judged_one_by_one() -> None:
+def test_discriminator_scores_do_not_depend_on_rest_of_batch() -> None:
     torch.manual_seed(0)
     network = Discriminator(WIDTH, ROWS).eval()
     _, images, labels = batch()
@@ -209,7 +209,7 @@ def test_scores_are_float32_under_autocast() -> None:
     torch.testing.assert_close(scores, network(images.float(), labels).detach(), rtol=0.1, atol=0.1)
 
 
-def test_under_nero_rows_of_the_table_that_no_image_has_do_not_learn_but_count() -> None:
+def test_nero_moves_unused_embedding_rows_less_but_counts_them_in_norm() -> None:
     """The reason for 1,000 rows: a neuron of the generator's embedding reaches over all of them."""
     torch.manual_seed(0)
     network = Generator(WIDTH, ROWS)

@@ -39,7 +39,7 @@ def make(parts: int, kind: type[nn.BatchNorm2d] = GhostBatchNorm2d, **settings: 
     return norm
 
 
-def by_hand(norm: GhostBatchNorm2d, way: str) -> Callable[[Tensor], Tensor]:
+def implementation(norm: GhostBatchNorm2d, way: str) -> Callable[[Tensor], Tensor]:
     """One way of computing it, whichever the norm would choose; sums are those of a process alone."""
     if way == "_by_sums":
         # A part counts as cut, so that sums are exchanged: with nobody, and of all images.
@@ -97,10 +97,10 @@ def assert_close(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("parts", [1, 2, 4])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_is_batch_norm_part_by_part(way: str, parts: int) -> None:
+def test_every_implementation_matches_batch_norm_on_each_part(way: str, parts: int) -> None:
     x, grad = images(6 * parts), normal(6 * parts, CHANNELS, 3, 4, seed=5)
     norm = make(parts)
-    assert_close(results(norm, by_hand(norm, way), x, grad), reference(x, grad, parts))
+    assert_close(results(norm, implementation(norm, way), x, grad), reference(x, grad, parts))
 
 
 @given(
@@ -112,7 +112,7 @@ def test_every_way_is_batch_norm_part_by_part(way: str, parts: int) -> None:
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=30)
-def test_whatever_the_shape_and_the_settings(
+def test_matches_batch_norm_for_any_shape_and_settings(
     parts: int, size: int, height: int, width: int, settings: dict[str, float], seed: int
 ) -> None:
     x, grad = images(parts * size, height, width, seed), normal(parts * size, CHANNELS, height, width, seed=seed + 1)
@@ -120,16 +120,16 @@ def test_whatever_the_shape_and_the_settings(
     # Two values of a channel may lie close together, and their deviation then is small.
     for way in WAYS[:2]:
         norm = make(parts, **settings)
-        assert_close(results(norm, by_hand(norm, way), x, grad), expected, 1e-3)
+        assert_close(results(norm, implementation(norm, way), x, grad), expected, 1e-3)
 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_far_mean_costs_no_more_digits_than_it_must(way: str) -> None:
+def test_large_mean_does_not_cause_cancellation(way: str) -> None:
     """Of values around 100, float32 has 5 digits of what is left when the mean is gone; E[x²] - E[x]² would have 1."""
     x, grad = images(12) + 100, normal(12, CHANNELS, 3, 4, seed=5)
     norm = make(2)
-    assert_close(results(norm, by_hand(norm, way), x, grad), reference(x, grad, 2), 1e-3)
+    assert_close(results(norm, implementation(norm, way), x, grad), reference(x, grad, 2), 1e-3)
 
 
 def refuse(*args: object) -> Tensor:
@@ -137,7 +137,9 @@ def refuse(*args: object) -> Tensor:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_compiler_sees_the_formula_and_others_torchs_kernels(monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+def test_formula_is_used_when_compiled_and_torch_kernels_in_eager_mode(
+    monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
     monkeypatch.setattr(GhostBatchNorm2d, "_part_by_part" if compiled else "_by_formula", refuse)
     x, grad = images(12), normal(12, CHANNELS, 3, 4, seed=5)
     norm = make(4)
@@ -150,11 +152,11 @@ def test_a_compiler_sees_the_formula_and_others_torchs_kernels(monkeypatch: pyte
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_type_and_the_order_in_memory_stay(way: str, dtype: torch.dtype) -> None:
+def test_dtype_and_memory_format_are_preserved(way: str, dtype: torch.dtype) -> None:
     x = images(12).to(memory_format=torch.channels_last).to(dtype)
     grad = normal(12, CHANNELS, 3, 4, seed=5).to(memory_format=torch.channels_last).to(dtype)
     norm = make(2)
-    found = results(norm, by_hand(norm, way), x, grad)
+    found = results(norm, implementation(norm, way), x, grad)
     for name in ("out", "x"):
         assert found[name].dtype == dtype
         assert found[name].is_contiguous(memory_format=torch.channels_last)
@@ -163,7 +165,7 @@ def test_the_type_and_the_order_in_memory_stay(way: str, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("settings", [{}, {"momentum": None}])
-def test_one_part_is_plain_batch_norm(settings: dict[str, Any]) -> None:
+def test_one_part_equals_batch_norm(settings: dict[str, Any]) -> None:
     x = images(6)
     ours, theirs = make(1, **settings), make(1, nn.BatchNorm2d, **settings)
     for _ in range(2):
@@ -173,7 +175,7 @@ def test_one_part_is_plain_batch_norm(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("divided", [False, True])
-def test_evaluation_is_by_running_statistics_whatever_the_number_of_images(divided: bool) -> None:
+def test_evaluation_uses_running_statistics_for_any_batch_size(divided: bool) -> None:
     ours, theirs = make(4).eval(), make(1, nn.BatchNorm2d).eval()
     if divided:
         ours.divide(0, 3, 8, ranks=3)
@@ -184,7 +186,7 @@ def test_evaluation_is_by_running_statistics_whatever_the_number_of_images(divid
     assert torch.equal(ours.running_mean, before)
 
 
-def test_states_are_those_of_torchs_batch_norm() -> None:
+def test_state_dict_is_compatible_with_batch_norm() -> None:
     ours, theirs = make(4), nn.BatchNorm2d(CHANNELS)
     ours.divide(0, 3, 8, ranks=3)
     assert list(ours.state_dict()) == list(theirs.state_dict())
@@ -196,7 +198,7 @@ def test_states_are_those_of_torchs_batch_norm() -> None:
 
 
 @pytest.mark.parametrize(("parts", "ranks"), [(4, 1), (4, 2), (4, 4), (6, 3), (1, 1)])
-def test_processes_with_whole_parts_need_nothing_of_each_other(parts: int, ranks: int) -> None:
+def test_ranks_with_whole_parts_need_no_communication(parts: int, ranks: int) -> None:
     """Each computes its part of the whole, and the mean of their running statistics is that of the whole."""
     batch = 24
     x, grad = images(batch), normal(batch, CHANNELS, 3, 4, seed=5)
@@ -215,7 +217,7 @@ def test_processes_with_whole_parts_need_nothing_of_each_other(parts: int, ranks
 
 @given(parts=st.integers(1, 6), size=st.integers(1, 5), ranks=st.integers(1, 8))
 @settings(max_examples=60)
-def test_all_processes_exchange_sums_or_none(parts: int, size: int, ranks: int) -> None:
+def test_either_all_ranks_exchange_sums_or_none(parts: int, size: int, ranks: int) -> None:
     """One that waits for another's sums waits for ever; and every image is in its own part, once."""
     batch = parts * size
     norms = []
@@ -233,7 +235,7 @@ def test_all_processes_exchange_sums_or_none(parts: int, size: int, ranks: int) 
         assert own == {parts // len(norms)}
 
 
-def test_sums_that_were_exchanged_count_like_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchanged_sums_give_statistics_of_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of two processes, told what the second would say: its images and running statistics come out right."""
     batch, end, parts = 12, 4, 2  # parts of 6 images, of which the first process has 4
     x, grad = images(batch), normal(batch, CHANNELS, 3, 4, seed=5)
@@ -250,7 +252,7 @@ def test_sums_that_were_exchanged_count_like_ones_own(monkeypatch: pytest.Monkey
     torch.testing.assert_close(norm.running_var.double(), expected["running_var"], rtol=1e-5, atol=1e-6)
 
 
-def test_gradients_are_exchanged_as_sums_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sum_over_ranks_also_reduces_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if another process had the very same images: sums and their gradients are doubled."""
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, **_: tensor.mul_(2))
     half, grad = images(4), normal(4, CHANNELS, 3, 4, seed=5)
@@ -263,13 +265,13 @@ def test_gradients_are_exchanged_as_sums_are(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("parts", [0, -2, 3, 11, 2.5])
-def test_parts_that_cannot_be_equal_are_refused_in_one_line(parts: Any) -> None:
+def test_divide_raises_for_unequal_parts(parts: Any) -> None:
     norm = GhostBatchNorm2d(CHANNELS, parts)
     with pytest.raises(ValueError, match=rf"^a batch of 10 images cannot be divided into {parts} equal parts$"):
         norm.divide(0, 10, 10)
 
 
-def test_a_batch_of_another_size_is_refused_and_leaves_no_trace() -> None:
+def test_indivisible_batch_raises_without_changing_state() -> None:
     norm = make(4)
     before = {name: value.clone() for name, value in norm.state_dict().items()}
     with pytest.raises(ValueError, match="6 images cannot be divided into 4 equal parts"):

@@ -40,7 +40,7 @@ def copy_weights(source: Iterable[Tensor], target: Iterable[Tensor]) -> None:
             new.copy_(old)
 
 
-def torchvisions_resnet(ours: ResNet18) -> nn.Module:
+def torchvision_resnet(ours: ResNet18) -> nn.Module:
     width = ours.stem.out_channels
     theirs = resnet18(num_classes=10)
     theirs.conv1, theirs.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
@@ -49,7 +49,7 @@ def torchvisions_resnet(ours: ResNet18) -> nn.Module:
     return theirs
 
 
-def test_vgg11_has_the_papers_tensors() -> None:
+def test_vgg11_has_parameter_shapes_of_the_paper() -> None:
     with torch.device("meta"):
         network = VGG11()
     assert [tuple(param.shape) for param in network.parameters()] == VGG11_SHAPES
@@ -57,7 +57,7 @@ def test_vgg11_has_the_papers_tensors() -> None:
     assert not any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
 
 
-def test_resnet18_has_torchvisions_tensors_but_for_the_stem() -> None:
+def test_resnet18_parameter_shapes_match_torchvision_except_stem() -> None:
     with torch.device("meta"):
         ours, theirs = ResNet18(), resnet18(num_classes=10)
     assert count(ours) == (62, 11_173_962)
@@ -66,7 +66,7 @@ def test_resnet18_has_torchvisions_tensors_but_for_the_stem() -> None:
     assert shapes[1:] == expected[1:]
 
 
-def test_vgg11_computes_what_torchvisions_layers_compute() -> None:
+def test_vgg11_features_match_torchvision() -> None:
     torch.manual_seed(0)
     ours = VGG11(width=64, hidden=32).eval()
     theirs = make_layers(cfgs["A"])
@@ -81,17 +81,17 @@ def test_vgg11_computes_what_torchvisions_layers_compute() -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_resnet18_computes_what_torchvisions_computes(training: bool) -> None:
+def test_resnet18_forward_matches_torchvision(training: bool) -> None:
     torch.manual_seed(0)
     ours = ResNet18()
-    theirs = torchvisions_resnet(ours).train(training)
+    theirs = torchvision_resnet(ours).train(training)
     ours.train(training)
     torch.testing.assert_close(ours(images()), theirs(images()), rtol=1e-4, atol=1e-4)
     for mine, other in zip(ours.buffers(), theirs.buffers(), strict=True):  # running means and variances
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
-def test_resnet50_has_torchvisions_tensors_under_their_names() -> None:
+def test_resnet50_state_dict_matches_torchvision() -> None:
     with torch.device("meta"):
         ours, theirs = resnet50(norm_parts=4), torchvision.models.resnet50()
     shapes, expected = ([(k, v.shape) for k, v in network.state_dict().items()] for network in (ours, theirs))
@@ -102,7 +102,7 @@ def test_resnet50_has_torchvisions_tensors_under_their_names() -> None:
     assert all(isinstance(norm, GhostBatchNorm2d) and norm.parts == 4 for norm in norms)
 
 
-def test_resnet50_starts_and_computes_as_torchvisions() -> None:
+def test_resnet50_initialisation_and_forward_match_torchvision() -> None:
     networks = []
     for make in (resnet50, torchvision.models.resnet50):
         torch.manual_seed(0)
@@ -116,7 +116,7 @@ def test_resnet50_starts_and_computes_as_torchvisions() -> None:
     assert all(torch.equal(mine, other) for mine, other in zip(*states, strict=True))
 
 
-def test_a_smaller_resnet50_of_two_parts_computes_what_one_computes_of_each() -> None:
+def test_resnet50_with_two_norm_parts_matches_each_half_separately() -> None:
     torch.manual_seed(0)
     small = {"num_classes": 3, "layers": (1, 1, 1, 1)}
     ours, theirs = resnet50(norm_parts=2, **small), resnet50(**small)
@@ -130,7 +130,7 @@ def test_a_smaller_resnet50_of_two_parts_computes_what_one_computes_of_each() ->
         resnet50(layers=[3, 4, 6])
 
 
-def test_halving_before_the_relu_is_halving_after_it() -> None:
+def test_max_pool_relu_matches_relu_then_max_pool() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 2, 8, 8, generator=generator)
     x[0, 0, :4] = x[0, 0, :4].round()  # ties, of zeros too
@@ -145,7 +145,7 @@ def test_halving_before_the_relu_is_halving_after_it() -> None:
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=0)
 
 
-def test_vgg11s_convolutions_start_with_the_variance_of_kaiming_by_fan_out() -> None:
+def test_vgg11_convolutions_start_kaiming_fan_out() -> None:
     torch.manual_seed(0)
     for module in VGG11().features:
         if isinstance(module, nn.Conv2d):
@@ -154,7 +154,7 @@ def test_vgg11s_convolutions_start_with_the_variance_of_kaiming_by_fan_out() -> 
             assert abs(module.weight.mean().item()) < 0.05 * std
 
 
-def test_resnet18_starts_from_torchs_default_or_by_fan_out_as_torchvisions() -> None:
+def test_resnet18_initialisation_with_and_without_fan_out() -> None:
     torch.manual_seed(0)
     usual, larger, theirs = ResNet18(), ResNet18(fan_out=True), resnet18(num_classes=10)
     weights = [[p for p in network.parameters() if p.ndim == 4][1:] for network in (usual, larger, theirs)]
@@ -163,11 +163,11 @@ def test_resnet18_starts_from_torchs_default_or_by_fan_out_as_torchvisions() -> 
         assert ours.std().item() == pytest.approx(other.std().item(), rel=0.05)
 
 
-def test_the_shipped_resnet18_is_the_authors() -> None:
+def test_resnet18_config_matches_authors_network() -> None:
     """torchvision's blocks behind a stem without ReLU and max-pool; Kaiming-normal by fan-out in every convolution."""
     torch.manual_seed(0)
     ours = instantiate(compose(["task=cifar10_resnet18"]).cfg.task.network)
-    theirs = torchvisions_resnet(ours)
+    theirs = torchvision_resnet(ours)
     theirs.relu = nn.Identity()  # after the stem; blocks have a ReLU of their own
     x = images()
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
@@ -183,7 +183,7 @@ def test_the_shipped_resnet18_is_the_authors() -> None:
     assert 0.9 * bound < ours.head.weight.abs().max().item() <= bound
 
 
-def test_widths_scale_every_layer() -> None:
+def test_width_scales_every_layer() -> None:
     torch.manual_seed(0)
     small = VGG11(classes=7, width=4, hidden=5)
     assert [m.out_channels for m in small.features if isinstance(m, nn.Conv2d)] == [4, 8, 16, 16, 32, 32, 32, 32]
@@ -191,7 +191,7 @@ def test_widths_scale_every_layer() -> None:
     assert ResNet18(classes=3, width=2)(images()).shape == (4, 3)
 
 
-def test_dropout_is_on_in_training_alone() -> None:
+def test_dropout_is_active_only_in_training() -> None:
     torch.manual_seed(0)
     network = VGG11(width=2, hidden=64, dropout=0.5)
     assert not torch.equal(network(images()), network(images()))

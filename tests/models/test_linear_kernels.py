@@ -31,7 +31,7 @@ SHAPES = [(1, 1), (16, 16), (5, 17), (33, 31), (17, 48), (40, 70)]
 
 
 @pytest.mark.skipif(os.environ.get("NERO_OTHER_MODE") == "1", reason="is the other mode")
-def test_the_other_mode() -> None:
+def test_suite_passes_in_other_triton_mode() -> None:
     """These tests once more with the kernel interpreted, or compiled if it is interpreted here and there is a GPU."""
     if not COMPILED and not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
@@ -92,7 +92,7 @@ def in_this_mode(function):
 @pytest.mark.parametrize("config", [SMALL, linear_kernels.FORWARDS])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("batch", "width"), SHAPES)
-def test_both_ways_are_the_formulas(batch: int, width: int, dtype: torch.dtype, config: Config) -> None:
+def test_forward_and_backward_match_reference(batch: int, width: int, dtype: torch.dtype, config: Config) -> None:
     x, weight, bias = layer(batch, width, dtype)
     assert_close(forwards(x, weight, bias, config), formula_forwards(x, weight, bias))
     delta = rounded(torch.randn(x.shape, generator=torch.Generator().manual_seed(0))).to(x)
@@ -100,7 +100,7 @@ def test_both_ways_are_the_formulas(batch: int, width: int, dtype: torch.dtype, 
 
 
 @in_this_mode
-def test_nothing_beside_the_outputs_is_written() -> None:
+def test_kernels_do_not_write_outside_output() -> None:
     x, weight, bias = layer(5, 17, torch.float32)
     around = torch.full((7, 17), 7.0, device=DEVICE)
     forward_layer(x, weight, bias, around[1:6], SMALL)
@@ -111,7 +111,7 @@ def test_nothing_beside_the_outputs_is_written() -> None:
 
 @in_this_mode
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_not_finite_goes_through_as_through_torchs_elu(dtype: torch.dtype) -> None:
+def test_non_finite_values_propagate_as_in_torch_elu(dtype: torch.dtype) -> None:
     special = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan]
     # Layers that hand each input on. In the rows, a special number must not meet another: inf - inf is a NaN.
     x = torch.zeros(len(special), 16)
@@ -129,7 +129,7 @@ def test_what_is_not_finite_goes_through_as_through_torchs_elu(dtype: torch.dtyp
 @in_this_mode
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, 0x7FC00000, -1])
 @pytest.mark.parametrize("where", ["x", "weight", "bias"])
-def test_a_nan_of_any_kind_stays_one(where: str, bits: int) -> None:
+def test_nan_with_any_bit_pattern_propagates(where: str, bits: int) -> None:
     x, weight, bias = layer(4, 20, torch.float32)
     tensor = {"x": x, "weight": weight, "bias": bias}[where]
     tensor.view(torch.int32).view(-1)[0] = bits
@@ -139,7 +139,7 @@ def test_a_nan_of_any_kind_stays_one(where: str, bits: int) -> None:
 
 
 @in_this_mode
-def test_float32_is_rounded_to_the_nearest_tf32_not_cut() -> None:
+def test_float32_is_rounded_to_nearest_tf32_not_truncated() -> None:
     eye, zero = torch.eye(16, device=DEVICE), torch.zeros(16, device=DEVICE)
     weight = torch.rand(16, 16, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     expected = rounded(math.sqrt(2) * rounded(weight))
@@ -195,7 +195,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @interpreted
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("depth", [2, 5])
-def test_a_network_by_kernels_is_the_plain_one(
+def test_mlp_with_kernels_matches_plain_mlp(
     monkeypatch: pytest.MonkeyPatch, launches: list[str], depth: int, bf16: bool
 ) -> None:
     model, x, classes = network(depth, 20, 6)
@@ -208,7 +208,7 @@ def test_a_network_by_kernels_is_the_plain_one(
 
 
 @interpreted
-def test_a_weight_that_is_not_in_rows_is_left_to_torch(monkeypatch: pytest.MonkeyPatch, launches: list[str]) -> None:
+def test_non_contiguous_weight_falls_back_to_torch(monkeypatch: pytest.MonkeyPatch, launches: list[str]) -> None:
     model, x, classes = network(3, 20, 6)
     model.layers[1].weight.data = model.layers[1].weight.data.t().contiguous().t()
     monkeypatch.setattr(mlp, "_use_kernels", lambda x, dtype: True)
@@ -225,7 +225,7 @@ def tf32() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tf32")
-def test_a_cpu_never_takes_the_kernel_of_itself(launches: list[str]) -> None:
+def test_kernels_are_not_used_on_cpu(launches: list[str]) -> None:
     torch.manual_seed(0)
     model, x = mlp.MLP(3, 20, 10), torch.randn(6, 20)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -235,7 +235,7 @@ def test_a_cpu_never_takes_the_kernel_of_itself(launches: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("tf32")
-def test_only_what_tensor_cores_may_compute_is_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_used_only_where_tensor_cores_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlp, "_has_kernels", lambda device: True)
 
     class OnGPU(Tensor):
@@ -263,7 +263,7 @@ class TestOnAGPU:
     @pytest.mark.usefixtures("tf32")
     @pytest.mark.parametrize("bf16", [False, True])
     @pytest.mark.parametrize(("width", "batch"), [(784, 250), (784, 17), (100, 250), (77, 33)])
-    def test_loss_and_gradients_are_as_near_to_float64_as_torchs(
+    def test_loss_and_gradients_are_as_accurate_as_torch(
         self, monkeypatch: pytest.MonkeyPatch, launches: list[str], width: int, batch: int, bf16: bool
     ) -> None:
         model, x, classes = network(10, width, batch)
@@ -284,7 +284,7 @@ class TestOnAGPU:
         assert launches == []
 
     @pytest.mark.usefixtures("tf32")
-    def test_a_captured_step_is_the_eager_one_to_the_bit(self) -> None:
+    def test_captured_step_equals_eager_step_bitwise(self) -> None:
         model, x, classes = network(20, 784, 250)
         expected = step(model, x, classes)
         side = torch.cuda.Stream()
@@ -302,7 +302,7 @@ class TestOnAGPU:
             assert torch.equal(ours, theirs)
 
     @pytest.mark.usefixtures("tf32")
-    def test_the_signal_does_not_shrink_over_a_hundred_layers(self) -> None:
+    def test_signal_norm_is_preserved_over_a_hundred_layers(self) -> None:
         model, x, _ = network(100, 784, 250)
         for layer in model.layers:
             nn.init.normal_(layer.weight, std=1 / math.sqrt(784))

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nero.models.mlp import MLP, ReparameterisedMLP, normalise, scaled_relu
 
 
-def test_scaled_relu_is_the_papers_to_the_bit_forwards_and_backwards() -> None:
+def test_scaled_relu_equals_formula_bitwise_with_gradient() -> None:
     special = torch.tensor([0.0, -0.0, 1e-30, -1e-30, 1e30, -1e30, -math.inf, math.inf])
     x = torch.cat([torch.randn(1000, generator=torch.Generator().manual_seed(0)), special])
     ours, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -27,12 +27,12 @@ def test_scaled_relu_is_the_papers_to_the_bit_forwards_and_backwards() -> None:
     assert scaled_relu(torch.tensor(math.nan)).isnan()
 
 
-def test_scaled_relu_keeps_the_second_moment() -> None:
+def test_scaled_relu_preserves_second_moment() -> None:
     x = torch.randn(200_000, generator=torch.Generator().manual_seed(0))
     assert scaled_relu(x).square().mean().item() == pytest.approx(1, abs=0.02)
 
 
-def test_normalise_is_equation_4_and_does_not_see_the_scale() -> None:
+def test_normalise_matches_equation_4_and_is_scale_invariant() -> None:
     raw = torch.randn(5, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for row, out in zip(raw, normalise(raw), strict=True):
         centred = row - sum(row) / 9
@@ -40,7 +40,7 @@ def test_normalise_is_equation_4_and_does_not_see_the_scale() -> None:
     torch.testing.assert_close(normalise(100 * raw), normalise(raw))
 
 
-def test_the_papers_shapes() -> None:
+def test_parameter_shapes_are_those_of_the_paper() -> None:
     deep = [tuple(p.shape) for p in MLP(100, 784, 10).parameters()]
     assert deep == [(784, 784), (784,)] * 99 + [(10, 784), (10,)]
     raw = [tuple(p.shape) for p in ReparameterisedMLP(5, 784, 10, sigma=1).parameters()]
@@ -48,7 +48,7 @@ def test_the_papers_shapes() -> None:
 
 
 @pytest.mark.parametrize("sigma", [1, 100])
-def test_raw_weights_have_standard_deviation_sigma_and_the_function_does_not_depend_on_it(sigma: float) -> None:
+def test_sigma_scales_raw_weights_but_not_output(sigma: float) -> None:
     torch.manual_seed(0)
     network = ReparameterisedMLP(5, 784, 10, sigma)
     assert network.raw[0].std().item() == pytest.approx(sigma, rel=0.01)
@@ -81,7 +81,7 @@ def gradients(network: MLP, x: Tensor, forward: Callable[[Tensor], Tensor]) -> l
     return [parameter.grad for parameter in network.parameters()] + [x.grad]
 
 
-def assert_the_formulas(network: MLP, x: Tensor, **tolerances: float) -> None:
+def assert_gradients_match_formula(network: MLP, x: Tensor, **tolerances: float) -> None:
     found, expected = (gradients(network, x, f) for f in (network, lambda x: plain(network, x)))
     assert [g is None for g in found] == [g is None for g in expected]
     for ours, theirs in zip(found, expected, strict=True):
@@ -110,37 +110,37 @@ def launched(step: Callable[[], object]) -> tuple[Counter[str], int]:
 @pytest.mark.parametrize("x_needs", [False, True])
 @pytest.mark.parametrize("batch", [1, 6])
 @pytest.mark.parametrize(("depth", "width"), [(1, 9), (2, 9), (3, 1), (3, 16), (7, 25)])
-def test_a_network_is_its_layers_in_order(depth: int, width: int, batch: int, x_needs: bool) -> None:
+def test_mlp_matches_layer_by_layer_formula(depth: int, width: int, batch: int, x_needs: bool) -> None:
     network, x = case(depth, width, batch)
     torch.testing.assert_close(network(x), plain(network, x), rtol=1e-12, atol=1e-15)
     with torch.no_grad():
         torch.testing.assert_close(network(x), plain(network, x), rtol=1e-12, atol=1e-15)
-    assert_the_formulas(network, x.requires_grad_(x_needs), rtol=1e-12, atol=1e-15)
+    assert_gradients_match_formula(network, x.requires_grad_(x_needs), rtol=1e-12, atol=1e-15)
 
 
 def test_images_are_flattened() -> None:
     network, x = case()
     torch.testing.assert_close(network(x.reshape(5, 4, 4)), network(x))
     transposed = torch.randn(16, 5, dtype=torch.float64).t()
-    assert_the_formulas(network, transposed, rtol=1e-12, atol=1e-15)
+    assert_gradients_match_formula(network, transposed, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("x_needs", [False, True])
 @pytest.mark.parametrize(
     "frozen", ["layers.0.", "layers.1.weight", "layers.2.bias", "weight", "bias", "layers.3", "layers"]
 )
-def test_frozen_parameters_get_no_gradient_and_change_no_other(frozen: str, x_needs: bool) -> None:
+def test_frozen_parameters_get_no_gradient_and_do_not_affect_others(frozen: str, x_needs: bool) -> None:
     network, x = case(4)
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(frozen not in name)
     x.requires_grad_(x_needs)
     if x_needs or frozen != "layers":
-        assert_the_formulas(network, x, rtol=1e-12, atol=1e-15)
+        assert_gradients_match_formula(network, x, rtol=1e-12, atol=1e-15)
     else:
         assert not network(x).requires_grad
 
 
-def test_gradients_add_up_until_they_are_dropped() -> None:
+def test_gradients_accumulate_until_zeroed() -> None:
     network, x = case(4)
     once = [g.clone() for g in gradients(network, x, network)[:-1]]
     loss = network(x).sin().sum()
@@ -155,7 +155,7 @@ def test_gradients_add_up_until_they_are_dropped() -> None:
     network.layers[1].weight.grad.mul_(2)
     torch.testing.assert_close(network.layers[1].weight.grad, 2 * once[2], rtol=1e-12, atol=1e-15)
     torch.testing.assert_close([network.layers[i].weight.grad for i in (0, 2)], [once[0], once[4]])
-    assert_the_formulas(network, x, rtol=1e-12, atol=1e-15)
+    assert_gradients_match_formula(network, x, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -175,7 +175,7 @@ def test_gradients_are_slices_of_the_batched_results(bf16: bool) -> None:
 
 
 @pytest.mark.parametrize("bf16", [False, True])
-def test_another_layer_costs_a_step_four_operations(bf16: bool) -> None:
+def test_each_extra_layer_adds_four_operations(bf16: bool) -> None:
     def step(depth: int) -> Counter[str]:
         network, x = case(depth, dtype=torch.float32)
 
@@ -189,7 +189,7 @@ def test_another_layer_costs_a_step_four_operations(bf16: bool) -> None:
     assert step(8) - step(7) == {"addmm": 1, "elu_": 1, "elu_backward": 1, "mm": 1}
 
 
-def test_evaluation_keeps_no_more_than_an_output() -> None:
+def test_no_grad_forward_makes_no_tensor_larger_than_one_output() -> None:
     network, x = case(6, width=16, batch=100)
     with torch.no_grad():
         assert launched(lambda: network(x))[1] == x.numel()
@@ -197,7 +197,7 @@ def test_evaluation_keeps_no_more_than_an_output() -> None:
 
 
 @pytest.mark.parametrize("x_needs", [False, True])
-def test_bf16_autocast_is_that_of_the_plain_layers(x_needs: bool) -> None:
+def test_bf16_autocast_matches_plain_layers(x_needs: bool) -> None:
     network, x = case(4, dtype=torch.float32)
     autocast = torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False)
 
@@ -222,7 +222,7 @@ def test_bf16_autocast_is_that_of_the_plain_layers(x_needs: bool) -> None:
 
 @pytest.mark.parametrize("where", ["x", "layers.0.weight", "layers.0.bias", "layers.2.weight", "layers.2.bias"])
 @pytest.mark.parametrize("bf16", [False, True])
-def test_a_nan_anywhere_reaches_the_logits(where: str, bf16: bool) -> None:
+def test_nan_in_input_or_any_parameter_reaches_logits(where: str, bf16: bool) -> None:
     network, x = case(4, dtype=torch.float32)
     with torch.no_grad():
         (x if where == "x" else network.get_parameter(where)).view(-1)[0] = math.nan
@@ -232,7 +232,7 @@ def test_a_nan_anywhere_reaches_the_logits(where: str, bf16: bool) -> None:
             assert network(x)[0].isnan().all()
 
 
-def test_it_compiles_to_one_graph() -> None:
+def test_mlp_compiles_to_one_graph() -> None:
     network, x = case(3)
     expected = gradients(network, x, network)
     compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
@@ -240,7 +240,7 @@ def test_it_compiles_to_one_graph() -> None:
     torch.testing.assert_close(found[:-1], expected[:-1], rtol=1e-12, atol=1e-15)
 
 
-def test_a_copy_is_a_network_of_its_own() -> None:
+def test_deepcopy_shares_no_gradient_storage() -> None:
     network, x = case(3)
     expected = gradients(network, x, network)
     twin = copy.deepcopy(network)
@@ -250,7 +250,7 @@ def test_a_copy_is_a_network_of_its_own() -> None:
         assert ours.grad.untyped_storage().data_ptr() != theirs.grad.untyped_storage().data_ptr()
 
 
-def test_there_is_no_second_derivative() -> None:
+def test_double_backward_raises() -> None:
     network, x = case(3)
     (grad,) = torch.autograd.grad(network(x).sum(), network.layers[0].weight, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -90,14 +90,14 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-def assert_alike(found: list[Tensor], wanted: list[Tensor], dtype: torch.dtype = torch.float32) -> None:
+def assert_close_to_reference(found: list[Tensor], wanted: list[Tensor], dtype: torch.dtype = torch.float32) -> None:
     for mine, other in zip(found, wanted, strict=True):
         scale = float(other.detach().abs().max())
         torch.testing.assert_close(mine.double(), other.double(), rtol=0, atol=ROUNDING[dtype] * scale)
 
 
 @KINDS
-def test_in_rows_it_is_attention_of_each_sentence(to: list[int] | None, causal: bool) -> None:
+def test_unfused_packed_attention_matches_per_sentence_attention(to: list[int] | None, causal: bool) -> None:
     of, other = layout(COUNTS), to and layout(to)
     query, memory = (x if x is None else x.detach().double().requires_grad_() for x in inputs(of, other))
     assert query is not None
@@ -109,13 +109,17 @@ def test_in_rows_it_is_attention_of_each_sentence(to: list[int] | None, causal: 
 
 @KINDS
 @pytest.mark.parametrize("dtype", ROUNDING)
-def test_by_kernels_it_is_attention_of_each_sentence(to: list[int] | None, causal: bool, dtype: torch.dtype) -> None:
+def test_kernel_attention_matches_per_sentence_attention(
+    to: list[int] | None, causal: bool, dtype: torch.dtype
+) -> None:
     of, other = layout(COUNTS), to and layout(to)
     query, memory = inputs(of, other, dtype)
     found = call(query, memory, of, other, causal=causal)
     assert found.dtype == dtype
     wanted = sentence_by_sentence(query, memory, of, other, causal)
-    assert_alike([found, *gradients(found, query, memory)], [wanted, *gradients(wanted, query, memory)], dtype)
+    assert_close_to_reference(
+        [found, *gradients(found, query, memory)], [wanted, *gradients(wanted, query, memory)], dtype
+    )
 
 
 @pytest.mark.slow
@@ -125,13 +129,15 @@ def test_by_kernels_it_is_attention_of_each_sentence(to: list[int] | None, causa
     empty=st.integers(0, 35),
     causal=st.booleans(),
 )
-def test_by_kernels_whatever_the_lengths(pairs: list[tuple[int, int]], empty: int, causal: bool) -> None:
+def test_kernel_attention_matches_reference_for_any_lengths(
+    pairs: list[tuple[int, int]], empty: int, causal: bool
+) -> None:
     counts, others = map(list, zip(*pairs, strict=True))
     of, other = layout(counts, empty=empty), None if causal else layout(others, empty=empty)
     query, memory = inputs(of, other)
     found = call(query, memory, of, other, causal=causal)
     wanted = sentence_by_sentence(query, memory, of, other, causal)
-    assert_alike([found, *gradients(found, query, memory)], [wanted, *gradients(wanted, query, memory)])
+    assert_close_to_reference([found, *gradients(found, query, memory)], [wanted, *gradients(wanted, query, memory)])
 
 
 def kept_by_dropout(of: Packing, to: Packing | None, **settings: Any) -> Tensor:
@@ -160,7 +166,7 @@ def kept_by_dropout(of: Packing, to: Packing | None, **settings: Any) -> Tensor:
 
 @pytest.mark.slow
 @KINDS
-def test_dropout_is_the_same_on_the_way_back(to: list[int] | None, causal: bool) -> None:
+def test_backward_uses_same_dropout_mask(to: list[int] | None, causal: bool) -> None:
     of, other = layout(COUNTS), to and layout(to)
     settings = {"dropout": 0.3, "seed": 2**40 + 5}
     kept = kept_by_dropout(of, other, **settings)
@@ -171,10 +177,10 @@ def test_dropout_is_the_same_on_the_way_back(to: list[int] | None, causal: bool)
     query, memory = inputs(of, other)
     found = call(query, memory, of, other, causal=causal, **settings)
     wanted = sentence_by_sentence(query, memory, of, other, causal, kept)
-    assert_alike([found, *gradients(found, query, memory)], [wanted, *gradients(wanted, query, memory)])
+    assert_close_to_reference([found, *gradients(found, query, memory)], [wanted, *gradients(wanted, query, memory)])
 
 
-def test_dropout_has_its_rate_and_differs_between_rows_heads_and_seeds() -> None:
+def test_dropout_has_given_rate_and_differs_across_rows_heads_and_seeds() -> None:
     of = layout([40, 40])
     kept = [kept_by_dropout(of, of, dropout=0.25, seed=seed)[:, :, :40, :40] > 0 for seed in (1, 2)]
     for one in kept:
@@ -185,7 +191,7 @@ def test_dropout_has_its_rate_and_differs_between_rows_heads_and_seeds() -> None
             assert abs(float((mask == other).double().mean()) - (0.75**2 + 0.25**2)) < 0.05
 
 
-def test_empty_slots_are_zero_and_their_gradients_too() -> None:
+def test_empty_slots_have_zero_output_and_gradient() -> None:
     of = layout([3, 2], empty=70)
     query, _ = inputs(of, None)
     with torch.no_grad():
@@ -199,7 +205,7 @@ def test_empty_slots_are_zero_and_their_gradients_too() -> None:
 
 
 @pytest.mark.parametrize("with_memory", [False, True])
-def test_torch_finds_nothing_wrong_with_the_operator(with_memory: bool) -> None:
+def test_operator_passes_opcheck(with_memory: bool) -> None:
     of, to = layout([3, 20]), layout([4, 1])
     query, memory = inputs(of, to if with_memory else None)
     ends = (to if with_memory else of).ends
@@ -212,13 +218,13 @@ def test_torch_finds_nothing_wrong_with_the_operator(with_memory: bool) -> None:
     )
 
 
-def test_columns_that_are_not_adjacent_are_refused() -> None:
+def test_non_contiguous_query_raises() -> None:
     of = layout([3])
     with pytest.raises(ValueError, match="must be contiguous"):
         call(torch.ones(3 * WIDTH, 43, device=DEVICE).t(), None, of, None)
 
 
-def test_rows_that_no_tile_holds_are_refused() -> None:
+def test_sentences_longer_than_a_tile_raise() -> None:
     of = layout([3])
     query, _ = inputs(of, None)
     with pytest.raises(ValueError, match="up to 65 tokens"):
@@ -237,7 +243,9 @@ def test_rows_that_no_tile_holds_are_refused() -> None:
         (torch.float16, 64, 65, False),
     ],
 )
-def test_what_the_kernels_take(dtype: torch.dtype, size: int, longest: int, taken: bool) -> None:
+def test_kernels_support_given_dtype_head_size_and_length(
+    dtype: torch.dtype, size: int, longest: int, taken: bool
+) -> None:
     assert attention._kernels_take(dtype, size, longest) == taken
 
 
@@ -247,7 +255,7 @@ def test_only_gpus_have_kernels() -> None:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_where_there_are_kernels_they_are_used(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
+def test_kernels_are_used_where_available(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
     monkeypatch.setattr(attention, "_has_kernels", lambda device: True)
     asked = []
     plain = kernels.launch
@@ -262,7 +270,7 @@ def test_where_there_are_kernels_they_are_used(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.slow
-def test_a_compiled_layer_follows_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_layer_matches_eager_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_has_kernels", lambda device: True)
     weight = draw(3 * WIDTH, WIDTH, seed=5)
 

@@ -21,7 +21,7 @@ def packed(counts: list[int], length: int, empty: int = 2) -> Packing:
 
 
 @given(batches=st.lists(ROWS, min_size=1, max_size=4), more=st.integers(0, 3), empty=st.integers(0, 4))
-def test_places_are_counted_row_by_row(batches: list[list[int]], more: int, empty: int) -> None:
+def test_token_indices_enumerate_tokens_row_by_row(batches: list[list[int]], more: int, empty: int) -> None:
     rows = max(map(len, batches))
     counts = [counts + [0] * (rows - len(counts)) for counts in batches]
     lengths = [max(max(batch), 1) + more for batch in counts]
@@ -32,9 +32,7 @@ def test_places_are_counted_row_by_row(batches: list[list[int]], more: int, empt
 
 
 @given(counts=ROWS, more=st.integers(0, 3), empty=st.integers(0, 3))
-def test_what_is_packed_and_unpacked_is_as_before_with_zeros_for_padding(
-    counts: list[int], more: int, empty: int
-) -> None:
+def test_pack_and_unpack_round_trip_with_zero_padding(counts: list[int], more: int, empty: int) -> None:
     assume(sum(counts) + empty)
     length = max(*counts, 1) + more
     layout = packed(counts, length, empty)
@@ -46,13 +44,13 @@ def test_what_is_packed_and_unpacked_is_as_before_with_zeros_for_padding(
     assert torch.equal(layout.unpack(words), rows * inside[..., None])
 
 
-def test_slots_are_the_inverse_of_places() -> None:
+def test_slots_are_inverse_of_indices() -> None:
     layout = packed([2, 0, 3], 4)
     assert layout.slots.tolist() == [[0, 1, EMPTY, EMPTY], [EMPTY] * 4, [2, 3, 4, EMPTY]]
 
 
 @pytest.mark.parametrize("counts", [[2, 0, 3], [4, 4], [1]])
-def test_gradients_are_those_of_finite_differences(counts: list[int]) -> None:
+def test_pack_and_unpack_pass_gradcheck(counts: list[int]) -> None:
     layout = packed(counts, 4)
     rows = torch.randn(len(counts), 4, 2, dtype=torch.float64, requires_grad=True)
     words = torch.randn(len(layout.indices), 2, dtype=torch.float64, requires_grad=True)
@@ -60,7 +58,7 @@ def test_gradients_are_those_of_finite_differences(counts: list[int]) -> None:
     assert torch.autograd.gradcheck(layout.unpack, words)
 
 
-def test_what_is_not_there_spreads_no_nan() -> None:
+def test_empty_slots_do_not_propagate_nan() -> None:
     layout = packed([1, 2], 3)
     words = torch.ones(len(layout.indices), 2)
     words[3:] = torch.nan
@@ -72,7 +70,7 @@ def test_what_is_not_there_spreads_no_nan() -> None:
     assert words.grad.isfinite().all()
 
 
-def test_tokens_are_taken_from_their_places() -> None:
+def test_take_tokens_gathers_by_index() -> None:
     tokens = torch.tensor([[5, 6, 0], [7, 0, 0]])
     found: Tensor = take_tokens(tokens, torch.tensor([0, 1, 3, EMPTY]), fill=9)
     assert found.tolist() == [5, 6, 7, 9]

@@ -12,7 +12,7 @@ from nero.optim.nero import Nero
 from nero.tasks.ppo import as_input
 
 
-def test_tensors_and_parameters_of_the_papers() -> None:
+def test_parameter_shapes_and_count_match_the_paper() -> None:
     network = Policy(actions=6)
     shapes = [tuple(p.shape) for p in network.parameters()]
     assert shapes == [
@@ -32,7 +32,7 @@ def test_tensors_and_parameters_of_the_papers() -> None:
     assert sum(p.numel() for p in network.parameters()) == 866_439
 
 
-def test_weights_start_orthogonal_with_gains_of_their_own_and_biases_at_zero() -> None:
+def test_weights_start_orthogonal_with_layer_gains_and_zero_biases() -> None:
     torch.manual_seed(0)
     network = Policy(actions=6)
     gains = {"features": math.sqrt(2), "policy": 0.01, "value": 1.0}
@@ -50,7 +50,7 @@ def test_weights_start_orthogonal_with_gains_of_their_own_and_biases_at_zero() -
     assert seen == 6
 
 
-def test_at_first_every_action_is_about_as_likely() -> None:
+def test_initial_policy_is_nearly_uniform() -> None:
     torch.manual_seed(0)
     logits, values = Policy(actions=6)(torch.rand(5, 4, 84, 84))
     assert logits.shape == (5, 6)
@@ -59,7 +59,7 @@ def test_at_first_every_action_is_about_as_likely() -> None:
     assert values.detach().abs().max() > 0
 
 
-def test_of_pongs_greys_a_balanced_first_layer_sees_rounding_alone() -> None:
+def test_balanced_first_layer_is_nearly_blind_to_uniform_pong_background() -> None:
     """A filter that sums to zero has nothing to say of one grey; an orthogonal one has."""
     pytest.importorskip("ale_py")
     games = AtariGames("pong", 1)

@@ -26,7 +26,7 @@ def plainly_averaged(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     with_bias=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_both_are_torchs_in_outputs_and_gradients(
+def test_resampled_convolutions_match_torch_in_outputs_and_gradients(
     images: int, channels: int, filters: int, height: int, width: int, with_bias: bool, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -47,7 +47,7 @@ def test_both_are_torchs_in_outputs_and_gradients(
         torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
 
 
-def test_kernels_are_made_in_the_weights_own_type_under_autocast() -> None:
+def test_upsample_and_convolve_under_autocast_is_close_to_float32() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(1, 3, 4, 4), torch.randn(2, 3, 3, 3)
     exact = upsample_and_convolve(x, weight, None)
@@ -58,9 +58,7 @@ def test_kernels_are_made_in_the_weights_own_type_under_autocast() -> None:
 
 
 @given(images=st.integers(1, 3), channels=st.integers(1, 5), height=st.integers(1, 4), width=st.integers(1, 4))
-def test_an_upsampled_image_is_torchs_in_values_and_gradients(
-    images: int, channels: int, height: int, width: int
-) -> None:
+def test_upsample_matches_torch_in_values_and_gradients(images: int, channels: int, height: int, width: int) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(images, channels, height, width, dtype=torch.float64, generator=generator).requires_grad_()
     grad = torch.randn(images, channels, 2 * height, 2 * width, dtype=torch.float64, generator=generator)

@@ -38,7 +38,7 @@ def made(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
     return layer
 
 
-def torchs(ours: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
+def torch_equivalent(ours: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
     """torch's layer with the same weight, bias and singular vectors."""
     theirs = make().double()
     theirs.load_state_dict({"weight": ours.weight, "bias": ours.bias})
@@ -55,10 +55,10 @@ def torchs(ours: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_layer_is_torchs_through_training_and_evaluation(kind: str, last: bool) -> None:
+def test_layer_matches_torch_spectral_norm_in_training_and_evaluation(kind: str, last: bool) -> None:
     make, make_torchs, shape = MAKERS[kind]
     ours = made(make)
-    theirs = torchs(ours, make_torchs)
+    theirs = torch_equivalent(ours, make_torchs)
     if last:
         convert_conv2d_weight_memory_format(ours, torch.channels_last)
     inputs = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -80,7 +80,7 @@ def test_a_layer_is_torchs_through_training_and_evaluation(kind: str, last: bool
     assert torch.equal(ours.spectral_norm.u, u), "evaluation moves nothing"
 
 
-def test_the_power_iteration_finds_the_largest_singular_value() -> None:
+def test_power_iteration_finds_largest_singular_value() -> None:
     weight = torch.randn(6, 5, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     norm = SpectralNorm(weight)
     for _ in range(500):
@@ -88,7 +88,7 @@ def test_the_power_iteration_finds_the_largest_singular_value() -> None:
     torch.testing.assert_close(torch.linalg.matrix_norm(normalised.flatten(1), 2), torch.tensor(1.0).double())
 
 
-def test_a_new_layer_has_iterated_before_its_first_pass() -> None:
+def test_new_layer_starts_with_converged_power_iteration() -> None:
     torch.manual_seed(0)
     weight = torch.randn(30, 20)
     norm = SpectralNorm(weight).eval()
@@ -109,7 +109,7 @@ def test_layers_start_orthogonal_with_small_biases(kind: str) -> None:
     assert abs(float(wide.bias.detach().mean())) < 0.001
 
 
-def test_layers_are_started_by_one_thread_and_leave_the_others_to_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_initialisation_uses_one_thread_and_restores_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, real = [], nn.init.orthogonal_
 
     def watched(weight: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def test_layers_are_started_by_one_thread_and_leave_the_others_to_the_rest(monke
     assert seen == [1, 1]
 
 
-def test_an_embedding_is_a_look_up_in_the_normalised_table() -> None:
+def test_embedding_looks_up_normalised_table() -> None:
     torch.manual_seed(0)
     table = Embedding(9, 4).eval()
     labels = torch.tensor([3, 8, 3])
@@ -138,7 +138,7 @@ def test_an_embedding_is_a_look_up_in_the_normalised_table() -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_the_norm_is_float32_under_autocast(kind: str) -> None:
+def test_spectral_norm_is_float32_under_autocast(kind: str) -> None:
     torch.manual_seed(0)
     layer = MAKERS[kind][0]()
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_the_norm_is_float32_under_autocast(kind: str) -> None:
     assert torch.equal(again.spectral_norm.u, layer.spectral_norm.u)
 
 
-def test_a_backward_pass_may_follow_a_second_forward_pass() -> None:
+def test_backward_after_second_forward_is_unaffected() -> None:
     torch.manual_seed(0)
     layer = Linear(7, 5)
     with torch.no_grad():
@@ -170,7 +170,7 @@ def test_a_backward_pass_may_follow_a_second_forward_pass() -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_compiler_sees_the_same_layer(kind: str) -> None:
+def test_compiled_layer_matches_eager_layer(kind: str) -> None:
     make, _, shape = MAKERS[kind]
     plain, compiled = made(make), made(make)
     compiled.compile(backend="aot_eager", dynamic=False, fullgraph=True)
@@ -206,7 +206,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_layers_iterated_at_once_are_those_iterated_one_by_one(by_kernels: None, passes: int) -> None:
+def test_grouped_power_iteration_matches_layer_by_layer(by_kernels: None, passes: int) -> None:
     one_by_one, at_once = network(), network()
     group = SpectralLayers(at_once)
     group.has_kernels = True
@@ -228,7 +228,7 @@ def test_layers_iterated_at_once_are_those_iterated_one_by_one(by_kernels: None,
                 other.load_state_dict(layer.state_dict())
 
 
-def test_a_matrix_of_zeros_is_iterated_to_zero_and_not_to_nan(by_kernels: None) -> None:
+def test_zero_matrix_gives_zero_vectors_not_nan(by_kernels: None) -> None:
     own = network()
     nn.init.zeros_(own[1].weight)
     group = SpectralLayers(own)
@@ -238,7 +238,7 @@ def test_a_matrix_of_zeros_is_iterated_to_zero_and_not_to_nan(by_kernels: None) 
     assert float(own[0].spectral_norm.u.norm()) == pytest.approx(1)
 
 
-def test_layers_are_left_to_themselves_without_kernels_and_in_evaluation(by_kernels: None) -> None:
+def test_grouped_normalisation_is_off_without_kernels_and_in_evaluation(by_kernels: None) -> None:
     own = network()
     group = SpectralLayers(own)
     group.has_kernels = False
@@ -248,7 +248,7 @@ def test_layers_are_left_to_themselves_without_kernels_and_in_evaluation(by_kern
     assert group.normalised() == [None]
 
 
-def test_kernels_take_no_weights_that_they_would_misread() -> None:
+def test_is_matrix_rejects_unsupported_memory_layouts() -> None:
     own = network()
     assert _is_matrix(own[1].weight)
     assert not _is_matrix(own[1].weight.contiguous())
@@ -265,7 +265,7 @@ def test_kernels_take_no_weights_that_they_would_misread() -> None:
         ("in evaluation", {}),
     ],
 )
-def test_one_layer_that_kernels_cannot_take_leaves_all_to_themselves(misfit: str | None, change: dict) -> None:
+def test_one_unsupported_layer_disables_grouped_normalisation(misfit: str | None, change: dict) -> None:
     """With tensors that have a device but no memory, so that no GPU is needed."""
     wanted = {"device": "cuda", "dtype": torch.float32, "memory_format": torch.channels_last}
     with FakeTensorMode():
@@ -276,7 +276,7 @@ def test_one_layer_that_kernels_cannot_take_leaves_all_to_themselves(misfit: str
         assert SpectralLayers(own)._fits() == (misfit is None)
 
 
-def test_a_compiler_sees_layers_that_are_iterated_at_once(by_kernels: None) -> None:
+def test_compiled_grouped_layers_match_eager(by_kernels: None) -> None:
     class Together(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -302,7 +302,7 @@ def test_a_compiler_sees_layers_that_are_iterated_at_once(by_kernels: None) -> N
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_layers_are_iterated_at_once_in_a_graph() -> None:
+def test_grouped_power_iteration_can_be_captured_in_cuda_graph() -> None:
     own = network().to("cuda")
     convert_conv2d_weight_memory_format(own, torch.channels_last)
     alone = copy.deepcopy(own)

@@ -42,7 +42,7 @@ def gradients(loss: Tensor, *parameters: Tensor) -> list[Tensor]:
     with_bias=st.booleans(),
     hidden=st.integers(0, 7),
 )
-def test_sums_and_gradients_are_torchs(
+def test_loss_and_gradients_match_torch_cross_entropy(
     rows: int, vocabulary: int, seed: int, smoothing: float, with_bias: bool, hidden: int
 ) -> None:
     features, weight, bias, targets = case(rows, vocabulary, seed)
@@ -61,14 +61,14 @@ def test_sums_and_gradients_are_torchs(
     torch.testing.assert_close(ours, theirs)
 
 
-def test_leading_dims_are_any() -> None:
+def test_leading_dimensions_are_flattened() -> None:
     features, weight, bias, targets = case(12, 9, 0)
     flat = token_loss(features, weight, bias, targets)
     shaped = token_loss(features.reshape(3, 4, WIDTH), weight, bias, targets.reshape(3, 4))
     assert torch.equal(flat.loss, shaped.loss)
 
 
-def test_without_gradients_logits_stay_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_is_not_computed_under_no_grad(monkeypatch: pytest.MonkeyPatch) -> None:
     features, weight, bias, targets = case(4, 6, 1)
     asked = []
     plain = module._to_gradient_
@@ -84,7 +84,7 @@ def test_without_gradients_logits_stay_logits(monkeypatch: pytest.MonkeyPatch) -
     assert asked == [False, True]
 
 
-def test_only_what_needs_a_gradient_gets_one() -> None:
+def test_only_inputs_requiring_grad_get_gradients() -> None:
     features, weight, bias, targets = case(4, 6, 2)
     loss = token_loss(features.detach(), weight, bias.detach(), targets).loss
     loss.backward()
@@ -93,7 +93,7 @@ def test_only_what_needs_a_gradient_gets_one() -> None:
     assert weight.grad is not None
 
 
-def test_a_row_that_does_not_count_may_hold_anything() -> None:
+def test_ignored_rows_may_contain_nan() -> None:
     features, weight, bias, targets = case(4, 6, 3)
     with torch.no_grad():
         features[1] = math.nan
@@ -108,7 +108,9 @@ def test_a_row_that_does_not_count_may_hold_anything() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("to_gradient_", [module._to_gradient_, kernels.to_gradient_])
-def test_what_is_not_finite_is_not_hidden(to_gradient_: Callable[..., tuple[Tensor, Tensor]], value: float) -> None:
+def test_non_finite_logits_give_non_finite_loss(
+    to_gradient_: Callable[..., tuple[Tensor, Tensor]], value: float
+) -> None:
     logits = torch.zeros(2, 10)
     logits[0, 4] = value
     losses, nlls = to_gradient_(logits, 10, torch.tensor([2, 2]), 0.1, IGNORE_INDEX, True)
@@ -117,13 +119,13 @@ def test_what_is_not_finite_is_not_hidden(to_gradient_: Callable[..., tuple[Tens
     assert losses[1].isfinite()
 
 
-def test_smoothing_of_one_or_less_than_none_is_refused() -> None:
+def test_smoothing_out_of_range_raises() -> None:
     for smoothing in (-0.1, 1.0):
         with pytest.raises(ValueError, match="smoothing must be at least 0 and below 1"):
             token_loss(*case(2, 3, 0), smoothing)
 
 
-def test_autocast_takes_products_in_its_dtype_and_the_softmax_in_float32() -> None:
+def test_autocast_uses_bf16_products_and_float32_softmax() -> None:
     features, weight, bias, targets = case(50, 300, 4, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         found = token_loss(features, weight, bias, targets, 0.1)
@@ -142,7 +144,7 @@ def test_autocast_takes_products_in_its_dtype_and_the_softmax_in_float32() -> No
 @pytest.mark.parametrize("vocabulary", [3, 4096, 9521, pytest.param(33_278, marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_kernel_gives_what_torch_gives(vocabulary: int, smoothing: float, dtype: torch.dtype) -> None:
+def test_kernel_matches_torch_cross_entropy(vocabulary: int, smoothing: float, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     room = 5  # columns that are no part of the vocabulary, with anything in them
     logits = (30 * torch.randn(6, vocabulary + room, generator=generator)).to(DEVICE, dtype)
@@ -165,9 +167,7 @@ def test_the_kernel_gives_what_torch_gives(vocabulary: int, smoothing: float, dt
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_with_the_kernel_columns_are_filled_up_and_nothing_else_changes(
-    monkeypatch: pytest.MonkeyPatch, with_bias: bool
-) -> None:
+def test_token_loss_with_kernel_matches_without(monkeypatch: pytest.MonkeyPatch, with_bias: bool) -> None:
     *leaves, targets = (tensor.detach().to(DEVICE) for tensor in case(7, 21, 5, torch.float32))
     features, weight, bias = (leaf.requires_grad_() for leaf in leaves)
     targets[2] = IGNORE_INDEX
@@ -184,7 +184,7 @@ def test_with_the_kernel_columns_are_filled_up_and_nothing_else_changes(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_on_a_gpu_sums_and_gradients_are_those_of_float64(precision: str) -> None:
+def test_gpu_loss_and_gradients_are_close_to_float64(precision: str) -> None:
     features, weight, bias, targets = (tensor.detach().cuda() for tensor in case(300, 9521, 6, torch.float32))
     parameters = [tensor.requires_grad_() for tensor in (features, weight, bias)]
     with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
@@ -206,9 +206,7 @@ def test_on_a_gpu_sums_and_gradients_are_those_of_float64(precision: str) -> Non
     width=st.integers(1, 4),
     seed=st.integers(0, 99),
 )
-def test_a_sum_over_pieces_of_the_vocabulary_is_the_product(
-    rows: int, pieces: int, piece: int, width: int, seed: int
-) -> None:
+def test_split_k_product_matches_matmul(rows: int, pieces: int, piece: int, width: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     gradient = torch.randn(rows, pieces * piece, generator=generator, dtype=torch.float64)
     weight = torch.randn(pieces * piece, width, generator=generator, dtype=torch.float64)

@@ -40,7 +40,7 @@ def tokens(*shape: int, vocabulary: int = 40, seed: int = 0) -> Tensor:
 # counts and starts
 
 
-def test_the_papers_language_model_has_19_tensors() -> None:
+def test_language_model_of_the_paper_has_19_parameter_tensors() -> None:
     with torch.device("meta"):
         shapes = [tuple(parameter.shape) for parameter in LanguageModel(33_278).parameters()]
     layer = [(600, 200), (600,), (200, 200), (200,), (200, 200), (200,), (200, 200), (200,)]
@@ -48,7 +48,7 @@ def test_the_papers_language_model_has_19_tensors() -> None:
     assert len(shapes) == 19
 
 
-def test_the_papers_translator_has_121_tensors() -> None:
+def test_translator_of_the_paper_has_121_parameter_tensors() -> None:
     with torch.device("meta"):
         parameters = list(Translator(9_521).parameters())
     assert len(parameters) == 121
@@ -56,7 +56,7 @@ def test_the_papers_translator_has_121_tensors() -> None:
     assert sum(parameter.ndim == 1 for parameter in parameters) == 24, "biases of the feed-forward parts, and no gains"
 
 
-def test_the_language_model_starts_as_the_protocol_says() -> None:
+def test_language_model_initialisation_follows_protocol() -> None:
     torch.manual_seed(0)
     network = LanguageModel(2_000)
     for weight in (network.embedding.weight, network.output.weight):
@@ -70,7 +70,7 @@ def test_the_language_model_starts_as_the_protocol_says() -> None:
         assert ours.std().item() == pytest.approx(value.std().item(), rel=0.15), name
 
 
-def test_the_shipped_language_model_has_layers_that_start_alike_as_torchs_encoder_does() -> None:
+def test_language_model_config_starts_with_identical_layers() -> None:
     """nn.TransformerEncoder deep-copies the layer that it is given."""
     theirs = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8), num_layers=2).layers
     assert all(torch.equal(a, b) for a, b in zip(theirs[0].parameters(), theirs[1].parameters(), strict=True))
@@ -86,7 +86,7 @@ def test_the_shipped_language_model_has_layers_that_start_alike_as_torchs_encode
     assert all(torch.equal(apart.state_dict()[name], shipped.state_dict()[name]) for name in others)
 
 
-def test_the_translator_starts_xavier_uniform() -> None:
+def test_translator_starts_xavier_uniform() -> None:
     torch.manual_seed(0)
     network = Translator(1_000, layers=1)
     for parameter in network.parameters():
@@ -105,7 +105,7 @@ def test_heads_must_divide_the_width() -> None:
 # what they compute
 
 
-def test_positions_are_sines_and_cosines() -> None:
+def test_sinusoidal_positions_match_formula() -> None:
     found = attention.sinusoidal_positions(6, 5)
     for position in range(6):
         for place in range(5):
@@ -114,7 +114,7 @@ def test_positions_are_sines_and_cosines() -> None:
             assert found[position, place] == pytest.approx(wanted, abs=1e-6)
 
 
-def test_the_language_model_is_torchs_without_layer_norm() -> None:
+def test_language_model_matches_torch_encoder_without_layer_norm() -> None:
     network = language_model()
     x = tokens(4, 9, vocabulary=50)
     layers = []
@@ -137,7 +137,7 @@ def test_the_language_model_is_torchs_without_layer_norm() -> None:
     torch.testing.assert_close(gradient, torch.autograd.grad(hidden.square().sum(), network.embedding.weight)[0])
 
 
-def test_no_position_of_the_language_model_sees_a_later_one() -> None:
+def test_language_model_is_causal() -> None:
     network = language_model()
     x = tokens(1, 8, vocabulary=50)
     changed = x.clone()
@@ -147,7 +147,7 @@ def test_no_position_of_the_language_model_sees_a_later_one() -> None:
     assert not torch.allclose(first[:, 5:], second[:, 5:])
 
 
-def torchs_translator(network: Translator, source: Tensor, target: Tensor) -> Tensor:
+def torch_translator(network: Translator, source: Tensor, target: Tensor) -> Tensor:
     """The same weights in nn.TransformerEncoderLayer and nn.TransformerDecoderLayer."""
     width, heads = network.embedding.embedding_dim, network.encoder[0].attention.heads
     inner = network.encoder[0].feed_forward.inner.out_features
@@ -185,14 +185,14 @@ def torchs_translator(network: Translator, source: Tensor, target: Tensor) -> Te
     return x
 
 
-def test_the_translator_is_torchs() -> None:
+def test_translator_matches_torch_layers() -> None:
     network = translator()
     source, target = tokens(3, 7), tokens(3, 6, seed=1)
     source[1, 4:] = PAD
-    torch.testing.assert_close(network(source, target), torchs_translator(network, source, target))
+    torch.testing.assert_close(network(source, target), torch_translator(network, source, target))
 
 
-def test_encoding_once_and_decoding_gives_the_same() -> None:
+def test_encode_then_decode_equals_forward() -> None:
     network = translator()
     source, target = tokens(3, 7), tokens(3, 6, seed=1)
     source[0, 2:] = PAD
@@ -202,7 +202,7 @@ def test_encoding_once_and_decoding_gives_the_same() -> None:
 
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("normalise", [False, True])
-def test_the_entrance_can_be_changed(scale: bool, normalise: bool) -> None:
+def test_embedding_scale_and_input_norm_are_configurable(scale: bool, normalise: bool) -> None:
     network = translator(scale_embedding=scale, normalise_input=normalise)
     source = tokens(2, 4)
     x = (4.0 if scale else 1.0) * network.embedding.weight[source] + network.positions[:4]
@@ -250,7 +250,7 @@ def packed_loss_and_gradients(network: Translator, source: Tensor, target: Tenso
 
 @pytest.mark.parametrize("slots", [18, 19, 40])
 @pytest.mark.parametrize("rows", [3, 5])
-def test_words_without_their_padding_give_the_same(rows: int, slots: int) -> None:
+def test_packed_loss_and_gradients_match_padded(rows: int, slots: int) -> None:
     network = translator()
     source, target = torch.full((rows, 7), PAD), torch.full((rows, 8), PAD)
     source[:3], target[:3, :6] = tokens(3, 7), tokens(3, 6, seed=1)
@@ -260,7 +260,7 @@ def test_words_without_their_padding_give_the_same(rows: int, slots: int) -> Non
 
 
 @pytest.mark.slow
-def test_so_they_do_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_loss_and_gradients_with_kernels_match_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     monkeypatch.setattr(attention, "_has_kernels", lambda device: True)
     network = translator(width=32).float().to(DEVICE)
@@ -270,7 +270,7 @@ def test_so_they_do_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(found, loss_and_gradients(network, source, target), rtol=1e-4, atol=1e-5)
 
 
-def test_dropout_is_for_training_alone() -> None:
+def test_dropout_is_active_only_in_training() -> None:
     for network, inputs in (
         (language_model(dropout=0.5), (tokens(2, 5),)),
         (translator(dropout=0.5), (tokens(2, 5), tokens(2, 4))),
@@ -281,7 +281,7 @@ def test_dropout_is_for_training_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_mask_is_in_the_arithmetic_of_the_products(dtype: torch.dtype) -> None:
+def test_mask_has_autocast_dtype(dtype: torch.dtype) -> None:
     network = translator().float()
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         assert network.mask(tokens(2, 3)).dtype == dtype
@@ -301,7 +301,7 @@ def compile_without_code(network: Translator, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_like_layers_are_compiled_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identical_layers_compile_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     network, plain = translator(layers=3), translator(layers=3)
     counts = compile_without_code(network, monkeypatch)
     for length in (5, 8, 11):
@@ -310,7 +310,9 @@ def test_like_layers_are_compiled_once_for_all_lengths(monkeypatch: pytest.Monke
     assert counts["unique_graphs"] == 2, "an encoder layer and a decoder layer"
 
 
-def quick(inputs: tuple[Tensor, ...], outer: Tensor, gradients: tuple[Tensor | None, ...], *_: object) -> None:
+def fake_attention_kernel(
+    inputs: tuple[Tensor, ...], outer: Tensor, gradients: tuple[Tensor | None, ...], *_: object
+) -> None:
     """In place of kernels, where they are not what is tested."""
     if gradients[0] is None:
         outer.copy_(inputs[0].cos())
@@ -321,12 +323,12 @@ def quick(inputs: tuple[Tensor, ...], outer: Tensor, gradients: tuple[Tensor | N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_kernels", [False, True])
-def test_like_layers_are_compiled_once_for_words_alone(monkeypatch: pytest.MonkeyPatch, by_kernels: bool) -> None:
+def test_identical_layers_compile_once_for_packed_input(monkeypatch: pytest.MonkeyPatch, by_kernels: bool) -> None:
     if by_kernels:
         kernels = pytest.importorskip("nero.models.kernels.attention")
         monkeypatch.setattr(attention, "_has_kernels", lambda device: True)
         monkeypatch.setitem(attention.LONGEST, torch.float64, 32)
-        monkeypatch.setattr(kernels, "launch", quick)
+        monkeypatch.setattr(kernels, "launch", fake_attention_kernel)
     network, plain = (translator(layers=2 if by_kernels else 3, width=32).to(DEVICE) for _ in range(2))
     counts = compile_without_code(network, monkeypatch)
     for rows, length, slots in ((4, 6, 24), (4, 9, 40), (5, 9, 56)):

@@ -40,7 +40,7 @@ def drawn_rows(data: st.DataObject, dtype: torch.dtype, fan_in: int) -> torch.Te
 
 @settings(max_examples=250)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), fan_in=st.integers(2, 5000), halves=st.sampled_from(HALVES))
-def test_projecting_twice_is_projecting_once(data, dtype, fan_in, halves):
+def test_projection_is_idempotent(data, dtype, fan_in, halves):
     rows = drawn_rows(data, dtype, fan_in)
     once = project(rows, *halves)
     assert once.dtype == dtype
@@ -63,7 +63,7 @@ def test_projected_rows_are_balanced(data, dtype, fan_in):
 
 @pytest.mark.parametrize("halves", HALVES)
 @pytest.mark.parametrize("shape", [(8, 3, 3, 3), (5, 7), (4, 1), (3, 784), (2, 3, 4)])
-def test_projection_is_the_papers(shape, halves):
+def test_projection_matches_reference(shape, halves):
     (weight,) = references.draw(0, [shape], torch.float64)
     expected = weight.numpy().copy()
     references.project(expected, *halves)
@@ -75,7 +75,7 @@ def test_projection_is_the_papers(shape, halves):
         np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-12, atol=1e-13)
 
 
-def test_a_large_mean_costs_no_accuracy():
+def test_large_mean_does_not_reduce_accuracy():
     rows = (1000 + references.draw(0, [(3, 500)], torch.float64)[0] / 100).float()
     expected = rows.double().numpy()
     references.project(expected)
@@ -84,7 +84,7 @@ def test_a_large_mean_costs_no_accuracy():
 
 
 @pytest.mark.parametrize("size", [1e-38, 1e-30, 1e-20, 1e20, 1e30, 2e38])
-def test_sizes_whose_squares_leave_the_range(size):
+def test_projection_of_rows_whose_squares_overflow_or_underflow(size):
     rows = torch.tensor([[1.0, -0.5, 0.25, 0.0], [0.5, 0.25, 0.75, -1.0]]) * size
     expected = rows.double().numpy()
     references.project(expected)
@@ -96,7 +96,7 @@ def test_sizes_whose_squares_leave_the_range(size):
 
 @pytest.mark.parametrize("halves", HALVES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_that_would_vanish_live_on(dtype, halves):
+def test_constant_rows_do_not_vanish(dtype, halves):
     mean, norm = halves
     constant = torch.full((1, 37), 0.1, dtype=dtype)
     nearly = constant * (1 + torch.finfo(dtype).eps)
@@ -112,7 +112,7 @@ def test_rows_that_would_vanish_live_on(dtype, halves):
         assert torch.equal(project(projected, mean, norm), projected)
 
 
-def test_rows_of_zeros_stay_and_do_not_touch_their_neighbours():
+def test_zero_rows_stay_zero_and_do_not_affect_others():
     rows = torch.zeros(3, 5)
     rows[1] = torch.arange(5.0)
     projected = project(rows)
@@ -120,7 +120,7 @@ def test_rows_of_zeros_stay_and_do_not_touch_their_neighbours():
     assert torch.equal(projected[1], project(rows[1:2])[0])
 
 
-def test_nothing_hides_a_nan():
+def test_non_finite_rows_give_nan_without_affecting_others():
     rows = torch.tensor([[1.0, math.nan, 2.0], [1.0, 2.0, 4.0], [math.inf, 0.0, 1.0]])
     projected = project(rows)
     assert projected[0].isnan().any()
@@ -136,7 +136,7 @@ def test_empty_tensors(shape):
         assert neuron_norm(weight).tolist() == neuron_mean(weight).tolist() == [0.0] * shape[0]
 
 
-def test_tensors_without_neurons():
+def test_one_dimensional_tensors_have_no_neurons():
     bias = torch.tensor([3.0, 1.0])
     assert torch.equal(project_(bias.clone()), bias)
     with pytest.raises(ValueError, match="two or more dims"):
@@ -145,14 +145,14 @@ def test_tensors_without_neurons():
         neuron_mean(bias)
 
 
-def test_mean_and_norm_of_a_convolution():
+def test_neuron_mean_and_norm_of_convolution():
     (weight,) = references.draw(0, [(4, 3, 2, 2)])
     torch.testing.assert_close(neuron_mean(weight), weight.mean((1, 2, 3)))
     torch.testing.assert_close(neuron_norm(weight), weight.flatten(1).norm(dim=1))
     assert neuron_norm(weight.bfloat16()).dtype == torch.float32
 
 
-def test_many_tensors_together_are_each_alone():
+def test_project_all_matches_projection_of_each_tensor():
     together, alone = references.parameters(), references.parameters()
     biases = [bias.detach().clone() for bias in together if bias.ndim < 2]
     project_all_(together, foreach=True)
@@ -163,7 +163,7 @@ def test_many_tensors_together_are_each_alone():
     references.assert_same([bias for bias in together if bias.ndim < 2], biases)
 
 
-def test_a_projection_reads_nothing_on_the_host():
+def test_projection_makes_no_host_reads():
     weights = references.draw(0)
     with references.NoHostReads():
         project_all_(weights, foreach=True)
@@ -171,7 +171,7 @@ def test_a_projection_reads_nothing_on_the_host():
         project_all_(weights, norm=False)
 
 
-def test_rows_bound_for_a_narrower_dtype():
+def test_project_with_dtype_uses_tolerance_of_that_dtype():
     rows = project(references.draw(0, [(4, 100)])[0].bfloat16())
     # Balanced as far as bfloat16 can say, although not to the rounding of the float32 that a step is reckoned in.
     assert torch.equal(project(rows.float(), dtype=torch.bfloat16), rows)

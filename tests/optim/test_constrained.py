@@ -29,7 +29,7 @@ def assert_balanced(params, mean=True, norm=True):
 
 @BASES
 @pytest.mark.parametrize(("mean", "norm"), [(True, True), (True, False), (False, True), (False, False)])
-def test_a_step_is_the_bases_step_and_a_projection(base, mean, norm):
+def test_step_is_base_step_followed_by_projection(base, mean, norm):
     params, expected = references.parameters(), references.parameters()
     optimizer = constrained(params, base, lr=0.05, mean=mean, norm=norm)
     assert type(optimizer) is base
@@ -60,7 +60,7 @@ def test_balance_holds_after_a_thousand_steps(base):
     assert_balanced(params)
 
 
-def test_what_has_one_dim_is_not_projected():
+def test_one_dimensional_parameters_are_not_projected():
     bias, gain = torch.tensor([3.0, 4.0]), torch.ones(())
     optimizer = constrained([bias, gain], torch.optim.SGD, lr=0.0)
     bias.grad, gain.grad = torch.ones(2), torch.ones(())
@@ -69,13 +69,13 @@ def test_what_has_one_dim_is_not_projected():
     assert gain == 1
 
 
-def test_settings_reach_the_base():
+def test_settings_are_passed_to_base_optimiser():
     base = functools.partial(torch.optim.SGD, momentum=0.5, nesterov=True)
     (group,) = constrained([torch.ones(2, 2)], base, lr=0.3, momentum=0.9).param_groups
     assert (group["lr"], group["momentum"], group["nesterov"]) == (0.3, 0.9, True)
 
 
-def test_takes_whatever_torch_takes():
+def test_accepts_iterators_named_parameters_and_groups():
     model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
     constrained(model.parameters(), torch.optim.SGD, lr=0.1)  # an iterator
     assert_balanced(model.parameters())
@@ -93,7 +93,7 @@ def test_takes_whatever_torch_takes():
     assert_balanced(model.parameters())
 
 
-def test_madams_bound_belongs_to_the_balanced_weights():
+def test_madam_bound_is_computed_from_balanced_weights():
     weight = 100 * references.draw(0, [(3, 16)])[0]
     optimizer = constrained([weight], Madam, lr=0.01)
     assert optimizer.state[weight]["bound"].item() == pytest.approx(3 / math.sqrt(16))
@@ -119,7 +119,7 @@ def madam_step(weight, grad, lr, raw):
 
 
 @pytest.mark.parametrize("name", ["lamb", "madam"])
-def test_the_papers_constrained_optimisers_project_after_each_step_only(name):
+def test_constrained_configs_project_only_after_each_step(name):
     """The shipped configs, against one step written out in float64 from raw weights of norms far from one."""
     raw = 5 * torch.randn(6, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     grad = torch.randn(6, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -137,7 +137,7 @@ def test_the_papers_constrained_optimisers_project_after_each_step_only(name):
     torch.testing.assert_close(safest.data, project(raw), rtol=1e-10, atol=1e-12)
 
 
-def test_learns():
+def test_constrained_adam_reduces_loss():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
     inputs = torch.randn(64, 8)

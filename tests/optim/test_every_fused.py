@@ -19,7 +19,7 @@ EVERY_KIND: Any = pytest.mark.parametrize("kind", [Nero, LAMB])
 
 @EVERY_KIND
 @pytest.mark.parametrize("offset", [1, 2, 4])
-def test_parameters_and_gradients_may_begin_anywhere(kind: Kind, offset: int) -> None:
+def test_parameters_and_gradients_may_have_any_storage_offset(kind: Kind, offset: int) -> None:
     shapes: list[Any] = [(6, 64), (5, 33), (40,), (4100,)]
     ends = []
     for shift in (offset, 0):
@@ -48,14 +48,14 @@ def stepped(request: pytest.FixtureRequest) -> tuple[Optimizer, Optimizer]:
     return ours, theirs
 
 
-def test_parameters_that_move_are_followed(stepped: tuple[Optimizer, Optimizer]) -> None:
+def test_reallocated_parameters_are_followed(stepped: tuple[Optimizer, Optimizer]) -> None:
     ours, theirs = stepped
     for param in ours.param_groups[0]["params"]:
         param.data = param.data.clone()
     assert_steps_alike(ours, theirs, range(2, 4))
 
 
-def test_state_that_moves_is_followed(stepped: tuple[Optimizer, Optimizer]) -> None:
+def test_reallocated_state_is_followed(stepped: tuple[Optimizer, Optimizer]) -> None:
     ours, theirs = stepped
     for state in ours.state.values():
         for key in state:
@@ -65,7 +65,7 @@ def test_state_that_moves_is_followed(stepped: tuple[Optimizer, Optimizer]) -> N
 
 
 @pytest.mark.slow
-def test_copies_and_pickles_step_on_by_themselves(stepped: tuple[Optimizer, Optimizer]) -> None:
+def test_copies_and_pickles_step_independently(stepped: tuple[Optimizer, Optimizer]) -> None:
     ours, theirs = stepped
     copied, loaded = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))
     assert_steps_alike(copied, loaded, range(2, 4))
@@ -75,7 +75,7 @@ def test_copies_and_pickles_step_on_by_themselves(stepped: tuple[Optimizer, Opti
 
 @EVERY_KIND
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_learning_rate_in_a_tensor_is_the_number_in_it(kind: Kind, dtype: torch.dtype) -> None:
+def test_tensor_learning_rate_matches_float(kind: Kind, dtype: torch.dtype) -> None:
     numbers, tensors = make([(3, 20), (4,)]), make([(3, 20), (4,)])
     rate = torch.tensor([0.25], dtype=dtype, device=DEVICE)
     ours, theirs = kind(numbers, lr=0.25, fused=True), kind(tensors, lr=rate, fused=True)
@@ -86,6 +86,6 @@ def test_a_learning_rate_in_a_tensor_is_the_number_in_it(kind: Kind, dtype: torc
 
 
 @EVERY_KIND
-def test_a_path_is_one_of_two(kind: Kind) -> None:
+def test_foreach_and_fused_together_raise(kind: Kind) -> None:
     with pytest.raises(ValueError, match="both"):
         kind(make([(3, 4)]), foreach=True, fused=True)

@@ -35,7 +35,7 @@ BOTH_PATHS: Any = pytest.mark.parametrize("foreach", [False, True])
 @EVERY_OPTIMISER
 @BOTH_PATHS
 @pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_learning_rate_in_a_tensor_is_the_number_in_it(make: Make, foreach: bool, shape: tuple[int, ...]) -> None:
+def test_tensor_learning_rate_matches_float(make: Make, foreach: bool, shape: tuple[int, ...]) -> None:
     numbers, tensors = references.parameters(), references.parameters()
     references.run(numbers, make(numbers, lr=0.03, foreach=foreach), range(5))
     references.run(tensors, make(tensors, lr=torch.full(shape, 0.03), foreach=foreach), range(5))
@@ -51,14 +51,14 @@ def test_resumes_bit_for_bit(make: Make, foreach: bool, dtype: torch.dtype) -> N
 
 @EVERY_OPTIMISER
 @BOTH_PATHS
-def test_a_step_reads_nothing_on_the_host(make: Make, foreach: bool) -> None:
+def test_step_makes_no_host_reads(make: Make, foreach: bool) -> None:
     references.assert_reads_nothing(lambda params, lr: make(params, lr=lr, foreach=foreach))
 
 
 @pytest.mark.gpu
 @EVERY_OPTIMISER
 @pytest.mark.parametrize("foreach", [None, False])
-def test_a_step_can_be_captured(make: Make, foreach: bool | None) -> None:
+def test_step_can_be_captured_in_cuda_graph(make: Make, foreach: bool | None) -> None:
     references.assert_captures(lambda params, lr: make(params, lr=lr, foreach=foreach))
 
 
@@ -66,6 +66,6 @@ def test_a_step_can_be_captured(make: Make, foreach: bool | None) -> None:
 @pytest.mark.parametrize(
     ("base", "needs"), [(torch.optim.SGD, {"fused": True}), (torch.optim.Adam, {"capturable": True})]
 )
-def test_a_step_of_torchs_own_can_be_captured_with_its_projection(base: Make, needs: dict[str, bool]) -> None:
+def test_constrained_torch_optimiser_can_be_captured_in_cuda_graph(base: Make, needs: dict[str, bool]) -> None:
     # `needs`: else torch reads a learning rate that is a tensor.
     references.assert_captures(lambda params, lr: constrained(params, base, lr=lr, **needs))

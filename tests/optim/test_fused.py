@@ -31,7 +31,7 @@ def launches_of(optimizer: Nero, group: int = 0) -> list[fused.Launch]:
 
 
 @pytest.mark.parametrize("beta", [0.999, 0.0])
-def test_follows_algorithm_1(beta: float) -> None:
+def test_matches_algorithm_1(beta: float) -> None:
     params = references.parameters(device=DEVICE, shapes=[*references.SHAPES, *SHAPES])
     reference = references.Nero(references.as_arrays(params), 0.03, beta)
     optimizer = Nero(params, lr=0.03, beta=beta, fused=True)
@@ -56,7 +56,7 @@ def test_follows_algorithm_1(beta: float) -> None:
     beta=st.floats(0, 0.9999),
     seed=st.integers(0, 2**32),
 )
-def test_follows_the_plain_reference_on_any_shapes(shapes: list[Any], lr: float, beta: float, seed: int) -> None:
+def test_matches_plain_reference_on_any_shapes(shapes: list[Any], lr: float, beta: float, seed: int) -> None:
     params = make(shapes, seed=seed)
     reference = PlainNero(params, lr, beta)
     references.assert_follows(params, reference, Nero(params, lr=lr, beta=beta, fused=True), steps=2)
@@ -73,7 +73,7 @@ def test_follows_the_plain_reference_on_any_shapes(shapes: list[Any], lr: float,
         (torch.float16, (True, True)),
     ],
 )
-def test_three_paths_one_result(dtype: torch.dtype, halves: tuple[bool, bool]) -> None:
+def test_fused_foreach_and_single_tensor_paths_agree(dtype: torch.dtype, halves: tuple[bool, bool]) -> None:
     ours, *others = by_three_paths(Nero, SHAPES, dtype, mean=halves[0], norm=halves[1])
     # A mean is left alone where it is too small to matter to the neuron, which is a question of rounding.
     tolerance = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
@@ -83,7 +83,7 @@ def test_three_paths_one_result(dtype: torch.dtype, halves: tuple[bool, bool]) -
 
 
 @pytest.mark.parametrize("setting", [{"maximize": True}, {"gain_penalty": 0.3}, {"sigma_b": 1.0}, {"beta": 0.5}])
-def test_settings_mean_the_same_by_every_path(setting: dict[str, Any]) -> None:
+def test_settings_have_same_effect_fused_and_unfused(setting: dict[str, Any]) -> None:
     ends = []
     for path in ({"fused": True}, {"fused": False, "foreach": False}):
         params = make([(4, 30), (9,), (9,), (5,)])
@@ -99,7 +99,7 @@ def test_settings_mean_the_same_by_every_path(setting: dict[str, Any]) -> None:
         torch.testing.assert_close(mine, theirs, rtol=2e-5, atol=2e-6)
 
 
-def odd_neurons(width: int) -> list[Tensor]:
+def degenerate_neurons(width: int) -> list[Tensor]:
     """Neurons of which something special must become, each a tensor of its own."""
     rows = references.draw(0, [(10, width)])[0]
     rows[1] = 0.0
@@ -114,10 +114,10 @@ def odd_neurons(width: int) -> list[Tensor]:
 
 @HALVES
 @pytest.mark.parametrize("width", [1, 2, 64, 1000, 5000, pytest.param(9000, marks=pytest.mark.slow)])
-def test_odd_neurons_fare_as_by_the_other_paths(width: int, halves: tuple[bool, bool]) -> None:
+def test_degenerate_neurons_match_single_tensor_path(width: int, halves: tuple[bool, bool]) -> None:
     ends = []
     for path in ({"fused": True}, {"fused": False, "foreach": False}):
-        neurons = odd_neurons(width)
+        neurons = degenerate_neurons(width)
         optimizer = Nero(neurons, lr=0.02, mean=halves[0], norm=halves[1], **path)
         start = [neuron.detach().clone() for neuron in neurons]
         for t in range(3):
@@ -136,7 +136,7 @@ def test_odd_neurons_fare_as_by_the_other_paths(width: int, halves: tuple[bool, 
 
 
 @pytest.mark.parametrize("width", [3, 40, 4000, 10_000])
-def test_a_nan_stays_in_its_neuron_and_shows(width: int) -> None:
+def test_nan_gradient_affects_only_its_own_neuron(width: int) -> None:
     weight, bias = make([(4, width), (4,)])
     optimizer = Nero([weight, bias], fused=True)
     set_gradients([weight, bias], 0)
@@ -151,7 +151,7 @@ def test_a_nan_stays_in_its_neuron_and_shows(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [5, 3000, 9000])
-def test_an_overflowed_average_holds_its_neuron_still_for_good(width: int) -> None:
+def test_overflowed_average_freezes_its_neuron(width: int) -> None:
     weight, bias = make([(3, width), (3,)])
     optimizer = Nero([weight, bias], fused=True)
     for t in range(4):
@@ -168,7 +168,7 @@ def test_an_overflowed_average_holds_its_neuron_still_for_good(width: int) -> No
     assert torch.equal(bias[1], stopped[1])
 
 
-def test_gradients_in_any_layout() -> None:
+def test_gradients_may_have_any_memory_layout() -> None:
     shapes = [(8, 3, 3, 3), (6, 10), (4, 4)]
     ends = []
     for odd in (True, False):
@@ -193,7 +193,7 @@ def test_gradients_in_any_layout() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
 
 
-def test_what_the_kernel_does_not_take_goes_another_way() -> None:
+def test_unsupported_parameters_fall_back_to_unfused_path() -> None:
     kept = make([(4, 6), (3,)])
     left = [
         torch.randn(6, 4, device=DEVICE).t().requires_grad_(),  # neurons that are not dense
@@ -214,7 +214,7 @@ def test_what_the_kernel_does_not_take_goes_another_way() -> None:
     assert {int(state["step"]) for state in optimizer.state.values()} == {3}
 
 
-def test_one_launch_for_all_tensors_of_one_size_and_two_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_kernel_launch_per_size_class(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     original = fused.Launch.__call__
 
@@ -232,7 +232,7 @@ def test_one_launch_for_all_tensors_of_one_size_and_two_for_both(monkeypatch: py
         assert len(calls) == expected
 
 
-def test_a_parameter_without_gradient_keeps_its_step_count_and_its_place() -> None:
+def test_parameter_without_gradient_keeps_value_and_step_count() -> None:
     used, unused = make([(3, 40), (3, 40)])
     optimizer = Nero([used, unused], fused=True)
     before = unused.detach().clone()
@@ -260,7 +260,7 @@ def stepped() -> tuple[Nero, Nero]:
 
 
 @pytest.mark.slow
-def test_a_loaded_state_goes_on_in_the_same_tables(stepped: tuple[Nero, Nero]) -> None:
+def test_loading_state_reuses_existing_tables(stepped: tuple[Nero, Nero]) -> None:
     ours, theirs = stepped
     tables = ours._fused[0]
     saved = copy.deepcopy(theirs.state_dict())
@@ -276,7 +276,7 @@ def test_a_loaded_state_goes_on_in_the_same_tables(stepped: tuple[Nero, Nero]) -
     assert {int(state["step"]) for state in ours.state.values()} == {4}
 
 
-def test_groups_have_settings_of_their_own() -> None:
+def test_param_groups_have_their_own_settings() -> None:
     first, second, third = make([(3, 20), (3, 20), (3, 20)])
     optimizer = Nero([{"params": [first], "lr": 0.0}, {"params": [second], "mean": False}], lr=0.1, fused=True)
     set_gradients([first, second, third], 0)
@@ -290,7 +290,7 @@ def test_groups_have_settings_of_their_own() -> None:
     assert set(optimizer._fused) == {0, 1}
 
 
-def test_whole_numbers_are_numbers_like_others() -> None:
+def test_integer_settings_are_accepted() -> None:
     params = make([(3, 20), (4,)])
     optimizer = Nero(params, lr=0, beta=0, mean=1, norm=1, fused=True)  # type: ignore[arg-type]
     before = [param.detach().clone() for param in params]
@@ -302,7 +302,7 @@ def test_whole_numbers_are_numbers_like_others() -> None:
         before = [param.detach().clone() for param in params]
 
 
-def test_sparse_gradients_are_refused_before_anything_moves() -> None:
+def test_sparse_gradients_raise_before_any_update() -> None:
     embedding, other = nn.Embedding(4, 3, sparse=True, device=DEVICE), make([(3, 5)])[0]
     optimizer = Nero([other, embedding.weight], fused=True)
     before = other.detach().clone()
@@ -315,7 +315,7 @@ def test_sparse_gradients_are_refused_before_anything_moves() -> None:
 
 
 @pytest.mark.skipif(not hasattr(Tensor, "grad_dtype"), reason="torch before 2.10 has gradients of one dtype only")
-def test_gradients_of_another_dtype_are_read_as_what_they_are() -> None:
+def test_gradients_of_another_dtype_are_supported() -> None:
     half, full = torch.nn.Parameter(torch.randn(3, 8, dtype=torch.bfloat16, device=DEVICE)), None
     full = half.detach().clone().requires_grad_()
     half.grad_dtype = torch.float32
@@ -326,7 +326,7 @@ def test_gradients_of_another_dtype_are_read_as_what_they_are() -> None:
     torch.testing.assert_close(half, full, rtol=2**-6, atol=2**-8)
 
 
-def test_the_path_is_chosen_by_device_and_settings() -> None:
+def test_path_depends_on_device_and_settings() -> None:
     params = make([(3, 4)])
     set_gradients(params, 0)
     for keys, expected in (({}, DEVICE == "cuda"), ({"foreach": True}, False), ({"fused": False}, False)):
@@ -337,13 +337,13 @@ def test_the_path_is_chosen_by_device_and_settings() -> None:
         Nero(params, foreach=True, fused=True)
 
 
-def test_where_the_kernel_cannot_run_asking_for_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_raises_where_kernel_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nero.optim.base.unavailable", lambda device: "there is no such thing here")
     with pytest.raises(ValueError, match="fused=True: there is no such thing here"):
         Nero(make([(3, 4)]), fused=True)
 
 
-def test_the_longest_neurons_and_longer_ones() -> None:
+def test_longest_supported_fan_in_and_beyond() -> None:
     shapes = [(2, 65_536), (1, 65_537)]
     params = make(shapes)
     reference = references.Nero(references.as_arrays(params), 0.02, 0.999)
@@ -354,7 +354,7 @@ def test_the_longest_neurons_and_longer_ones() -> None:
 
 @pytest.mark.parametrize("fan_in", [1, 2, 3, 16, 17, 2048, 2049, 8192, 8193, 65_536])
 @pytest.mark.parametrize("aligned", [False, True])
-def test_tiles_hold_all_rows(fan_in: int, aligned: bool) -> None:
+def test_tiles_cover_all_rows(fan_in: int, aligned: bool) -> None:
     for rows in (1, 7, 1000):
         kind, programs, size = fused.division(rows, fan_in, aligned)
         if kind == fused.LONG:
@@ -368,7 +368,7 @@ def test_tiles_hold_all_rows(fan_in: int, aligned: bool) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_large_tensors_follow_float64(dtype: torch.dtype) -> None:
+def test_large_tensors_match_float64(dtype: torch.dtype) -> None:
     shapes = [(3_000_000, 3), (2_000_000, 1), (1_000_003,), (30_000, 512), (5000, 784), (300, 65_536), (2000, 4608)]
     params = make(shapes, dtype)
     exact = [param.detach().double().requires_grad_() for param in params]
@@ -394,7 +394,7 @@ def test_large_tensors_follow_float64(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.gpu
-def test_a_captured_step_knows_its_gradients_for_good() -> None:
+def test_captured_step_keeps_its_gradient_addresses() -> None:
     """A graph replays with the addresses that it was captured with, whatever eager steps come in between."""
     ends = []
     for capture in (False, True):
@@ -422,7 +422,7 @@ def test_a_captured_step_knows_its_gradients_for_good() -> None:
 
 
 @pytest.mark.gpu
-def test_a_capture_without_a_step_before_says_what_to_do() -> None:
+def test_capture_without_prior_step_raises() -> None:
     params = make([(3, 4)])
     optimizer = Nero(params)
     set_gradients(params, 0)
@@ -432,7 +432,7 @@ def test_a_capture_without_a_step_before_says_what_to_do() -> None:
 
 
 @pytest.mark.gpu
-def test_a_step_reads_nothing_on_the_host_and_makes_no_sync() -> None:
+def test_step_does_not_synchronise_with_gpu() -> None:
     params = make([(5, 30), (6,)])
     optimizer = Nero(params, lr=torch.tensor(0.02, device="cuda"))
     set_gradients(params, 0)

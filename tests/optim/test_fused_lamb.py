@@ -20,7 +20,7 @@ SHAPES: list[Any] = [(3, 5), (64, 64), (2, 4096), (3, 3001), (4, 3, 2, 2), (4100
 
 @pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.999), (0.5, 0.0)])
 @pytest.mark.parametrize(("clamp_value", "debias"), [(10.0, False), (0.5, False), (10.0, True), (math.inf, True)])
-def test_follows_the_reference(clamp_value: float, debias: bool, betas: tuple[float, float]) -> None:
+def test_matches_reference(clamp_value: float, debias: bool, betas: tuple[float, float]) -> None:
     params = references.parameters(device=DEVICE, shapes=[*references.SHAPES, *SHAPES])
     reference = references.LAMB(references.as_arrays(params), 0.03, betas, 1e-6, clamp_value, debias)
     optimizer = LAMB(params, lr=0.03, betas=betas, clamp_value=clamp_value, debias=debias, fused=True)
@@ -40,9 +40,7 @@ def test_follows_the_reference(clamp_value: float, debias: bool, betas: tuple[fl
     debias=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_follows_the_reference_on_any_shapes(
-    shapes: list[Any], lr: float, beta1: float, debias: bool, seed: int
-) -> None:
+def test_matches_reference_on_any_shapes(shapes: list[Any], lr: float, beta1: float, debias: bool, seed: int) -> None:
     params = make(shapes, seed=seed)
     reference = references.LAMB(references.as_arrays(params), lr, (beta1, 0.999), 1e-6, 10.0, debias)
     optimizer = LAMB(params, lr=lr, betas=(beta1, 0.999), debias=debias, fused=True)
@@ -51,7 +49,7 @@ def test_follows_the_reference_on_any_shapes(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("setting", [{}, {"maximize": True}, {"betas": (0.0, 0.999)}, {"debias": True}])
-def test_three_paths_one_result(dtype: torch.dtype, setting: dict[str, Any]) -> None:
+def test_fused_foreach_and_single_tensor_paths_agree(dtype: torch.dtype, setting: dict[str, Any]) -> None:
     # Triton's interpreter cuts bfloat16 off where others round, at each of three steps.
     tolerance = 2e-6 if dtype == torch.float32 else 5 * torch.finfo(dtype).eps
     fused, *others = by_three_paths(LAMB, SHAPES, dtype, **setting)
@@ -60,7 +58,7 @@ def test_three_paths_one_result(dtype: torch.dtype, setting: dict[str, Any]) -> 
             torch.testing.assert_close(mine, param, rtol=tolerance, atol=tolerance / 2)
 
 
-def test_sums_of_many_tiles_are_added_up() -> None:
+def test_rate_kernel_sums_all_tiles() -> None:
     from nero.optim.triton.lamb_kernels import COLUMNS, FIRST_TILE, TILES, rate_kernel
 
     tiles = [1, 1024, 1025, 2500]
@@ -74,7 +72,7 @@ def test_sums_of_many_tiles_are_added_up() -> None:
     torch.testing.assert_close(rates.cpu().double(), 0.5 * (totals[:, 0] / totals[:, 1]).sqrt(), rtol=1e-6, atol=0)
 
 
-def test_a_nan_shows_in_the_whole_tensor_and_in_no_other() -> None:
+def test_nan_gradient_affects_whole_tensor_but_no_other() -> None:
     for betas in ((0.0, 0.999), (0.9, 0.999)):
         first, second = make([(3, 4100), (3, 4)])
         optimizer = LAMB([first, second], betas=betas, fused=True)
@@ -86,7 +84,7 @@ def test_a_nan_shows_in_the_whole_tensor_and_in_no_other() -> None:
         assert second.isfinite().all()
 
 
-def test_a_tensor_of_zeros_and_a_gradient_of_zeros() -> None:
+def test_zero_tensor_and_zero_gradient_match_unfused() -> None:
     ends = []
     for fused in (True, False):
         zero, still = make([(5,), (2, 3)])
@@ -103,7 +101,7 @@ def test_a_tensor_of_zeros_and_a_gradient_of_zeros() -> None:
     assert torch.equal(ends[0][1], make([(5,), (2, 3)])[1])
 
 
-def test_layouts_of_any_kind() -> None:
+def test_parameters_and_gradients_may_have_any_memory_layout() -> None:
     ends = []
     for odd in (True, False):
         params = make([(8, 3, 3, 3), (6, 10), (4, 5)])
@@ -123,7 +121,7 @@ def test_layouts_of_any_kind() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
 
 
-def test_what_the_kernels_do_not_take_goes_another_way() -> None:
+def test_unsupported_parameters_fall_back_to_unfused_path() -> None:
     params = [
         *make([(4, 6), (3,)]),
         torch.randn(3, 4, dtype=torch.float64, device=DEVICE),
@@ -142,7 +140,7 @@ def test_what_the_kernels_do_not_take_goes_another_way() -> None:
     assert {int(state["step"]) for state in ours.state.values()} == {2}
 
 
-def test_a_parameter_without_gradient_stays() -> None:
+def test_parameter_without_gradient_is_unchanged() -> None:
     used, unused = make([(3, 40), (3, 40)])
     optimizer = LAMB([used, unused], fused=True)
     before = unused.detach().clone()
@@ -156,7 +154,7 @@ def test_a_parameter_without_gradient_stays() -> None:
     assert (int(optimizer.state[used]["step"]), int(optimizer.state[unused]["step"])) == (2, 1)
 
 
-def test_a_loaded_state_goes_on_in_the_same_tables() -> None:
+def test_loading_state_reuses_existing_tables() -> None:
     ours, theirs = (LAMB(make([(5, 30), (6,), (2, 3000)]), fused=True) for _ in range(2))
     assert_steps_alike(ours, theirs, range(2))
     tables = ours._fused[0]
@@ -165,7 +163,7 @@ def test_a_loaded_state_goes_on_in_the_same_tables() -> None:
     assert ours._fused[0] is tables
 
 
-def test_groups_have_settings_of_their_own() -> None:
+def test_param_groups_have_their_own_settings() -> None:
     first, second, third = make([(3, 20), (3, 20), (3, 20)])
     optimizer = LAMB([{"params": [first], "lr": 0.0}, {"params": [second]}], lr=0.1, fused=True)
     set_gradients([first, second, third], 0)
@@ -177,7 +175,7 @@ def test_groups_have_settings_of_their_own() -> None:
     assert {*optimizer._fused} == {0, 1}
 
 
-def test_where_the_kernels_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_raises_where_kernels_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nero.optim.base.unavailable", lambda device: "Triton is not installed")
     with pytest.raises(ValueError, match="fused=True: Triton is not installed"):
         LAMB(make([(3, 4)]), fused=True)
@@ -185,12 +183,12 @@ def test_where_the_kernels_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.999)])
-def test_a_step_can_be_captured(betas: tuple[float, float]) -> None:
+def test_step_can_be_captured_in_cuda_graph(betas: tuple[float, float]) -> None:
     references.assert_captures(lambda params, lr: LAMB(params, lr=lr, betas=betas, fused=True))
 
 
 @pytest.mark.gpu
-def test_a_capture_needs_a_step_before_it() -> None:
+def test_capture_without_prior_step_raises() -> None:
     params = make([(3, 4)])
     set_gradients(params, 0)
     optimizer = LAMB(params, fused=True)

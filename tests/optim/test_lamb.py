@@ -15,7 +15,7 @@ BOTH_PATHS = pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.999), (0.5, 0.0)])
 @pytest.mark.parametrize(("clamp_value", "debias"), [(10.0, False), (0.5, False), (10.0, True), (math.inf, True)])
-def test_follows_the_reference(clamp_value, debias, betas, dtype, foreach):
+def test_matches_reference(clamp_value, debias, betas, dtype, foreach):
     params = references.parameters(dtype=dtype)
     reference = references.LAMB(references.as_arrays(params), 0.03, betas, 1e-6, clamp_value, debias)
     optimizer = LAMB(params, lr=0.03, betas=betas, clamp_value=clamp_value, debias=debias, foreach=foreach)
@@ -24,7 +24,7 @@ def test_follows_the_reference(clamp_value, debias, betas, dtype, foreach):
 
 @settings(max_examples=30)
 @given(**references.ANY_STEP, beta1=st.floats(0, 0.99), debias=st.booleans())
-def test_follows_the_reference_on_any_shape(seed, shape, lr, beta1, debias, foreach):
+def test_matches_reference_on_any_shape(seed, shape, lr, beta1, debias, foreach):
     params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])
     reference = references.LAMB(references.as_arrays(params), lr, (beta1, 0.999), 1e-6, 10.0, debias)
     optimizer = LAMB(params, lr=lr, betas=(beta1, 0.999), debias=debias, foreach=foreach)
@@ -32,7 +32,7 @@ def test_follows_the_reference_on_any_shape(seed, shape, lr, beta1, debias, fore
 
 
 @BOTH_PATHS
-def test_a_step_is_relative_to_the_layer(foreach):
+def test_step_length_is_relative_to_weight_norm(foreach):
     small, large, zero = torch.full((2, 3), 0.1), torch.full((10, 10), 5.0), torch.zeros(4)
     optimizer = LAMB([small, large, zero], lr=0.01, betas=(0.0, 0.999), foreach=foreach)
     before = [param.clone() for param in (small, large, zero)]
@@ -47,7 +47,7 @@ def test_a_step_is_relative_to_the_layer(foreach):
 
 @BOTH_PATHS
 @pytest.mark.parametrize("debias", [False, True])
-def test_a_corrected_direction_is_adams(foreach, debias):
+def test_direction_matches_adam_only_with_debias(foreach, debias):
     # Without a norm to be relative to, LAMB takes Adam's own step, and Adam corrects its averages.
     ours, theirs = torch.zeros(4), torch.zeros(4)
     lamb = LAMB([ours], lr=0.1, eps=1e-8, debias=debias, foreach=foreach)
@@ -59,7 +59,7 @@ def test_a_corrected_direction_is_adams(foreach, debias):
 
 
 @BOTH_PATHS
-def test_what_never_saw_a_gradient_does_not_move(foreach):
+def test_entries_with_only_zero_gradients_do_not_move(foreach):
     params = references.parameters()
     before = [param.detach().clone() for param in params]
     references.run(params, LAMB(params, lr=0.1, betas=(0.0, 0.999), foreach=foreach), range(5))
@@ -70,7 +70,7 @@ def test_what_never_saw_a_gradient_does_not_move(foreach):
 
 
 @BOTH_PATHS
-def test_a_gradient_of_zero_moves_nothing(foreach):
+def test_zero_gradient_changes_nothing(foreach):
     weight, bias = references.draw(0, [(3, 4), (4,)])
     before = [weight.clone(), bias.clone()]
     weight.grad, bias.grad = torch.zeros_like(weight), torch.zeros_like(bias)
@@ -78,7 +78,7 @@ def test_a_gradient_of_zero_moves_nothing(foreach):
     references.assert_same([weight, bias], before)
 
 
-def test_without_momentum_no_first_moment_is_kept():
+def test_no_first_moment_is_kept_without_momentum():
     (weight,) = references.draw(0, [(3, 4)])
     assert set(LAMB([weight], betas=(0.0, 0.999)).state[weight]) == {"step", "exp_avg_sq"}
     assert set(LAMB([weight], betas=(0.9, 0.999)).state[weight]) == {"step", "exp_avg", "exp_avg_sq"}
@@ -95,6 +95,6 @@ def test_without_momentum_no_first_moment_is_kept():
         ({"clamp_value": 0.0}, "clamp_value"),
     ],
 )
-def test_settings_that_make_no_sense(setting, message):
+def test_invalid_settings_raise(setting, message):
     with pytest.raises(ValueError, match=message):
         LAMB([torch.ones(2, 2)], **setting)

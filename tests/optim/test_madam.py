@@ -15,7 +15,7 @@ BOTH_PATHS = pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("beta", [0.999, 0.5, 0.0])
 @pytest.mark.parametrize(("g_bound", "p_scale"), [(10.0, 3.0), (0.7, 1.1)])
-def test_follows_the_reference(g_bound, p_scale, beta, dtype, foreach):
+def test_matches_reference(g_bound, p_scale, beta, dtype, foreach):
     params = references.parameters(dtype=dtype)
     reference = references.Madam(references.as_arrays(params), 0.03, beta, g_bound, p_scale)
     optimizer = Madam(params, lr=0.03, beta=beta, g_bound=g_bound, p_scale=p_scale, foreach=foreach)
@@ -24,20 +24,20 @@ def test_follows_the_reference(g_bound, p_scale, beta, dtype, foreach):
 
 @settings(max_examples=30)
 @given(**references.ANY_STEP, beta=st.floats(0, 0.9999))
-def test_follows_the_reference_on_any_shape(seed, shape, lr, beta, foreach):
+def test_matches_reference_on_any_shape(seed, shape, lr, beta, foreach):
     params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])
     reference = references.Madam(references.as_arrays(params), lr, beta)
     references.assert_follows(params, reference, Madam(params, lr=lr, beta=beta, foreach=foreach), steps=3)
 
 
-def test_first_step_is_a_factor_of_exp_lr():
+def test_first_step_multiplies_by_exp_of_lr():
     weight = torch.tensor([[2.0, -2.0, 2.0, 0.0]])
     weight.grad = torch.tensor([[1e-4, 3.0, -7.0, 1.0]])
     Madam([weight], lr=0.1).step()
     torch.testing.assert_close(weight, torch.tensor([[2 / math.exp(0.1), -2 * math.exp(0.1), 2 * math.exp(0.1), 0.0]]))
 
 
-def test_a_sudden_gradient_is_clipped():
+def test_sudden_large_gradient_is_clipped():
     weight = torch.tensor([1.0])
     optimizer = Madam([weight], lr=0.01, beta=0.999)
     for grad in [1.0] * 30 + [1e6]:
@@ -56,7 +56,7 @@ def test_a_sudden_gradient_is_clipped():
     assert tight.item() / before == pytest.approx(math.exp(-0.01 * 2), rel=1e-4)
 
 
-def test_weights_stay_within_three_times_their_first_root_mean_square():
+def test_weights_are_clamped_to_three_times_initial_rms():
     weight = torch.tensor([[1.0, -1.0, 1.0, 10.0]])
     optimizer = Madam([weight], lr=0.5)
     bound = 3 * math.sqrt(103 / 4)
@@ -69,7 +69,7 @@ def test_weights_stay_within_three_times_their_first_root_mean_square():
 
 
 @BOTH_PATHS
-def test_what_never_saw_a_gradient_does_not_move(foreach):
+def test_entries_with_only_zero_gradients_do_not_move(foreach):
     params = references.parameters()
     with torch.no_grad():
         params[0][0, 0, 0, 0] = 100.0  # beyond the bound even so
@@ -82,7 +82,7 @@ def test_what_never_saw_a_gradient_does_not_move(foreach):
     assert not torch.equal(before[1][1:], params[1][1:])
 
 
-def test_a_nan_in_a_gradient_shows():
+def test_nan_gradient_propagates():
     weight = torch.ones(2, 2)
     weight.grad = torch.tensor([[math.nan, 1.0], [0.0, 1.0]])
     Madam([weight]).step()
@@ -93,6 +93,6 @@ def test_a_nan_in_a_gradient_shows():
     ("setting", "message"),
     [({"lr": math.nan}, "lr"), ({"beta": 1.0}, "beta"), ({"g_bound": 0.0}, "g_bound"), ({"p_scale": -1.0}, "p_scale")],
 )
-def test_settings_that_make_no_sense(setting, message):
+def test_invalid_settings_raise(setting, message):
     with pytest.raises(ValueError, match=message):
         Madam([torch.ones(2, 2)], **setting)

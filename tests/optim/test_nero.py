@@ -19,7 +19,7 @@ HALVES = pytest.mark.parametrize("halves", [(True, True), (True, False), (False,
 @HALVES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("beta", [0.999, 0.5, 0.0])
-def test_follows_algorithm_1(beta, dtype, halves, foreach):
+def test_matches_algorithm_1(beta, dtype, halves, foreach):
     params = references.parameters(dtype=dtype)
     reference = references.Nero(references.as_arrays(params), 0.03, beta, *halves)
     optimizer = Nero(params, lr=0.03, beta=beta, mean=halves[0], norm=halves[1], foreach=foreach)
@@ -28,14 +28,14 @@ def test_follows_algorithm_1(beta, dtype, halves, foreach):
 
 @settings(max_examples=40)
 @given(**references.ANY_STEP, beta=st.floats(0, 0.9999))
-def test_follows_the_plain_reference_on_any_shape(seed, shape, lr, beta, foreach):
+def test_matches_plain_reference_on_any_shape(seed, shape, lr, beta, foreach):
     params = references.parameters(seed, torch.float64, shapes=[shape, shape, (3, 2)])
     reference = PlainNero(params, lr, beta)
     references.assert_follows(params, reference, Nero(params, lr=lr, beta=beta, foreach=foreach), steps=3)
 
 
 @pytest.mark.parametrize("beta", [0.999, 0.5, 0.0])
-def test_the_plain_reference_is_algorithm_1(beta):
+def test_plain_reference_matches_algorithm_1(beta):
     params = references.parameters(dtype=torch.float64)
     loops = references.Nero(references.as_arrays(params), 0.03, beta)
     references.assert_follows(params, loops, ReferenceNero(params, 0.03, beta))
@@ -55,7 +55,7 @@ def test_weights_are_balanced_at_construction_and_in_groups_added_later():
     assert len(optimizer.state) == len(first) + len(later)
 
 
-def test_a_groups_own_settings_count():
+def test_param_groups_have_their_own_settings():
     free, bound = references.draw(0, [(3, 4), (3, 4)])
     before = free.clone()
     optimizer = Nero([{"params": [free.requires_grad_()], "mean": False, "norm": False}, {"params": [bound]}])
@@ -66,7 +66,7 @@ def test_a_groups_own_settings_count():
     assert len(optimizer.param_groups) == 2
 
 
-def test_scales_are_those_at_construction():
+def test_scales_are_set_from_initial_parameters():
     weight, gains, biases, zeros = references.draw(0, [(4, 5), (6,), (7,), (3, 2)])
     gains.fill_(1.5)
     biases.zero_()
@@ -78,7 +78,7 @@ def test_scales_are_those_at_construction():
     assert Nero([biases], sigma_b=1.0).state[biases]["scale"].item() == 1.0
 
 
-def test_a_running_average_is_kept_between_steps():
+def test_running_average_is_kept_between_steps():
     bias = torch.tensor([1.0])
     optimizer = Nero([bias], lr=0.1, beta=0.5)
     for grad in (3.0, 1.0):
@@ -90,7 +90,7 @@ def test_a_running_average_is_kept_between_steps():
 
 @BOTH_PATHS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_never_saw_a_gradient_does_not_move(dtype, foreach):
+def test_entries_with_only_zero_gradients_do_not_move(dtype, foreach):
     params = references.parameters(dtype=dtype)
     optimizer = Nero(params, lr=0.1, foreach=foreach)
     before = [param.detach().clone() for param in params]
@@ -103,7 +103,7 @@ def test_what_never_saw_a_gradient_does_not_move(dtype, foreach):
         assert new.isfinite().all()
 
 
-def test_a_parameter_without_gradient_keeps_its_step_count():
+def test_parameter_without_gradient_keeps_step_count():
     used, unused = references.draw(0, [(3, 4), (3, 4)])
     optimizer = Nero([used, unused])
     used.grad = torch.ones_like(used)
@@ -112,7 +112,7 @@ def test_a_parameter_without_gradient_keeps_its_step_count():
     assert optimizer.state[unused]["step"] == 0
 
 
-def test_a_changed_learning_rate_counts():
+def test_changed_learning_rate_takes_effect():
     weight = references.draw(0, [(2, 3)])[0]
     lr = torch.tensor(0.1)
     optimizer = Nero([weight], lr=lr)
@@ -123,7 +123,7 @@ def test_a_changed_learning_rate_counts():
     assert torch.equal(weight, before)
 
 
-def test_half_precision_is_reckoned_in_float32():
+def test_half_precision_step_is_computed_in_float32():
     params = references.parameters(dtype=torch.bfloat16)
     rounded = [param.detach().float().requires_grad_() for param in params]
     optimizer, exact = Nero(params, lr=0.1), Nero(rounded, lr=0.1)
@@ -134,7 +134,7 @@ def test_half_precision_is_reckoned_in_float32():
     assert {value.dtype for state in optimizer.state.values() for value in state.values()} == {torch.float32}
 
 
-def test_loading_fills_the_tensors_that_a_captured_step_knows():
+def test_load_state_dict_updates_lr_tensor_in_place():
     params = references.parameters()
     lr = torch.tensor(0.5)
     optimizer = Nero(params, lr=lr)
@@ -144,7 +144,7 @@ def test_loading_fills_the_tensors_that_a_captured_step_knows():
     assert lr == 0.25
 
 
-def test_loading_the_state_of_another_optimizer_is_refused():
+def test_loading_state_of_another_optimiser_raises():
     params = references.parameters()
     adam = torch.optim.Adam(params)
     references.run(params, adam, range(1))
@@ -154,12 +154,12 @@ def test_loading_the_state_of_another_optimizer_is_refused():
         Nero(params).load_state_dict(Nero(params[:3]).state_dict())
 
 
-def test_the_guard_against_host_reads_bites():
+def test_no_host_reads_guard_detects_item():
     with pytest.raises(AssertionError, match="_local_scalar_dense"), references.NoHostReads():
         torch.ones(()).item()
 
 
-def test_closure_runs_with_gradients():
+def test_closure_runs_with_grad_enabled():
     model = nn.Linear(3, 2)
     optimizer = Nero(model.parameters())
 
@@ -190,17 +190,17 @@ def test_closure_runs_with_gradients():
         ({"sigma_b": 0.0}, "sigma_b"),
     ],
 )
-def test_settings_that_make_no_sense(setting, message):
+def test_invalid_settings_raise(setting, message):
     with pytest.raises(ValueError, match=message):
         Nero([torch.ones(2, 2)], **setting)
 
 
-def test_a_learning_rate_of_zero_is_allowed():
+def test_zero_learning_rate_is_allowed():
     weight = torch.ones(2, 3)
     Nero([weight], lr=0.0)
 
 
-def test_gradients_it_cannot_take():
+def test_sparse_gradients_and_complex_parameters_raise():
     embedding = nn.Embedding(4, 3, sparse=True)
     optimizer = Nero(embedding.parameters())
     embedding(torch.tensor([1, 2])).sum().backward()
@@ -211,7 +211,7 @@ def test_gradients_it_cannot_take():
 
 
 @BOTH_PATHS
-def test_empty_tensors_survive(foreach):
+def test_empty_tensors_are_supported(foreach):
     shapes = [(0, 5), (5, 0), (0,), (2, 3)]
     params = references.parameters(shapes=shapes)
     optimizer = Nero(params, foreach=foreach)
@@ -222,7 +222,7 @@ def test_empty_tensors_survive(foreach):
     assert all(state["scale"] > 0 for state in optimizer.state.values())
 
 
-def test_a_nan_in_a_gradient_shows():
+def test_nan_gradient_propagates():
     weight, bias = references.draw(0, [(2, 3), (2,)])
     optimizer = Nero([weight, bias])
     weight.grad, bias.grad = torch.full_like(weight, math.nan), torch.tensor([math.nan, 1.0])
@@ -233,7 +233,7 @@ def test_a_nan_in_a_gradient_shows():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_follows_algorithm_1_on_a_gpu(dtype):
+def test_matches_algorithm_1_on_gpu(dtype):
     params = references.parameters(dtype=dtype, device="cuda")
     reference = references.Nero(references.as_arrays(params), 0.03, 0.999)
     references.assert_follows(params, reference, Nero(params, lr=0.03))

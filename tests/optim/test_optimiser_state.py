@@ -16,7 +16,7 @@ from support import references
 
 
 @EVERY_OPTIMISER
-def test_the_state_is_plain_tensors_from_the_start(make: Make) -> None:
+def test_fresh_state_is_plain_tensors(make: Make) -> None:
     params = references.parameters()
     fresh = make(params, lr=0.01).state_dict()
     assert list(fresh["state"]) == list(range(len(params)))
@@ -31,7 +31,7 @@ def test_the_state_is_plain_tensors_from_the_start(make: Make) -> None:
 
 
 @EVERY_KIND
-def test_averages_stay_in_float32_from_one_dtype_to_the_other_and_back(kind: Kind) -> None:
+def test_averages_stay_float32_when_loaded_across_dtypes(kind: Kind) -> None:
     params = references.parameters()
     optimizer = kind(params)
     references.run(params, optimizer, range(3))
@@ -51,7 +51,7 @@ def test_averages_stay_in_float32_from_one_dtype_to_the_other_and_back(kind: Kin
 @pytest.mark.gpu
 @EVERY_KIND
 @pytest.mark.parametrize("lr", [0.02, torch.tensor(0.02)], ids=["number", "tensor"])
-def test_a_checkpoint_goes_to_a_gpu_and_back(kind: Kind, lr: float | Tensor) -> None:
+def test_checkpoint_moves_to_gpu_and_back(kind: Kind, lr: float | Tensor) -> None:
     params = references.parameters()
     optimizer = kind(params, lr=lr)
     references.run(params, optimizer, range(3))
@@ -72,7 +72,7 @@ def test_a_checkpoint_goes_to_a_gpu_and_back(kind: Kind, lr: float | Tensor) -> 
 
 
 @EVERY_KIND
-def test_hooks_around_state_dicts_see_and_change_what_is_saved_and_loaded(kind: Kind) -> None:
+def test_state_dict_hooks_can_change_saved_and_loaded_state(kind: Kind) -> None:
     params = references.parameters()
     optimizer = kind(params)
     references.run(params, optimizer, range(2))
@@ -114,7 +114,7 @@ def test_hooks_around_state_dicts_see_and_change_what_is_saved_and_loaded(kind: 
 
 
 @EVERY_KIND
-def test_groups_that_share_a_tensor_for_their_rate_load_rates_of_their_own(kind: Kind) -> None:
+def test_groups_sharing_lr_tensor_load_their_own_rates(kind: Kind) -> None:
     first, second, third = references.draw(0, [(3, 4)] * 3)
     lr = torch.tensor(0.5)
     optimizer = kind([{"params": [first]}, {"params": [second]}, {"params": [third]}], lr=lr)
@@ -126,7 +126,7 @@ def test_groups_that_share_a_tensor_for_their_rate_load_rates_of_their_own(kind:
 
 
 @EVERY_KIND
-def test_loading_what_does_not_fit_changes_nothing(kind: Kind) -> None:
+def test_loading_mismatched_state_changes_nothing(kind: Kind) -> None:
     params = references.parameters()
     optimizer = kind(params)
     references.run(params, optimizer, range(2))
@@ -161,7 +161,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("lr", [0.02, torch.tensor(0.02)], ids=["number", "tensor"])
-def test_a_copy_steps_like_the_original_and_leaves_it_alone(
+def test_copy_steps_like_original_without_affecting_it(
     make: Make, way: Callable[[Any], Any], lr: float | Tensor
 ) -> None:
     model = references.network()
@@ -176,7 +176,7 @@ def test_a_copy_steps_like_the_original_and_leaves_it_alone(
     references.assert_same(list(model.parameters()), list(twin.parameters()))
 
 
-def test_a_copy_of_a_plain_optimiser_is_plain_where_another_of_its_class_is_constrained() -> None:
+def test_copy_of_plain_optimiser_is_not_constrained() -> None:
     (weight,) = references.draw(0, [(3, 4)])
     constrained([weight.clone()], torch.optim.SGD, lr=0.1)
     plain = torch.optim.SGD([weight], lr=0.1)
@@ -184,7 +184,7 @@ def test_a_copy_of_a_plain_optimiser_is_plain_where_another_of_its_class_is_cons
     assert b"nero" not in pickle.dumps(plain)
 
 
-def test_lamb_without_momentum_says_why_it_cannot_have_some_later() -> None:
+def test_lamb_raises_when_momentum_is_enabled_after_construction() -> None:
     params = references.parameters()
     optimizer = LAMB(params, betas=(0.0, 0.999))
     optimizer.param_groups[0]["betas"] = (0.9, 0.999)
@@ -195,7 +195,7 @@ def test_lamb_without_momentum_says_why_it_cannot_have_some_later() -> None:
 
 @pytest.mark.gpu
 @EVERY_KIND
-def test_a_step_is_captured_only_where_that_is_allowed(kind: Kind) -> None:
+def test_capture_raises_unless_capturable(kind: Kind) -> None:
     param = torch.ones(3, 4, device="cuda")
     param.grad = torch.randn_like(param)
     optimizer = kind([param], capturable=False)

@@ -12,7 +12,7 @@ OPTIMIZERS = [Nero, LAMB, Madam]
 
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
-def test_an_overflowed_average_holds_its_entries_still_for_good(optimizer_class: type, foreach: bool) -> None:
+def test_overflowed_average_freezes_its_entries(optimizer_class: type, foreach: bool) -> None:
     torch.manual_seed(0)
     params = [
         torch.nn.Parameter(torch.randn(3, 5)),
@@ -35,7 +35,7 @@ def test_an_overflowed_average_holds_its_entries_still_for_good(optimizer_class:
         assert torch.equal(param.detach()[explosion], before)
 
 
-def test_the_average_is_the_formula_at_every_size() -> None:
+def test_running_average_matches_formula_for_extreme_values() -> None:
     average = torch.tensor([0.0, 1.0, torch.inf, 1e38, torch.nan])
     value = torch.tensor([1.0, 3.0, 2.0, torch.inf, 1.0])
     expected = torch.tensor([0.1, 1.2, torch.inf, torch.inf, torch.nan])
@@ -43,7 +43,7 @@ def test_the_average_is_the_formula_at_every_size() -> None:
 
 
 @pytest.mark.gpu
-def test_adam_made_ready_for_capture_survives_an_overflow() -> None:
+def test_adam_survives_overflow_after_allow_capture() -> None:
     param = torch.nn.Parameter(torch.ones(4, device="cuda"))
     optimizer = torch.optim.Adam([param], lr=torch.tensor(0.01, device="cuda"))
     allow_capture(optimizer)
@@ -57,7 +57,7 @@ def test_adam_made_ready_for_capture_survives_an_overflow() -> None:
     ("optimizer_class", "asked", "fused"),
     [(torch.optim.Adam, None, None), (torch.optim.Adam, True, True), (torch.optim.SGD, None, True)],
 )
-def test_a_capture_takes_a_fused_kernel_only_where_it_must_or_is_told_to(
+def test_allow_capture_sets_fused_only_where_needed_or_requested(
     optimizer_class: type[torch.optim.Adam | torch.optim.SGD], asked: bool | None, fused: bool | None
 ) -> None:
     optimizer = optimizer_class([torch.nn.Parameter(torch.ones(2))], lr=0.1, fused=asked)

@@ -177,23 +177,23 @@ def follow(make: Callable[..., Optimizer], settings: dict[str, Any], dtype: torc
         pytest.param({"norm": False, "beta": 0.9, "lr": torch.tensor(0.1)}, id="mean"),
     ],
 )
-def test_nero_on_shards_is_nero_on_the_whole(ranks: Ranks, settings: dict[str, Any]) -> None:
+def test_sharded_nero_matches_unsharded(ranks: Ranks, settings: dict[str, Any]) -> None:
     ranks(follow, Nero, settings)
 
 
 @pytest.mark.slow
-def test_half_precision_on_shards(two: Ranks) -> None:
+def test_sharded_half_precision_matches_unsharded(two: Ranks) -> None:
     two(follow, Nero, {"foreach": True}, torch.bfloat16)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("foreach", [False, True])
-def test_madam_on_shards_is_madam_on_the_whole(ranks: Ranks, foreach: bool) -> None:
+def test_sharded_madam_matches_unsharded(ranks: Ranks, foreach: bool) -> None:
     ranks(follow, Madam, {"foreach": foreach})
 
 
 @pytest.mark.slow
-def test_constraints_on_shards_are_those_of_the_whole(ranks: Ranks) -> None:
+def test_sharded_constrained_sgd_matches_unsharded(ranks: Ranks) -> None:
     ranks(follow, partial(constrained, base=SGD), {"lr": 0.1, "momentum": 0.9})
 
 
@@ -209,11 +209,11 @@ def stay_balanced() -> None:
 
 
 @pytest.mark.slow
-def test_constrained_neurons_stay_balanced_on_shards(two: Ranks) -> None:
+def test_sharded_constrained_neurons_stay_balanced(two: Ranks) -> None:
     two(stay_balanced)
 
 
-def cut_neurons() -> None:
+def shard_within_neurons() -> None:
     """Madam's steps, one for each weight, may be split anywhere."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     net = nn.Linear(7, 5)
@@ -231,8 +231,8 @@ def cut_neurons() -> None:
 
 
 @pytest.mark.slow
-def test_madam_takes_cut_neurons(ranks: Ranks) -> None:
-    ranks(cut_neurons)
+def test_madam_supports_sharding_within_neurons(ranks: Ranks) -> None:
+    ranks(shard_within_neurons)
 
 
 def hold_nothing() -> None:
@@ -244,7 +244,7 @@ def hold_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_the_network_leaves_some_processes_nothing_of_a_parameter(ranks: Ranks) -> None:
+def test_some_ranks_hold_empty_shards(ranks: Ranks) -> None:
     ranks(hold_nothing)
 
 
@@ -290,13 +290,13 @@ def learn_from_shards_of_shards() -> None:
 
 
 @pytest.mark.slow
-def test_gradients_of_a_real_loss(ranks: Ranks) -> None:
+def test_sharded_nero_matches_unsharded_with_loss_gradients(ranks: Ranks) -> None:
     ranks(learn_from_shards)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", [learn_from_copies_of_shards, learn_from_shards_of_shards])
-def test_meshes_of_two_dims(four: Ranks, check: Callable[[], None]) -> None:
+def test_two_dimensional_meshes_match_unsharded(four: Ranks, check: Callable[[], None]) -> None:
     four(check)
 
 
@@ -319,7 +319,7 @@ def count_messages() -> None:
 
 
 @pytest.mark.slow
-def test_a_message_in_a_step_would_be_counted(two: Ranks) -> None:
+def test_communication_in_step_would_be_detected(two: Ranks) -> None:
     two(count_messages)
 
 
@@ -334,7 +334,7 @@ def step_in_turn() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_can_step_while_the_others_wait(ranks: Ranks) -> None:
+def test_rank_can_step_while_others_wait(ranks: Ranks) -> None:
     ranks(step_in_turn)
 
 
@@ -360,9 +360,7 @@ def sum_gradients(make: Callable[..., Optimizer], settings: dict[str, Any]) -> N
     ("make", "settings"),
     [(Nero, {}), (Madam, {}), (LAMB, {}), pytest.param(Nero, {"fused": True}, marks=needs_triton)],
 )
-def test_summands_of_a_gradient_are_summed(
-    two: Ranks, make: Callable[..., Optimizer], settings: dict[str, Any]
-) -> None:
+def test_partial_gradients_are_summed(two: Ranks, make: Callable[..., Optimizer], settings: dict[str, Any]) -> None:
     two(sum_gradients, make, settings)
 
 
@@ -424,7 +422,7 @@ def resume(folder: Path, flatten: bool, settings: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:TypedStorage is deprecated")
 @pytest.mark.parametrize(("world", "flatten"), [(1, False), (2, True), (4, False)])
-def test_a_checkpoint_can_be_read_by_any_number_of_processes(
+def test_checkpoint_can_be_loaded_by_any_number_of_ranks(
     groups: Callable[[int], Ranks], tmp_path: Path, world: int, flatten: bool
 ) -> None:
     calls: dict[int, Callable[..., None]] = {1: lambda check, *args: check(*args), 2: groups(2), 4: groups(4)}
@@ -435,7 +433,7 @@ def test_a_checkpoint_can_be_read_by_any_number_of_processes(
 
 @pytest.mark.slow
 @needs_triton
-def test_the_fused_step_goes_on_from_a_checkpoint(groups: Callable[[int], Ranks], tmp_path: Path) -> None:
+def test_fused_step_resumes_from_checkpoint(groups: Callable[[int], Ranks], tmp_path: Path) -> None:
     groups(2)(save, tmp_path, False, {"fused": True})
     groups(4)(resume, tmp_path, False, {"fused": True})
 
@@ -460,7 +458,7 @@ def gather_and_broadcast(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_the_whole_can_be_split_again(ranks: Ranks, tmp_path: Path) -> None:
+def test_full_state_dict_can_be_resharded(ranks: Ranks, tmp_path: Path) -> None:
     ranks(gather_and_broadcast, tmp_path)
 
 
@@ -482,7 +480,7 @@ def keep_what_is_frozen() -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_without_the_state_of_frozen_parameters(two: Ranks) -> None:
+def test_checkpoint_keeps_existing_state_of_frozen_parameters(two: Ranks) -> None:
     two(keep_what_is_frozen)
 
 
@@ -503,7 +501,7 @@ def copy_and_save(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_process_can_save_its_own_shards(ranks: Ranks, tmp_path: Path) -> None:
+def test_each_rank_can_save_its_own_shards(ranks: Ranks, tmp_path: Path) -> None:
     ranks(copy_and_save, tmp_path)
 
 
@@ -520,7 +518,7 @@ def refuse_to_mix() -> None:
 
 
 @pytest.mark.slow
-def test_state_of_the_whole_is_refused_for_shards_and_the_other_way_round(two: Ranks) -> None:
+def test_loading_between_sharded_and_unsharded_state_raises(two: Ranks) -> None:
     two(refuse_to_mix)
 
 
@@ -588,7 +586,7 @@ def refuse_shards_for_lamb() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", [refuse_cut_neurons, refuse_summands, refuse_flat_parameters, refuse_shards_for_lamb])
-def test_refusals(two: Ranks, check: Callable[[], None]) -> None:
+def test_unsupported_shardings_raise(two: Ranks, check: Callable[[], None]) -> None:
     two(check)
 
 
@@ -607,7 +605,7 @@ def refuse_plain_gradients() -> None:
 
 @pytest.mark.slow
 @needs_triton
-def test_a_gradient_that_does_not_say_whose_it_is_is_refused(two: Ranks) -> None:
+def test_plain_tensor_gradient_of_sharded_parameter_raises(two: Ranks) -> None:
     two(refuse_plain_gradients)
 
 
@@ -626,13 +624,13 @@ def test_plain_tensors_are_not_sharded() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_mean_of_a_plain_tensor_is_rounded_once(dtype: torch.dtype) -> None:
+def test_mean_of_plain_tensor_is_rounded_once(dtype: torch.dtype) -> None:
     for values in draw(0, [(1,), (1001,), (3, 4), ()], dtype):
         mean = mean_over_all(values, values)
         assert mean.dtype == dtype
         assert mean == values.double().mean().to(dtype)
 
 
-def test_the_mean_of_nothing_is_zero() -> None:
+def test_mean_of_empty_tensor_is_zero() -> None:
     nothing = torch.empty(0, 4)
     assert mean_over_all(nothing, nothing) == 0

@@ -39,7 +39,7 @@ CAME_LATER = {
 """Keys of DEFAULTS_OF_LOGGED_RUNS by task, with the class that takes each."""
 
 
-def test_the_same_run_has_the_same_id_on_any_machine_and_in_any_words() -> None:
+def test_run_id_is_independent_of_machine_paths_and_spelling() -> None:
     base = compose(["task=mnist_mlp100", "optim=nero", "optim.lr=0.001"]).run_id
     assert base.startswith("mnist_mlp100-nero-0.001-s0-")
     for words in (
@@ -55,7 +55,7 @@ def test_the_same_run_has_the_same_id_on_any_machine_and_in_any_words() -> None:
         assert compose(["optim.lr=0.001", *words]).run_id == base, words
 
 
-def test_another_run_has_another_id() -> None:
+def test_different_configs_have_different_run_ids() -> None:
     words = [
         [],
         ["seed=1"],
@@ -68,13 +68,13 @@ def test_another_run_has_another_id() -> None:
     assert len({compose(w).run_id for w in words}) == len(words)
 
 
-def test_one_and_one_point_zero_are_the_same_value() -> None:
+def test_int_and_equal_float_give_same_run_id() -> None:
     assert compose(["optim.lr=1"]).run_id == compose(["optim.lr=1.0"]).run_id
     assert digest({"a": [1, 2.0], "b": True}) == digest({"b": True, "a": [1.0, 2]})
     assert digest({"a": True}) != digest({"a": 1})
 
 
-def test_a_config_at_another_rate_and_seed_is_the_one_composed_with_them() -> None:
+def test_config_at_lr_and_seed_equals_composed_config() -> None:
     composed = compose(["optim=adam", "optim.lr=0.1", "seed=2"])
     derived = compose(["optim=adam"]).at(0.1, 2)
     assert derived.run_id == composed.run_id
@@ -82,14 +82,14 @@ def test_a_config_at_another_rate_and_seed_is_the_one_composed_with_them() -> No
 
 
 @pytest.mark.parametrize("words", [[], ["+task.twice=${optim.lr}"], ["+task.number=${seed}"], ["optim=adam", "seed=3"]])
-def test_the_quick_way_to_an_identity_is_the_same(words: list[str]) -> None:
+def test_identity_at_equals_identity_of_composed_config(words: list[str]) -> None:
     config = compose(words)
     for lr, seed in ((0.1, 0), (1.0, 2), (1e-4, 7)):
         composed = compose([*words, f"optim.lr={lr}", f"seed={seed}"])
         assert config.identity_at(lr, seed) == config.at(lr, seed).identity == composed.identity
 
 
-def test_a_task_can_change_an_optimisers_settings_and_the_command_line_has_the_last_word() -> None:
+def test_task_overrides_optimiser_settings_and_command_line_overrides_both() -> None:
     def betas(*words: str) -> list[float]:
         return compose(words).identity["optim"]["betas"]
 
@@ -147,7 +147,7 @@ def test_a_task_can_change_an_optimisers_settings_and_the_command_line_has_the_l
         ("task.epochs=[1", "task.epochs=[1: no viable alternative at input '[1'"),
     ],
 )
-def test_a_bad_value_is_refused_in_one_line(override: str, message: str) -> None:
+def test_invalid_value_raises_one_line_config_error(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         compose(override.split())
     found = str(error.value)
@@ -155,7 +155,7 @@ def test_a_bad_value_is_refused_in_one_line(override: str, message: str) -> None
     assert "\n" not in found
 
 
-def test_values_are_converted_by_the_schema_and_are_plain_python_values() -> None:
+def test_schema_converts_values_to_plain_python_types() -> None:
     config = compose(["machine.keep_checkpoint=no", "machine.deadline=1700000000", "machine.checkpoint_seconds=1"])
     machine = OmegaConf.to_container(config.cfg.machine)
     assert (machine["keep_checkpoint"], machine["deadline"], machine["checkpoint_seconds"]) == (False, "1700000000", 1)
@@ -168,13 +168,13 @@ def test_values_are_converted_by_the_schema_and_are_plain_python_values() -> Non
     assert type(config.cfg.data) is type(config.identity["precision"]) is str
 
 
-def test_every_key_of_the_shipped_configs_is_in_the_schema_and_the_other_way_round() -> None:
+def test_schema_and_shipped_configs_have_the_same_keys() -> None:
     cfg = compose([]).cfg
     assert {spec.name for spec in fields(RunSchema)} == set(cfg)
     assert {spec.name for spec in fields(MachineSchema)} == set(cfg.machine)
 
 
-def test_a_config_is_composed_once_until_a_file_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_composed_config_is_cached_until_a_file_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In this process, and in another one by the cache on disk."""
     configs = tmp_path / "configs"
     shutil.copytree(CONFIG_DIR, configs)
@@ -196,7 +196,7 @@ def test_a_config_is_composed_once_until_a_file_changes(monkeypatch: pytest.Monk
     assert len(list((tmp_path / "cache" / "nero" / "configs").iterdir())) == 2, "paths of this machine are not kept"
 
 
-def test_a_damaged_or_unwritable_cache_does_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_damaged_or_unwritable_cache_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     expected = compose(["optim=sgd"]).run_id
     for damage in (b"", b"[]", b'{"task": 1}'):
@@ -210,7 +210,7 @@ def test_a_damaged_or_unwritable_cache_does_no_harm(monkeypatch: pytest.MonkeyPa
     assert compose(["optim=sgd"]).run_id == expected
 
 
-def test_a_renamed_key_has_its_logged_name_in_the_identity_and_its_name_of_today_for_classes() -> None:
+def test_renamed_key_keeps_logged_name_in_identity() -> None:
     config = compose(["task=pong_ppo", "task.update_epochs=3"])
     assert config.identity["task"]["passes"] == 3
     assert "update_epochs" not in config.identity["task"]
@@ -220,13 +220,13 @@ def test_a_renamed_key_has_its_logged_name_in_the_identity_and_its_name_of_today
     assert current_names({"task": {"epochs": 1}}) == {"task": {"epochs": 1}}
 
 
-def test_names_are_the_file_names() -> None:
+def test_names_lists_config_files() -> None:
     assert {"nero", "sgd", "adam", "lamb", "madam"} <= set(names("optim"))
     assert {"mnist_mlp100", "mnist_reparam"} <= set(names("task"))
 
 
 @pytest.mark.parametrize("task", CAME_LATER)
-def test_a_key_that_came_later_is_left_out_of_the_identity_at_its_value_before(task: str) -> None:
+def test_new_key_at_legacy_default_is_omitted_from_identity(task: str) -> None:
     """So that logged runs keep their ids; a config.yaml without the key then means that value, as the class has it."""
     words = {key: f"{key}={json.dumps(DEFAULTS_OF_LOGGED_RUNS[key])}" for key in CAME_LATER[task]}
     before = compose([f"task={task}", *words.values()])
@@ -236,5 +236,5 @@ def test_a_key_that_came_later_is_left_out_of_the_identity_at_its_value_before(t
         assert compose([f"task={task}", words[key]]).run_id != compose([f"task={task}"]).run_id
 
 
-def test_every_key_that_came_later_is_tested() -> None:
+def test_every_key_with_legacy_default_is_tested() -> None:
     assert {key for keys in CAME_LATER.values() for key in keys} == set(DEFAULTS_OF_LOGGED_RUNS)

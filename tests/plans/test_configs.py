@@ -63,19 +63,19 @@ PAIRS = sorted(
 
 
 @pytest.mark.parametrize(("task", "optim"), PAIRS)
-def test_every_task_and_every_optimiser_takes_two_steps(tmp_path: Path, task: str, optim: str) -> None:
+def test_every_task_and_every_optimiser_runs_two_steps(tmp_path: Path, task: str, optim: str) -> None:
     outcome = two_steps(tmp_path, task, f"optim={optim}")
     assert outcome["status"] == "done"
     assert math.isfinite(outcome["final"])
 
 
 @pytest.mark.parametrize("optim", ["RMSprop", "AdamW", "Adagrad", "NAdam"])
-def test_any_torch_optimiser_joins_by_its_name(tmp_path: Path, optim: str) -> None:
+def test_any_torch_optimiser_can_be_used_by_target(tmp_path: Path, optim: str) -> None:
     words = ["optim=sgd", f"optim._target_=torch.optim.{optim}", "~optim.momentum", "~optim.weight_decay"]
     assert two_steps(tmp_path, "mnist_mlp100", *words)["status"] == "done"
 
 
-def test_every_yaml_belongs_to_a_group_that_the_config_knows() -> None:
+def test_every_config_file_belongs_to_a_known_group() -> None:
     files = {path.relative_to(CONFIG_DIR) for path in CONFIG_DIR.rglob("*.yaml")}
     composed = {Path("config.yaml")}
     for group in ("task", "optim", "machine", "tracking"):
@@ -88,7 +88,7 @@ def test_every_yaml_belongs_to_a_group_that_the_config_knows() -> None:
     assert files <= composed
 
 
-def test_an_optimisers_own_complaint_becomes_one_line(tmp_path: Path) -> None:
+def test_optimiser_value_error_becomes_one_line_config_error(tmp_path: Path) -> None:
     config = compose([*TWO_STEPS, *SMALLER["mnist_mlp100"], f"store={tmp_path}", "optim.beta=2"])
     with pytest.raises(ConfigError, match="optim: beta must be in") as error:
         train(config)
@@ -98,7 +98,7 @@ def test_an_optimisers_own_complaint_becomes_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "key"), [(["optim._target_=nero.optim.Neron"], "optim"), (["tracking.mirror._target_=no.such"], "mirror")]
 )
-def test_a_misspelt_name_is_one_line_that_says_where(tmp_path: Path, words: list[str], key: str) -> None:
+def test_unknown_target_raises_one_line_config_error_naming_the_key(tmp_path: Path, words: list[str], key: str) -> None:
     mirror = ["tracking=wandb"] if key == "mirror" else []
     config = compose([*TWO_STEPS, *SMALLER["mnist_mlp100"], f"store={tmp_path}", *mirror, *words])
     with pytest.raises(ConfigError, match=rf"{key}: .*(Error loading|Are you sure)") as error:

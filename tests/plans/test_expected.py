@@ -29,7 +29,7 @@ def seconds_of(run: PlannedRun, *logged: dict[str, Any], lane: str = "gpu", devi
     return None if found is None else found.seconds
 
 
-def test_time_is_expected_from_logged_runs_of_the_task_and_first_of_the_optimiser() -> None:
+def test_estimate_prefers_logged_runs_of_same_task_and_optimiser() -> None:
     assert seconds_of(NERO) is None
     assert seconds_of(NERO, summary(SGD)) == pytest.approx(10)
     early_end = summary(NERO, status="diverged", epochs_done=1)
@@ -38,7 +38,7 @@ def test_time_is_expected_from_logged_runs_of_the_task_and_first_of_the_optimise
     assert seconds_of(NERO, summary(PONG.run(0.01, 0))) is None
 
 
-def test_runs_on_other_hardware_say_nothing() -> None:
+def test_estimate_ignores_runs_on_other_hardware() -> None:
     assert seconds_of(NERO, summary(NERO, device=OTHER)) is None
     assert seconds_of(NERO, summary(NERO, 20.0), summary(NERO, device=OTHER)) == pytest.approx(20)
     assert seconds_of(NERO, summary(NERO, device="CPU, 2 threads"), device="CPU") == pytest.approx(10)
@@ -57,18 +57,20 @@ def test_runs_on_other_hardware_say_nothing() -> None:
         ("gpu", {"gpu_processes": None, "device": "CPU, 8 threads"}, True),
     ],
 )
-def test_times_are_of_runs_alone_or_packed_as_lanes_are(lane: str, changes: dict[str, Any], fair: bool) -> None:
+def test_only_runs_alone_or_packed_as_in_lanes_are_representative(
+    lane: str, changes: dict[str, Any], fair: bool
+) -> None:
     assert is_representative(summary(NERO, **changes), lane) is fair
 
 
-def test_others_give_an_upper_bound_by_the_shortest_and_count_no_more_once_there_is_a_fair_one() -> None:
+def test_unrepresentative_runs_give_only_an_upper_bound() -> None:
     packed = [summary(NERO, seconds, gpu_processes=8) for seconds in (90.0, 70.0)]
     assert estimate(NERO, "gpu", packed, H200) == Estimate(pytest.approx(70), is_bound=True)
     assert estimate(NERO, "gpu", [*packed, summary(NERO, 20.0)], H200) == Estimate(pytest.approx(20))
     assert estimate(NERO, "gpu", [*packed, summary(SGD, 30.0)], H200) == Estimate(pytest.approx(30))
 
 
-def test_runs_of_the_cpu_lane_share_its_time() -> None:
+def test_cpu_lane_estimate_divides_time_among_parallel_runs() -> None:
     run = PONG.run(0.01, 0)
     logged = summary(run, 1200.0, beside={"gpu": 1, "cpu": 3})
     assert estimate(run, "cpu", [logged], H200) == Estimate(pytest.approx(1200), at_a_time=4)
@@ -76,7 +78,7 @@ def test_runs_of_the_cpu_lane_share_its_time() -> None:
     assert (left.cpu, left.gpu, left.seconds) == (pytest.approx(600), 0, pytest.approx(600))
 
 
-def test_the_lanes_of_an_experiment_go_side_by_side_and_repeats_to_follow_count() -> None:
+def test_expected_time_is_longest_lane_and_includes_repeats() -> None:
     search = Cell("mnist_mlp100", "nero", (0.01, 0.1), 0, (1, 2))
     done = {run.run_id: summary(run, 100.0) for run in (search.run(0.01, 0),)}
     pong = PONG.run(0.01, 0)
@@ -96,7 +98,7 @@ def test_the_lanes_of_an_experiment_go_side_by_side_and_repeats_to_follow_count(
     )
 
 
-def test_time_is_expected_first_from_runs_in_the_same_arithmetic() -> None:
+def test_estimate_prefers_runs_with_same_precision() -> None:
     cells = [
         Cell("mnist_mlp100", "nero", (0.1,), 0, (1,), overrides=(f"precision={precision}",))
         for precision in ("tf32", "bf16")
@@ -115,7 +117,7 @@ def test_time_is_expected_first_from_runs_in_the_same_arithmetic() -> None:
     assert "1 runs of unknown length are not counted" in text
 
 
-def test_another_machine_is_told_whose_times_these_are() -> None:
+def test_plan_states_which_device_expected_times_are_for() -> None:
     cell = Cell("mnist_mlp100", "nero", (0.01,), 0, (1,))
     run = cell.run(0.01, 0)
     logged = {run.run_id: summary(run, 60.0, gpu_processes=3)}
@@ -128,7 +130,7 @@ def test_another_machine_is_told_whose_times_these_are() -> None:
     assert "expected on this machine (NVIDIA A100): unknown" in elsewhere
 
 
-def test_a_store_without_runs_knows_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expected_time_is_unknown_without_logged_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "device_here", lambda: OTHER)
     cell = Cell("mnist_mlp100", "nero", (0.01,), 0, ())
     text = describe_plan(Experiment("x", "x", (cell,)), [survey(cell, {})], {})

@@ -10,7 +10,7 @@ from nero.runs.store import Store
 RUNS = {run.run_id: run for run in Store(ROOT / "results" / "runs").runs()}
 
 
-def test_the_id_of_each_committed_run_is_that_of_its_config() -> None:
+def test_committed_run_ids_match_their_configs() -> None:
     for name, run in RUNS.items():
         logged = run.read_config()
         assert run_id(logged) == name
@@ -20,7 +20,7 @@ def test_the_id_of_each_committed_run_is_that_of_its_config() -> None:
 
 
 @pytest.mark.slow
-def test_each_committed_run_is_found_by_the_experiments_under_its_id_and_with_its_config() -> None:
+def test_every_committed_run_is_planned_by_an_experiment() -> None:
     planned = {}
     for path in sorted(EXPERIMENTS.glob("*.yaml")):
         for cell in load_experiment(path.stem).cells:
@@ -33,7 +33,7 @@ def test_each_committed_run_is_found_by_the_experiments_under_its_id_and_with_it
 
 
 @pytest.mark.slow
-def test_the_overrides_of_an_experiments_runs_compose_to_the_planned_ids() -> None:
+def test_planned_overrides_compose_to_planned_run_ids() -> None:
     for path in sorted(EXPERIMENTS.glob("*.yaml")):
         for cell in load_experiment(path.stem).cells:
             run = cell.run(cell.lrs[-1], cell.seeds[-1])

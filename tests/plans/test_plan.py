@@ -42,7 +42,7 @@ def summary(run: PlannedRun, final: float | None, status: str = "done", goal: st
 
 @pytest.mark.slow  # without a cache of composed configs
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_experiment_loads_and_describes_itself(name: str) -> None:
+def test_every_shipped_experiment_can_be_loaded_and_described(name: str) -> None:
     experiment = load_experiment(name)
     states = [survey(cell, {}) for cell in experiment.cells]
     assert experiment.name in describe_plan(experiment, states, {})
@@ -50,7 +50,7 @@ def test_every_shipped_experiment_loads_and_describes_itself(name: str) -> None:
         assert state.pending or state.cell.missing_config
 
 
-def test_the_papers_counts() -> None:
+def test_run_counts_match_the_paper() -> None:
     counts = {name: sum(cell.run_count for cell in load_experiment(name).cells) for name in SHIPPED}
     assert counts["table1"] == 168
     assert counts["ablation"] == 8 * (6 + 2)
@@ -59,7 +59,7 @@ def test_the_papers_counts() -> None:
     assert counts["pong"] == 4 * (5 + 2) + 3
 
 
-def test_a_task_still_to_come_is_said_clearly(tmp_path: Path) -> None:
+def test_plan_reports_unavailable_task(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("title: x\nrows: [{task: [mnist_mlp100, no_such_task], optim: nero, lr: [1, 2]}]")
     experiment = load_experiment("x", folder=tmp_path)
     text = describe_plan(experiment, [survey(cell, {}) for cell in experiment.cells], {})
@@ -67,7 +67,7 @@ def test_a_task_still_to_come_is_said_clearly(tmp_path: Path) -> None:
     assert text.count("pending  mnist_mlp100") == 2
 
 
-def test_a_search_then_repeats_at_the_best_final_value_then_nothing() -> None:
+def test_search_is_followed_by_repeats_at_best_lr() -> None:
     cell = next(c for c in load_experiment("mnist").cells if c.task == "mnist_mlp100" and c.optim == "nero")
     logged: dict[str, dict] = {}
     state = survey(cell, logged)
@@ -90,7 +90,7 @@ def test_a_search_then_repeats_at_the_best_final_value_then_nothing() -> None:
     assert [s["final"] for s in state.at_leading.values() if s] == [0.9, 0.8, 0.8]
 
 
-def test_while_a_search_goes_on_its_best_rate_leads_with_every_seed_that_is_logged() -> None:
+def test_leading_lr_during_search_uses_search_seed_only() -> None:
     cell = next(c for c in load_experiment("mnist").cells if c.task == "mnist_mlp100" and c.optim == "nero")
     first = {seed: cell.run(0.001, seed) for seed in cell.seeds}
     logged = {run.run_id: summary(run, 0.5 + 0.1 * seed) for seed, run in first.items()}
@@ -108,7 +108,7 @@ def test_while_a_search_goes_on_its_best_rate_leads_with_every_seed_that_is_logg
     assert {run.seed for run in state.pending} == {0}
 
 
-def test_the_leading_rate_is_the_best_once_every_rate_is_searched() -> None:
+def test_leading_lr_is_best_lr_once_search_is_complete() -> None:
     cell = next(c for c in load_experiment("mnist").cells if c.task == "mnist_mlp100" and c.optim == "sgd")
     logged = {run.run_id: summary(run, run.lr) for run in survey(cell, {}).pending}
     state = survey(cell, logged)
@@ -117,14 +117,14 @@ def test_the_leading_rate_is_the_best_once_every_rate_is_searched() -> None:
     assert [run.seed for run in state.pending] == [1, 2]
 
 
-def test_nothing_leads_where_all_that_is_searched_diverged() -> None:
+def test_no_leading_lr_if_all_searched_runs_diverged() -> None:
     cell = next(c for c in load_experiment("mnist").cells if len(c.lrs) > 1)
     run = cell.run(0.1, 0)
     state = survey(cell, {run.run_id: summary(run, None, "diverged")})
     assert (state.leading_lr, state.at_leading, state.diverged) == (None, {}, False)
 
 
-def test_a_setting_is_what_the_runs_config_says() -> None:
+def test_setting_returns_value_from_composed_config() -> None:
     cells = {(cell.optim, cell.variant): cell for cell in load_experiment("ablation").cells}
     swept = cells["nero", (("optim.mean", True), ("optim.norm", False))]
     assert (swept.setting("optim.mean"), swept.setting("optim.norm"), swept.setting("optim.beta")) == (
@@ -149,7 +149,7 @@ def test_failed_and_running_runs_are_pending() -> None:
         assert first in survey(cell, {first.run_id: summary(first, None, status)}).pending
 
 
-def test_a_run_that_ended_without_its_metric_is_pending() -> None:
+def test_run_without_its_metric_is_pending() -> None:
     cell = load_experiment("mnist").cells[0]
     first = survey(cell, {}).pending[0]
     unmeasured = summary(first, None) | {"final_metrics": {"train/loss": 0.5}}
@@ -161,7 +161,7 @@ def test_a_run_that_ended_without_its_metric_is_pending() -> None:
     assert first.run_id in not_finite.logged
 
 
-def test_a_search_waits_for_a_rate_that_is_not_measured_yet() -> None:
+def test_search_is_incomplete_until_every_lr_is_measured() -> None:
     cell = next(c for c in load_experiment("mnist").cells if len(c.lrs) > 1)
     runs = survey(cell, {}).pending
     logged = {run.run_id: summary(run, run.lr) for run in runs}
@@ -171,7 +171,7 @@ def test_a_search_waits_for_a_rate_that_is_not_measured_yet() -> None:
     assert (state.searching, state.best_lr, state.leading_lr) == (True, None, runs[-2].lr)
 
 
-def test_a_cell_whose_every_run_diverged_asks_for_no_repeats() -> None:
+def test_cell_with_all_runs_diverged_needs_no_repeats() -> None:
     cell = next(c for c in load_experiment("mnist").cells if len(c.lrs) > 1)
     logged = {run.run_id: summary(run, None, "diverged") for run in survey(cell, {}).pending}
     state = survey(cell, logged)
@@ -188,7 +188,7 @@ def test_a_cell_whose_every_run_diverged_asks_for_no_repeats() -> None:
     ),
     st.sampled_from(["min", "max"]),
 )
-def test_best_is_the_best_final_value_and_of_equals_the_larger_rate(finals: dict, goal: str) -> None:
+def test_best_lr_has_best_final_value_and_ties_go_to_larger_lr(finals: dict, goal: str) -> None:
     run = PlannedRun("x", "t", "o", 0.1, 0, 1, ())
     search = {lr: summary(run, v, "done" if v is not None else "diverged", goal) for lr, v in finals.items()}
     best = best_lr(search)
@@ -200,13 +200,13 @@ def test_best_is_the_best_final_value_and_of_equals_the_larger_rate(finals: dict
     assert best == max(lr for lr, v in values.items() if v == target)
 
 
-def test_ids_of_an_experiment_are_all_different() -> None:
+def test_run_ids_within_an_experiment_are_unique() -> None:
     cells = [cell for cell in load_experiment("mnist").cells if not dict(cell.variant).get("optim.lr")]
     runs = [cell.run(lr, seed) for cell in cells for lr in cell.lrs for seed in cell.seeds]
     assert Counter(run.run_id for run in runs).most_common(1)[0][1] == 1
 
 
-def test_a_run_asked_for_in_other_words_is_the_same_run() -> None:
+def test_equivalent_cells_share_the_same_run() -> None:
     search, chosen = (c for c in load_experiment("mnist").cells if (c.task, c.optim) == ("mnist_mlp100", "nero"))
     assert chosen.lrs == (0.001,)
     run = chosen.run(0.001, 0)
@@ -215,12 +215,12 @@ def test_a_run_asked_for_in_other_words_is_the_same_run() -> None:
     assert "1 runs done; 5 pending" in describe_plan(load_experiment("mnist"), states, {})
 
 
-def test_a_run_that_two_cells_share_is_pending_once() -> None:
+def test_run_shared_by_two_cells_is_pending_once() -> None:
     cell = load_experiment("mnist").cells[0]
     assert len(pending([survey(cell, {}), survey(cell, {})])) == 3
 
 
-def test_a_misspelt_row_key_and_an_unknown_experiment_are_errors(tmp_path: Path) -> None:
+def test_unknown_row_key_or_experiment_raises_config_error(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("title: x\nrows: [{task: mnist_mlp100, optim: nero, lrs: [1]}]")
     with pytest.raises(ConfigError, match=r"a row of x\.yaml has an unknown key 'lrs'"):
         load_experiment("x", folder=tmp_path)
@@ -241,9 +241,7 @@ TASKS = {cell.task for cell in load_experiment("table1").cells}
         (["only.task=null", "+only.optim=lamb"], TASKS, {"lamb"}),
     ],
 )
-def test_a_part_of_an_experiment_is_its_cells_with_those_names(
-    words: list[str], tasks: set[str], optims: set[str]
-) -> None:
+def test_only_overrides_select_cells_by_task_and_optimiser(words: list[str], tasks: set[str], optims: set[str]) -> None:
     whole, part = load_experiment("table1", ["seed=0"]).cells, load_experiment("table1", [*words, "seed=0"]).cells
     assert {cell.task for cell in part} == tasks
     assert {cell.optim for cell in part} == optims
@@ -270,12 +268,12 @@ def test_a_part_of_an_experiment_is_its_cells_with_those_names(
         ),
     ],
 )
-def test_a_part_that_an_experiment_does_not_have_is_refused(words: list[str], said: str) -> None:
+def test_selecting_missing_part_of_experiment_raises_config_error(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
         load_experiment("mnist", words)
 
 
-def test_the_plan_of_a_part_lists_its_runs_and_says_which_part(
+def test_plan_of_selected_part_lists_only_its_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = ["mnist", "only.optim=lamb", "--store", str(tmp_path)]
@@ -327,13 +325,13 @@ ROW = {"task": "mnist_mlp100", "optim": "nero", "lr": 0.1}
         ),
     ],
 )
-def test_what_an_experiment_lacks_or_misspells_is_said(text: object, said: str, tmp_path: Path) -> None:
+def test_invalid_experiment_file_raises_config_error(text: object, said: str, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(text))
     with pytest.raises(ConfigError, match=re.escape(said)):
         load_experiment("x", folder=tmp_path)
 
 
-def test_a_label_is_no_part_of_a_run(tmp_path: Path) -> None:
+def test_label_does_not_affect_run(tmp_path: Path) -> None:
     rows = [ROW, ROW | {"label": "another start"}]
     (tmp_path / "x.yaml").write_text(yaml.safe_dump({"title": "x", "rows": rows}))
     plain, labelled = load_experiment("x", folder=tmp_path).cells
@@ -341,13 +339,13 @@ def test_a_label_is_no_part_of_a_run(tmp_path: Path) -> None:
     assert plain.run(0.1, 0) == labelled.run(0.1, 0)
 
 
-def test_one_task_optimiser_or_rate_needs_no_list(tmp_path: Path) -> None:
+def test_single_task_optimiser_or_lr_may_be_a_scalar(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(yaml.safe_dump({"title": "x", "rows": [ROW]}))
     [cell] = load_experiment("x", folder=tmp_path).cells
     assert (cell.task, cell.optim, cell.lrs) == ("mnist_mlp100", "nero", (0.1,))
 
 
-def test_the_table_of_outcomes_has_a_line_per_run() -> None:
+def test_describe_outcomes_has_one_line_per_run() -> None:
     outcomes = [
         {"run_id": "a", "status": "done", "final": 0.5, "metric": {"key": "val/error"}, "seconds": 61},
         {"run_id": "b", "status": "failed", "message": "RuntimeError: no", "seconds": None},

@@ -52,7 +52,7 @@ def fill_ablation(store: Store, lr: float = 0.04) -> None:
             write_classifier(store, cell, other, 0, 0.5)
 
 
-def test_lines_stand_and_are_ticked_as_in_the_paper(store: Store) -> None:
+def test_rows_and_ticks_follow_paper_order(store: Store) -> None:
     found = table_lines(ablation_table(store))
     assert {name: words[:3] for name, words in found.items()} == LINES
     with (paper.PAPER / "ablation.csv").open(newline="") as file:
@@ -62,7 +62,7 @@ def test_lines_stand_and_are_ticked_as_in_the_paper(store: Store) -> None:
     assert [[name.lower(), *ticks] for name, *ticks in LINES.values()] == printed
 
 
-def test_the_papers_side_is_as_printed(store: Store) -> None:
+def test_paper_column_matches_printed_values(store: Store) -> None:
     theirs = {name: words[4] for name, words in table_lines(ablation_table(store)).items()}
     assert theirs == {
         "nero 0 0": "12.17 ± 0.08 (n = 3, η = 0.02)",
@@ -76,11 +76,11 @@ def test_the_papers_side_is_as_printed(store: Store) -> None:
     }
 
 
-def test_every_cell_has_the_papers_numbers() -> None:
+def test_every_cell_has_a_paper_result() -> None:
     assert {paper.key(cell) for cell in CELLS.values()} == set(paper.ablation().results)
 
 
-def test_numbers_are_numpys_and_all_lines_are_ranked_together(store: Store) -> None:
+def test_values_match_numpy_and_all_rows_are_ranked_together(store: Store) -> None:
     fill_ablation(store)
     table = ablation_table(store)
     assert table.complete
@@ -91,7 +91,7 @@ def test_numbers_are_numpys_and_all_lines_are_ranked_together(store: Store) -> N
         assert words[3] == f"{marks.get(name, '{}').format(number)} (n = 3, best η = 0.04, not the paper's)"
 
 
-def test_csv_has_a_line_per_cell_and_the_columns_of_every_table(store: Store) -> None:
+def test_csv_has_one_row_per_cell_and_the_common_columns(store: Store) -> None:
     fill_ablation(store)
     text = to_csv(ablation_table(store))
     lines = list(csv.DictReader(io.StringIO(text)))
@@ -106,7 +106,7 @@ def test_csv_has_a_line_per_cell_and_the_columns_of_every_table(store: Store) ->
     assert line["runs"].split() == [CELLS["nero 1 0"].run(0.04, seed).run_id for seed in (0, 1, 2)]
 
 
-def test_one_rate_with_its_seeds_is_shown_and_said_to_be_incomplete(store: Store) -> None:
+def test_partial_search_is_shown_and_marked_incomplete(store: Store) -> None:
     for seed in range(3):
         write_classifier(store, CELLS["nero 1 1"], 0.02, seed, 0.09 + SEEDS[seed])
     write_classifier(store, CELLS["lamb"], 0.02, 0, 0.125)
@@ -120,7 +120,7 @@ def test_one_rate_with_its_seeds_is_shown_and_said_to_be_incomplete(store: Store
     assert "Our results in a column are ranked once none of its runs is missing." in to_markdown(ablation_table(store))
 
 
-def test_diverged_lines_are_said_and_win_nothing(store: Store) -> None:
+def test_diverged_rows_are_reported_and_not_ranked(store: Store) -> None:
     fill_ablation(store)
     cell, constrained = CELLS["nero 1 1"], CELLS["madam_constrained"]
     for lr in constrained.lrs:
@@ -133,13 +133,13 @@ def test_diverged_lines_are_said_and_win_nothing(store: Store) -> None:
     assert found["nero 0 1"][3].startswith("<u>")
 
 
-def test_embedded_runs_never_stand_beside_the_papers_numbers(store: Store) -> None:
+def test_embedded_data_runs_raise_beside_paper_values(store: Store) -> None:
     write_classifier(store, CELLS["lamb"], 0.02, 0, 0.5, data="embedded")
     with pytest.raises(EmbeddedDataError):
         ablation_table(store)
 
 
-def test_latex_ticks_and_sets_optimisers_apart(store: Store) -> None:
+def test_latex_has_check_marks_and_space_between_optimisers(store: Store) -> None:
     text = to_latex(ablation_table(store))
     lines = text.splitlines()
     assert r"\begin{tabular}{lllccc}" in lines
@@ -148,13 +148,13 @@ def test_latex_ticks_and_sets_optimisers_apart(store: Store) -> None:
     assert text.isascii()
 
 
-def test_the_catalogue_lays_the_ablation_out_in_lines(store: Store) -> None:
+def test_catalogue_table_equals_listing_layout_of_ablation(store: Store) -> None:
     table = catalogue.make_table(catalogue.gather("ablation", store))
     assert to_markdown(table) == to_markdown(ablation_table(store))
     assert "Task: cifar10_vgg11." in to_markdown(table)
 
 
-def test_another_optimiser_joins_with_ticks_from_its_config(store: Store) -> None:
+def test_additional_optimiser_gets_ticks_from_its_config(store: Store) -> None:
     experiment, states = states_of(store, "ablation")
     task = states[0].cell.task
     further = [Cell(task, optim, (0.01, 0.1), 0, (1, 2)) for optim in ("sgd", "nero")]
@@ -165,7 +165,7 @@ def test_another_optimiser_joins_with_ticks_from_its_config(store: Store) -> Non
     assert lines[-2:] == ["| SGD |  |  | missing |  |  |", "| Nero | ✓ | ✓ | missing |  |  |"]
 
 
-def test_the_order_of_a_sweep_is_no_matter_to_the_papers_numbers(store: Store) -> None:
+def test_paper_values_are_matched_regardless_of_sweep_order(store: Store) -> None:
     experiment, states = states_of(store, "ablation")
     turned = [survey(replace(state.cell, variant=state.cell.variant[::-1]), {}) for state in states]
     table = table_of(experiment, turned, paper.ablation(), listings.ABLATION)
@@ -175,25 +175,25 @@ def test_the_order_of_a_sweep_is_no_matter_to_the_papers_numbers(store: Store) -
         table_of(experiment, [*states, turned[1]], paper.ablation(), listings.ABLATION)
 
 
-def test_lines_of_two_tasks_are_not_ranked_against_each_other(store: Store) -> None:
+def test_listing_rejects_cells_of_different_tasks(store: Store) -> None:
     experiment, states = states_of(store, "table1")
     with pytest.raises(ValueError, match="of one task"):
         table_of(experiment, states, paper.table1(), listings.ABLATION)
 
 
-def test_a_row_of_the_paper_that_no_cell_can_be_is_refused(tmp_path: Path) -> None:
+def test_paper_row_matching_no_possible_cell_raises(tmp_path: Path) -> None:
     (tmp_path / "ablation.csv").write_text("optimizer,fix_mean,fix_norm,top1_error,std,best_lr\nlamb,1,0,9,0.1,0.02\n")
     with pytest.raises(ValueError, match="lamb has both constraints or none"):
         paper.ablation(tmp_path)
 
 
-def test_the_same_runs_give_the_same_bytes(store: Store) -> None:
+def test_table_output_is_reproducible(store: Store) -> None:
     fill_ablation(store)
     for to in (to_markdown, to_csv, to_latex):
         assert to(ablation_table(store)) == to(ablation_table(store))
 
 
-def test_cells_are_named_by_what_their_config_keeps() -> None:
+def test_base_optimiser_and_constraints_are_read_from_config() -> None:
     named = {name: (listings.base_optimizer(cell), *listings.constraints_of(cell)) for name, cell in CELLS.items()}
     assert named["nero 0 1"] == ("nero", False, True)
     assert named["lamb_constrained"] == ("lamb", True, True)
@@ -201,7 +201,7 @@ def test_cells_are_named_by_what_their_config_keeps() -> None:
     assert listings.constraints_of(cells_of("table1")["cifar10_vgg11 nero"]) == (True, True)
 
 
-def test_whose_steps_a_wrapper_takes_is_read_from_its_config() -> None:
+def test_base_optimiser_of_wrapper_is_read_from_config() -> None:
     cell = CELLS["lamb_constrained"]
     wrapped = {"torch.optim.SGD": "sgd", "nero.optim.Nero": "nero", "torch.optim.Rprop": "lamb_constrained"}
     for target, name in wrapped.items():

@@ -60,7 +60,7 @@ def write(store: Store, optim: str, seed: int, curve: Sequence[float | None]) ->
 # ours
 
 
-def test_lines_are_means_over_the_seeds_where_fid_is_taken(store: Store) -> None:
+def test_lines_are_seed_means_at_epochs_with_fid(store: Store) -> None:
     fill(store)
     for axes, less in zip(panels_of(store), (2, 0, -1), strict=True):
         found = lines(axes)
@@ -71,7 +71,7 @@ def test_lines_are_means_over_the_seeds_where_fid_is_taken(store: Store) -> None
             np.testing.assert_allclose(found[name][:, 1], values(optim).mean(axis=1) - less)
 
 
-def test_bands_are_ranges_over_the_seeds(store: Store) -> None:
+def test_bands_span_seed_minimum_to_maximum(store: Store) -> None:
     fill(store)
     for axes, less in zip(panels_of(store), (2, 0, -1), strict=True):
         for optim, band in zip(OPTIMS, bands(axes), strict=True):
@@ -79,7 +79,7 @@ def test_bands_are_ranges_over_the_seeds(store: Store) -> None:
                 assert band_at(band, epoch) == (pytest.approx(seeds.min()), pytest.approx(seeds.max()))
 
 
-def test_panels_say_what_they_show(store: Store) -> None:
+def test_panel_titles_and_axis_labels(store: Store) -> None:
     figure = drawn(store)
     assert "CIFAR-10 (Figure 4)" in figure.get_suptitle()
     arithmetic = style.PRECISIONS[cell_of("nero").setting("precision")]
@@ -96,11 +96,11 @@ def test_panels_say_what_they_show(store: Store) -> None:
         assert axes.get_xticks().tolist() == [0, 30, 60, 90, 120]
 
 
-def test_training_ends_at_the_end_of_the_axis() -> None:
+def test_x_axis_ends_at_configured_epochs() -> None:
     assert cell_of("nero").run(0.01, 0).epochs == paper.CGAN_EPOCHS
 
 
-def test_two_cells_for_one_line_are_refused(store: Store) -> None:
+def test_two_cells_for_one_curve_raise(store: Store) -> None:
     _, states = states_of(store, "table1")
     other = survey(replace(cell_of("sgd"), variant=(("precision", "fp32"),)), {})
     with pytest.raises(ValueError, match="a panel has sgd twice"):
@@ -110,7 +110,7 @@ def test_two_cells_for_one_line_are_refused(store: Store) -> None:
 # the paper's
 
 
-def test_the_papers_finals_stand_beside_ours(store: Store) -> None:
+def test_paper_final_values_are_marked_beside_curves(store: Store) -> None:
     left, right, plain = panels_of(store)
     with (paper.PAPER / "table1.csv").open(newline="") as file:
         printed = {row["optimizer"]: row for row in csv.DictReader(file) if row["task"] == "cgan"}
@@ -129,7 +129,7 @@ def test_the_papers_finals_stand_beside_ours(store: Store) -> None:
 
 
 @pytest.mark.parametrize("filled", [True, False])
-def test_the_legend_sets_ours_beside_the_papers(store: Store, filled: bool) -> None:
+def test_legend_lists_our_curves_and_paper_marks(store: Store, filled: bool) -> None:
     if filled:
         fill(store)
     figure = drawn(store)
@@ -142,7 +142,7 @@ def test_the_legend_sets_ours_beside_the_papers(store: Store, filled: bool) -> N
 
 
 @pytest.mark.parametrize("metric", [paper.FID, STAND_IN_FID])
-def test_embedded_runs_are_refused_beside_the_paper(store: Store, metric: dict[str, str]) -> None:
+def test_embedded_data_runs_raise_beside_paper_values(store: Store, metric: dict[str, str]) -> None:
     write_generator(store, cell_of("adam"), 0.01, 0, 3.0, metric=metric, data="embedded")
     with pytest.raises(EmbeddedDataError):
         drawn(store)
@@ -151,7 +151,7 @@ def test_embedded_runs_are_refused_beside_the_paper(store: Store, metric: dict[s
 # what is not there
 
 
-def test_missing_runs_are_said(store: Store) -> None:
+def test_panels_report_missing_runs(store: Store) -> None:
     for lr in (0.001, 0.01):
         write_generator(store, cell_of("nero"), lr, 0, 15 / lr)
     for lr in cell_of("lamb").lrs:
@@ -162,7 +162,7 @@ def test_missing_runs_are_said(store: Store) -> None:
         assert "missing: LAMB (seeds 1, 2)" in face(axes)
 
 
-def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
+def test_diverged_runs_are_reported_and_truncate_mean_curve(store: Store) -> None:
     for lr in cell_of("sgd").lrs:
         write_generator(store, cell_of("sgd"), lr, 0, None)
     for lr in cell_of("adam").lrs:
@@ -175,7 +175,7 @@ def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
         assert lines(axes)["Adam"][:, 0].tolist() == [10], "the seed that diverged has one FID"
 
 
-def test_a_seed_that_diverged_before_its_first_fid_is_said(store: Store) -> None:
+def test_seed_diverged_before_first_fid_is_reported(store: Store) -> None:
     write(store, "nero", 0, [60.0, 30.0, 20.0])
     run = write_generator(store, cell_of("nero"), 0.01, 1, None)
     (run.path / "metrics.jsonl").unlink()
@@ -186,7 +186,7 @@ def test_a_seed_that_diverged_before_its_first_fid_is_said(store: Store) -> None
         assert labels(axes) == ["Nero, η = 0.01, n = 1 of 3"]
 
 
-def test_an_fid_that_is_not_finite_is_a_gap(store: Store) -> None:
+def test_non_finite_fid_is_a_gap_in_the_curve(store: Store) -> None:
     write(store, "nero", 0, [60.0, 40.0, None, 25.0, 20.0])
     write(store, "nero", 1, [60.0, 40.0, 30.0, 25.0, 20.0])
     for axes, less in zip(panels_of(store), (2, 0, -1), strict=True):
@@ -196,7 +196,7 @@ def test_an_fid_that_is_not_finite_is_a_gap(store: Store) -> None:
 
 @QUIETLY
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_format: str) -> None:
+def test_empty_store_gives_valid_figure_reporting_incomplete_search(store: Store, file_format: str) -> None:
     figure = drawn(store)
     for axes in figure.axes:
         assert not lines(axes)
@@ -207,7 +207,7 @@ def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_for
 # the scale
 
 
-def test_a_unit_at_the_end_can_be_seen(store: Store) -> None:
+def test_one_fid_unit_is_visible_at_last_epoch(store: Store) -> None:
     fill(store)
     figure = drawn(store)
     _, right, _ = figure.axes
@@ -217,7 +217,7 @@ def test_a_unit_at_the_end_can_be_seen(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_the_scale_is_that_of_what_follows_the_first_epochs(store: Store) -> None:
+def test_y_scale_ignores_first_epochs(store: Store) -> None:
     fill(store)
     lowest = values("nero").min()
     for axes, less, least in zip(panels_of(store), (2, 0, -1), (lowest - 2, 15.43 - 0.37, lowest + 1), strict=True):
@@ -230,7 +230,7 @@ def test_the_scale_is_that_of_what_follows_the_first_epochs(store: Store) -> Non
 
 @pytest.mark.parametrize("final", [0.5, 4.0, 15.0, 70.0, 90.0, 280.0, 400.0, 2000.0])
 @QUIETLY
-def test_ticks_are_plain_numbers_inside_any_scale(store: Store, final: float) -> None:
+def test_y_ticks_are_plain_numbers_within_limits(store: Store, final: float) -> None:
     write(store, "nero", 0, [final * factor for factor in (9.0, 4.0, 2.0, 1.5, 1.2, 1.1, 1.0)])
     for axes in panels_of(store):
         low, high = axes.get_ylim()
@@ -244,7 +244,7 @@ def test_ticks_are_plain_numbers_inside_any_scale(store: Store, final: float) ->
 # learning curves of any experiment
 
 
-def test_learning_curves_go_through_the_epochs_at_which_fid_is_taken(store: Store) -> None:
+def test_learning_curves_use_only_epochs_with_fid(store: Store) -> None:
     fill(store)
     figure = learning_curves(evidence_of(store, "table1"))
     [axes] = [axes for axes in figure.axes if face(axes).startswith(paper.CGAN)]
@@ -254,7 +254,7 @@ def test_learning_curves_go_through_the_epochs_at_which_fid_is_taken(store: Stor
         np.testing.assert_allclose(lines(axes)[name][:, 1], values(optim).mean(axis=1))
 
 
-def test_a_single_fid_can_be_seen(store: Store) -> None:
+def test_isolated_fid_points_have_markers(store: Store) -> None:
     write(store, "nero", 0, [60.0])
     write(store, "sgd", 0, [60.0, 50.0, None, 40.0, None, 30.0, 25.0])
     write(store, "lamb", 0, [60.0, 50.0])
@@ -273,7 +273,7 @@ def test_a_single_fid_can_be_seen(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+def test_figure_output_is_reproducible(store: Store, file_format: str) -> None:
     fill(store)
     one = style.render(drawn(store), file_format)
     with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):

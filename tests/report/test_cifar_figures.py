@@ -82,7 +82,7 @@ def expected(final: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 # ours
 
 
-def test_figure_1_has_a_line_for_each_way_to_constrain_nero(store: Store) -> None:
+def test_figure_1_has_a_curve_per_nero_constraint_combination(store: Store) -> None:
     fill_ablation(store)
     left, right = drawn(store, "figure1").axes
     for axes, factor in ((left, 1 / 5), (right, 1)):
@@ -96,7 +96,7 @@ def test_figure_1_has_a_line_for_each_way_to_constrain_nero(store: Store) -> Non
     assert colours(right)["both"] == style.OPTIMS["nero"][1], "that is Nero as all other figures have it"
 
 
-def test_bands_are_ranges_over_the_seeds(store: Store) -> None:
+def test_bands_span_seed_minimum_to_maximum(store: Store) -> None:
     fill_ablation(store)
     _, right = drawn(store, "figure1").axes
     first, *others = bands(right)
@@ -106,7 +106,7 @@ def test_bands_are_ranges_over_the_seeds(store: Store) -> None:
         assert band_at(first, epoch) == (pytest.approx(low[epoch - 1]), pytest.approx(high[epoch - 1]))
 
 
-def test_figure_2_shows_the_same_three_without_and_with_constraints(store: Store) -> None:
+def test_figure_2_compares_optimisers_without_and_with_constraints(store: Store) -> None:
     fill_ablation(store)
     panels = drawn(store, "figure2").axes
     for row, cells in ((panels[:2], WITHOUT), (panels[2:], WITH)):
@@ -121,13 +121,13 @@ def test_figure_2_shows_the_same_three_without_and_with_constraints(store: Store
     ]
 
 
-def test_the_rows_of_figure_2_have_one_scale(store: Store) -> None:
+def test_rows_of_figure_2_share_y_limits(store: Store) -> None:
     fill_ablation(store)
     panels = drawn(store, "figure2").axes
     assert panels[0].get_ylim() == panels[2].get_ylim() != panels[1].get_ylim() == panels[3].get_ylim()
 
 
-def test_figure_5_has_vgg_above_and_resnet_below(store: Store) -> None:
+def test_figure_5_has_vgg_in_top_row_and_resnet_in_bottom_row(store: Store) -> None:
     fill_table1(store)
     panels = drawn(store, "figure5").axes
     assert [face(axes).split(" (")[0] for axes in panels] == ["VGG-11", "VGG-11", "ResNet-18", "ResNet-18"]
@@ -138,7 +138,7 @@ def test_figure_5_has_vgg_above_and_resnet_below(store: Store) -> None:
 
 
 @EVERY_FIGURE
-def test_axes_say_what_is_counted(store: Store, name: str) -> None:
+def test_y_labels_describe_metric(store: Store, name: str) -> None:
     panels = drawn(store, name).axes
     assert all("training error (%) during the epoch" in axes.get_ylabel() for axes in panels[::2])
     assert all("augmented" in axes.get_ylabel() for axes in panels[::2])
@@ -148,7 +148,7 @@ def test_axes_say_what_is_counted(store: Store, name: str) -> None:
         assert "dropout" not in panels[2].get_ylabel(), "ResNet-18 has none"
 
 
-def test_panels_say_their_arithmetic(store: Store) -> None:
+def test_panel_titles_state_precision(store: Store) -> None:
     said = {name: [face(axes).split(" search incomplete: ")[0] for axes in drawn(store, name).axes] for name in FIGURES}
     assert said["figure1"] == [f"Nero's constraints (bf16), {which}" for which in ("training", "validation")]
     assert said["figure2"][3] == "With both constraints (bf16), validation"
@@ -169,7 +169,7 @@ def test_panels_say_their_arithmetic(store: Store) -> None:
         ("figure5", "cifar10_resnet18 sgd", (("optim.momentum", 0.9),)),
     ],
 )
-def test_two_cells_for_one_line_are_refused(
+def test_two_cells_for_one_curve_raise(
     store: Store, name: str, words: str, variant: tuple[tuple[str, object], ...]
 ) -> None:
     experiment, figure = FIGURES[name]
@@ -180,7 +180,7 @@ def test_two_cells_for_one_line_are_refused(
         figure(evidence_of(store, experiment, [*states, other]))
 
 
-def test_a_curve_in_another_arithmetic_is_marked_in_the_legend(store: Store) -> None:
+def test_legend_states_precision_where_it_differs_from_panel(store: Store) -> None:
     adam = cells_of("table1")["cifar10_vgg11 adam"]
     seeds_at(store, cells_of("table1")["cifar10_vgg11 nero"], 0.01, 0.11)
     seeds_at(store, adam, 0.001, 0.13)
@@ -199,7 +199,7 @@ def test_a_curve_in_another_arithmetic_is_marked_in_the_legend(store: Store) -> 
         ("figure5", "cifar10_resnet18 sgd"),
     ],
 )
-def test_a_row_with_a_label_has_curves_of_its_own(store: Store, name: str, words: str) -> None:
+def test_labelled_row_has_its_own_curves(store: Store, name: str, words: str) -> None:
     experiment, figure = FIGURES[name]
     cell = cells_of(experiment)[words]
     other = replace(cell, label="another start", overrides=(*cell.overrides, "task.batch_size=100"))
@@ -220,7 +220,7 @@ def test_a_row_with_a_label_has_curves_of_its_own(store: Store, name: str, words
 # the paper's
 
 
-def test_the_papers_finals_of_table_1_stand_beside_ours(store: Store) -> None:
+def test_paper_final_values_of_table_1_are_marked(store: Store) -> None:
     panels = drawn(store, "figure5").axes
     with (paper.PAPER / "table1.csv").open(newline="") as file:
         printed = list(csv.DictReader(file))
@@ -236,7 +236,7 @@ def test_the_papers_finals_of_table_1_stand_beside_ours(store: Store) -> None:
     assert not marks(panels[2])
 
 
-def test_the_papers_finals_of_the_ablation_stand_beside_ours(store: Store) -> None:
+def test_paper_final_values_of_ablation_are_marked(store: Store) -> None:
     _, right = drawn(store, "figure1").axes
     assert {name: mark[1] for name, mark in marks(right).items()} == {
         "neither": 12.17,
@@ -250,7 +250,7 @@ def test_the_papers_finals_of_the_ablation_stand_beside_ours(store: Store) -> No
 
 
 @EVERY_FIGURE
-def test_marks_hide_no_curve_and_no_other_mark(store: Store, name: str) -> None:
+def test_paper_marks_do_not_overlap_curves_or_each_other(store: Store, name: str) -> None:
     for axes in drawn(store, name).axes[1::2]:
         epochs = [x for x, *_ in marks(axes).values()]
         assert min(epochs) > paper.CIFAR10_EPOCHS
@@ -259,7 +259,7 @@ def test_marks_hide_no_curve_and_no_other_mark(store: Store, name: str) -> None:
         assert max(axes.get_xticks()) == paper.CIFAR10_EPOCHS, "there is no epoch in the paper's strip"
 
 
-def test_a_mark_has_its_curves_hue_and_is_named(store: Store) -> None:
+def test_paper_mark_has_curve_colour_and_label(store: Store) -> None:
     _, right = drawn(store, "figure1").axes
     both = right.containers[-1]
     assert both.get_label() == "both, paper: 8.61 ± 0.22, η = 0.02"
@@ -269,7 +269,7 @@ def test_a_mark_has_its_curves_hue_and_is_named(store: Store) -> None:
 
 
 @EVERY_FIGURE
-def test_embedded_runs_are_refused_beside_the_paper(store: Store, name: str) -> None:
+def test_embedded_data_runs_raise_beside_paper_values(store: Store, name: str) -> None:
     experiment, _ = FIGURES[name]
     write_classifier(store, cells_of(experiment)[CELL_OF[experiment]], 0.1, 0, 0.3, data="embedded")
     with pytest.raises(EmbeddedDataError):
@@ -282,7 +282,7 @@ CELL_OF = {"ablation": "cifar10_vgg11 nero True True", "table1": "cifar10_resnet
 # what is not there
 
 
-def test_one_rate_with_its_seeds_is_drawn_and_the_search_said(store: Store) -> None:
+def test_partial_search_is_drawn_and_reported_incomplete(store: Store) -> None:
     seeds_at(store, CELLS["nero 1 1"], 0.02, 0.09)
     seeds_at(store, CELLS["nero 0 1"], 0.04, 0.10, seeds=1)
     for axes in drawn(store, "figure1").axes:
@@ -290,7 +290,7 @@ def test_one_rate_with_its_seeds_is_drawn_and_the_search_said(store: Store) -> N
         assert "search incomplete: neither, mean (0 of 6 rates); norm, both (1 of 6 rates)" in face(axes)
 
 
-def test_a_better_rate_takes_over_with_the_seeds_it_has(store: Store) -> None:
+def test_better_lr_is_drawn_with_its_available_seeds(store: Store) -> None:
     seeds_at(store, CELLS["nero 1 1"], 0.02, 0.09)
     seeds_at(store, CELLS["nero 1 1"], 0.06, 0.08, seeds=2)
     _, right = drawn(store, "figure1").axes
@@ -298,7 +298,7 @@ def test_a_better_rate_takes_over_with_the_seeds_it_has(store: Store) -> None:
     assert "both (2 of 6 rates)" in face(right)
 
 
-def test_diverged_runs_are_said(store: Store) -> None:
+def test_panels_report_diverged_runs(store: Store) -> None:
     for lr in CELLS["madam"].lrs:
         write_classifier(store, CELLS["madam"], lr, 0, None)
     for lr in CELLS["lamb"].lrs:
@@ -314,7 +314,7 @@ def test_diverged_runs_are_said(store: Store) -> None:
 
 @EVERY_FIGURE
 @pytest.mark.filterwarnings("error")
-def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, name: str) -> None:
+def test_empty_store_gives_valid_figure_reporting_incomplete_search(store: Store, name: str) -> None:
     figure = drawn(store, name)
     for axes in figure.axes:
         assert not lines(axes)
@@ -323,7 +323,7 @@ def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, name: st
     assert style.render(figure, "png").startswith(b"\x89PNG")
 
 
-def test_a_legends_lines_are_ours_and_the_papers_of_one_curve(store: Store) -> None:
+def test_legend_rows_pair_our_curve_with_paper_mark(store: Store) -> None:
     seeds_at(store, CELLS["nero 1 1"], 0.02, 0.09)
     seeds_at(store, CELLS["nero 0 0"], 0.02, 0.12)
     _, right = drawn(store, "figure1").axes
@@ -335,7 +335,7 @@ def test_a_legends_lines_are_ours_and_the_papers_of_one_curve(store: Store) -> N
 
 
 @EVERY_FIGURE
-def test_no_legend_lies_on_a_panel(store: Store, name: str) -> None:
+def test_legends_do_not_overlap_panels(store: Store, name: str) -> None:
     figure = filled(store, name)
     panels = [axes.get_window_extent() for axes in figure.axes]
     for axes in figure.axes:
@@ -358,7 +358,7 @@ def panel_of(store: Store, **curves: list[float]) -> Axes:
     return drawn(store, "figure2").axes[1]
 
 
-def test_the_scale_shows_what_follows_the_first_epochs(store: Store) -> None:
+def test_y_scale_ignores_first_epochs(store: Store) -> None:
     axes = panel_of(store, Nero=long_curve(0.07))
     low, high = axes.get_ylim()
     assert axes.get_yscale() == "log"
@@ -368,35 +368,35 @@ def test_the_scale_shows_what_follows_the_first_epochs(store: Store) -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == ["8", "10", "12", "15", "20"]
 
 
-def test_a_curve_that_learns_nothing_stays_in_sight(store: Store) -> None:
+def test_y_limits_include_curve_that_does_not_improve(store: Store) -> None:
     axes = panel_of(store, Nero=long_curve(0.07), LAMB=[0.9] * 10)
     assert axes.get_ylim()[1] == 100
 
 
-def test_one_seed_that_learns_nothing_stays_in_sight_too(store: Store) -> None:
+def test_y_limits_include_band_of_seed_that_does_not_improve(store: Store) -> None:
     write_classifier(store, CELLS["lamb"], 0.02, 1, 0.9, curve=[0.9] * 10)
     axes = panel_of(store, LAMB=long_curve(0.07))
     assert axes.get_ylim()[1] == 100, "the band reaches there, the mean does not"
 
 
-def test_an_error_of_zero_leaves_a_readable_scale(store: Store) -> None:
+def test_zero_error_is_excluded_from_log_scale_limits(store: Store) -> None:
     axes = panel_of(store, Nero=long_curve(0.0))
     assert axes.get_ylim()[0] == pytest.approx((8.61 - 0.22) / 1.15), "the least that is above zero: a mark's lower end"
     training = drawn(store, "figure2").axes[0]
     assert training.get_ylim()[0] == pytest.approx(100 * 0.17 / 5 / 1.15)
 
 
-def test_a_curve_that_ends_early_is_in_sight_where_it_ends(store: Store) -> None:
+def test_y_limits_include_end_of_truncated_curve(store: Store) -> None:
     axes = panel_of(store, Nero=long_curve(0.07), LAMB=[0.9, 0.8, 0.65])
     assert axes.get_ylim()[1] == 70
 
 
-def test_an_empty_panel_goes_up_to_all_there_is(store: Store) -> None:
+def test_empty_panel_upper_limit_is_100_percent(store: Store) -> None:
     assert {axes.get_ylim()[1] for axes in drawn(store, "figure1").axes} == {100}
 
 
 @EVERY_FIGURE
-def test_ticks_are_plain_numbers_inside_the_scale(store: Store, name: str) -> None:
+def test_y_ticks_are_plain_numbers_within_limits(store: Store, name: str) -> None:
     for axes in filled(store, name).axes:
         low, high = axes.get_ylim()
         ticks = axes.get_yticks()
@@ -411,7 +411,7 @@ def test_ticks_are_plain_numbers_inside_the_scale(store: Store, name: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+def test_figure_output_is_reproducible(store: Store, file_format: str) -> None:
     fill_ablation(store)
     one = style.render(drawn(store, "figure1"), file_format)
     with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):

@@ -35,7 +35,7 @@ def step(optimizer: Nero, weight: Tensor, grad: Tensor) -> Tensor:
     return before
 
 
-def turned_by(before: Tensor, after: Tensor) -> Tensor:
+def rotation_angle(before: Tensor, after: Tensor) -> Tensor:
     """The angle of each neuron of length one; accurate where it is small, as an arc cosine is not."""
     along = (after * before).sum(1, keepdim=True)
     return torch.atan2((after - along * before).norm(dim=1), along.squeeze(1))
@@ -46,7 +46,7 @@ def turned_by(before: Tensor, after: Tensor) -> Tensor:
 
 @PROPERTY
 @given(seed=SEED, shape=LAYER, eta=ETA)
-def test_a_gradient_along_the_sphere_turns_each_neuron_by_the_learning_rate(seed, shape, eta):
+def test_tangential_gradient_rotates_each_neuron_by_learning_rate(seed, shape, eta):
     weight, (grad,) = layer_and_gradients(seed, shape)
     optimizer = Nero([weight], lr=eta)
     grad = grad - grad.mean(1, keepdim=True)
@@ -54,13 +54,13 @@ def test_a_gradient_along_the_sphere_turns_each_neuron_by_the_learning_rate(seed
     before = step(optimizer, weight, grad)
     # A chord of length η along the tangent; for small η the angle itself.
     expected = torch.full((shape[0],), math.atan(eta), dtype=torch.float64)
-    torch.testing.assert_close(turned_by(before, weight), expected, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(rotation_angle(before, weight), expected, rtol=1e-6, atol=1e-9)
     assert ((weight * grad).sum(1) < 0).all()  # downhill
 
 
 @PROPERTY
 @given(seed=SEED, shape=LAYER, eta=ETA, beta=st.floats(0, 0.9999))
-def test_no_gradient_turns_a_neuron_by_more(seed, shape, eta, beta):
+def test_rotation_angle_per_step_is_bounded(seed, shape, eta, beta):
     # "Since Nero normalises gradients via running averages, a Nero update is only approximately per-neuron relative":
     # a gradient may exceed its average, but never by more than this.
     weight, grads = layer_and_gradients(seed, shape, number=4)
@@ -69,7 +69,7 @@ def test_no_gradient_turns_a_neuron_by_more(seed, shape, eta, beta):
         before = step(optimizer, weight, grad)
         longest = eta * math.sqrt((1 - beta**t) / (1 - beta))
         if longest < 1:
-            assert turned_by(before, weight).max() <= math.asin(longest) * (1 + 1e-6) + 1e-9
+            assert rotation_angle(before, weight).max() <= math.asin(longest) * (1 + 1e-6) + 1e-9
 
 
 # ---------------------------------------------- "per-neuron relative updates are automatically per-layer relative"
@@ -77,7 +77,7 @@ def test_no_gradient_turns_a_neuron_by_more(seed, shape, eta, beta):
 
 @PROPERTY
 @given(seed=SEED, shape=LAYER, eta=ETA, beta=st.floats(0, 0.9999))
-def test_a_first_step_is_relative_for_each_neuron_and_so_for_the_layer(seed, shape, eta, beta):
+def test_first_update_is_relative_per_neuron_and_per_layer(seed, shape, eta, beta):
     weight, (grad,) = layer_and_gradients(seed, shape)
     weight = project(weight)
     zeros, ones = torch.zeros(shape[0], dtype=torch.float64), torch.ones(shape[0], dtype=torch.float64)
@@ -89,7 +89,7 @@ def test_a_first_step_is_relative_for_each_neuron_and_so_for_the_layer(seed, sha
 
 @PROPERTY
 @given(seed=SEED, shape=LAYER, eta=ETA)
-def test_a_layer_never_changes_by_more_than_the_neuron_that_changes_most(seed, shape, eta):
+def test_relative_layer_change_is_bounded_by_max_neuron_change(seed, shape, eta):
     weight, grads = layer_and_gradients(seed, shape, number=4)
     optimizer = Nero([weight], lr=eta, beta=0.5)
     for t, grad in enumerate(grads, start=1):
@@ -107,7 +107,7 @@ def test_a_layer_never_changes_by_more_than_the_neuron_that_changes_most(seed, s
 
 @PROPERTY
 @given(seed=SEED, shape=LAYER, foreach=st.booleans())
-def test_neither_the_size_nor_the_offset_of_initial_weights_matters(seed, shape, foreach):
+def test_training_is_invariant_to_initial_weight_scale_and_offset(seed, shape, foreach):
     weight, grads = layer_and_gradients(seed, shape, number=3)
     sizes, offsets = references.draw(seed + 2, [(shape[0], 1)] * 2, torch.float64)
     other = weight * 10**sizes + offsets
@@ -120,13 +120,13 @@ def test_neither_the_size_nor_the_offset_of_initial_weights_matters(seed, shape,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "foreach"), [(torch.float32, False), (torch.bfloat16, True)])
-def test_balance_holds_for_thousands_of_steps(dtype, foreach):
+def test_balance_is_preserved_for_thousands_of_steps(dtype, foreach):
     balance_holds(dtype, foreach, steps=4000)
 
 
 @BOTH_PATHS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_balance_holds(dtype, foreach):
+def test_balance_is_preserved(dtype, foreach):
     balance_holds(dtype, foreach, steps=200)
 
 
@@ -150,7 +150,7 @@ def balance_holds(dtype, foreach, steps):
 
 @PROPERTY
 @given(shape=st.lists(st.integers(0, 40), max_size=4).map(tuple))
-def test_the_state_is_one_number_for_each_neuron_or_bias(shape):
+def test_state_has_one_value_per_neuron_or_bias(shape):
     (param,) = references.draw(0, [shape])
     sizes = {name: value.numel() for name, value in Nero([param], gain_penalty=0.1).state[param].items()}
     assert sizes.pop("avg_sq") == (shape[0] if len(shape) >= 2 else param.numel())
@@ -160,7 +160,7 @@ def test_the_state_is_one_number_for_each_neuron_or_bias(shape):
 
 @PROPERTY
 @given(width=st.integers(1, 100))
-def test_a_square_layer_needs_the_square_root_of_the_memory_of_per_synapse_averages(width):
+def test_square_layer_state_is_square_root_of_per_synapse_state(width):
     weight = torch.ones(width, width)
     per_neuron, per_synapse = Nero([weight]).state[weight]["avg_sq"], Madam([weight]).state[weight]["avg_sq"]
     assert per_neuron.numel() == math.isqrt(per_synapse.numel())
@@ -171,7 +171,7 @@ def test_a_square_layer_needs_the_square_root_of_the_memory_of_per_synapse_avera
 
 @PROPERTY
 @given(seed=SEED, shape=st.tuples(st.integers(2, 8), st.integers(2, 50)), cut=st.integers(1, 7), foreach=st.booleans())
-def test_a_layer_split_between_neurons_steps_as_one(seed, shape, cut, foreach):
+def test_layer_split_across_neurons_gives_same_step(seed, shape, cut, foreach):
     whole, grads = layer_and_gradients(seed, shape, number=3)
     parts = [part.clone() for part in whole.tensor_split([min(cut, shape[0] - 1)])]
     optimizer, apart = Nero([whole], lr=0.1, foreach=foreach), [Nero([part], lr=0.1, foreach=foreach) for part in parts]
@@ -184,7 +184,7 @@ def test_a_layer_split_between_neurons_steps_as_one(seed, shape, cut, foreach):
 
 @PROPERTY
 @given(seed=SEED, shape=LAYER, foreach=st.booleans(), data=st.data())
-def test_the_scale_of_a_neurons_gradients_is_not_seen(seed, shape, foreach, data):
+def test_step_is_invariant_to_per_neuron_gradient_scale(seed, shape, foreach, data):
     # Powers of two, so that not even rounding may tell.
     powers = data.draw(st.lists(st.integers(-20, 20), min_size=shape[0], max_size=shape[0]))
     factors = torch.tensor([2.0**power for power in powers])
@@ -207,7 +207,7 @@ def test_the_scale_of_a_neurons_gradients_is_not_seen(seed, shape, foreach, data
 
 @PROPERTY
 @given(seed=SEED, beta=st.floats(0, 0.9999), eta=ETA, size=st.floats(1e-3, 1e3))
-def test_a_constant_gradient_moves_a_bias_at_full_size_from_the_first_step(seed, beta, eta, size):
+def test_constant_gradient_gives_full_size_bias_steps_from_first_step(seed, beta, eta, size):
     bias, grad = references.draw(seed, [(6,), (6,)], torch.float64)
     grad[0] = 0
     optimizer = Nero([bias], lr=eta, beta=beta)
@@ -218,7 +218,7 @@ def test_a_constant_gradient_moves_a_bias_at_full_size_from_the_first_step(seed,
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.9, 0.999])
-def test_the_correction_keeps_the_digits_of_float32(beta):
+def test_bias_correction_keeps_float32_precision(beta):
     bias = torch.tensor([2.0, -2.0, 2.0])
     bias.grad = torch.tensor([1e-3, 5.0, 0.0])
     Nero([bias], lr=0.1, beta=beta).step()
@@ -242,7 +242,7 @@ def step_all(optimizer, params, t, grad_of):
 
 @BOTH_PATHS
 @pytest.mark.parametrize("maximize", [False, True])
-def test_the_penalty_on_gains_is_one_in_the_loss(foreach, maximize):
+def test_gain_penalty_equals_quadratic_penalty_in_loss(foreach, maximize):
     strength, sign = 0.3, -1 if maximize else 1
     ours, theirs = gains_biases_and_a_layer(), gains_biases_and_a_layer()
     gains = {id(theirs[1]), id(theirs[3])}
@@ -262,7 +262,7 @@ def test_the_penalty_on_gains_is_one_in_the_loss(foreach, maximize):
 
 
 @BOTH_PATHS
-def test_what_is_a_gain_is_remembered_by_checkpoints(foreach):
+def test_gain_flags_are_restored_from_checkpoint(foreach):
     ours = gains_biases_and_a_layer()
     optimizer = Nero(ours, gain_penalty=0.3, foreach=foreach)
     assert [optimizer.state[param]["gain"].item() for param in ours[1:]] == [1, 0, 1]
@@ -283,7 +283,7 @@ def test_what_is_a_gain_is_remembered_by_checkpoints(foreach):
         references.assert_same(theirs, control[0])
 
 
-def test_a_penalty_that_makes_no_sense_or_comes_too_late_is_refused():
+def test_invalid_or_late_gain_penalty_raises():
     for penalty in (-0.1, math.nan, math.inf):
         with pytest.raises(ValueError, match="gain_penalty"):
             Nero([torch.ones(3)], gain_penalty=penalty)

@@ -55,12 +55,12 @@ def distance(one: str, other: str, matrix: object) -> float:
 
 @pytest.mark.parametrize("eyes", SEEN)
 @pytest.mark.parametrize("whose", TOGETHER)
-def test_colours_of_one_panel_can_be_told_apart(whose: str, eyes: str) -> None:
+def test_panel_colours_are_distinguishable_with_colour_blindness(whose: str, eyes: str) -> None:
     nearest = min(distance(*pair, SEEN[eyes]) for pair in itertools.combinations(TOGETHER[whose], 2))
     assert nearest > 10, "a difference of two or three can be seen at all; of ten, in lines that cross"
 
 
-def test_a_red_and_a_green_would_not_pass() -> None:
+def test_red_and_green_of_equal_lightness_fail_distance_check() -> None:
     pair = ("#d62728", "#6f7a1b")
     assert distance(*pair, SEEN["no M cones (deuteranopia)"]) < 10 < distance(*pair, SEEN["all cones"])
     assert distance("#ff0000", "#808000", SEEN["no L cones (protanopia)"]) > 10, (
@@ -85,7 +85,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("eyes", SEEN)
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_what_agrees_and_what_differs_can_be_told_apart_and_read(theme: int, eyes: str) -> None:
+def test_verdict_colours_are_distinguishable_and_readable(theme: int, eyes: str) -> None:
     agrees, differs, text, paper = (css_colours(name)[theme] for name in ("agrees", "differs", "text", "paper"))
     assert distance(agrees, differs, SEEN[eyes]) > 25
     for colour in (agrees, differs):

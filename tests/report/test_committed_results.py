@@ -13,7 +13,7 @@ RUNS = Store(ROOT / "results" / "runs").runs()
 
 
 @pytest.mark.slow
-def test_the_committed_tables_are_what_the_committed_runs_give() -> None:
+def test_committed_tables_are_up_to_date() -> None:
     command = [
         sys.executable,
         str(ROOT / "scripts" / "report.py"),
@@ -26,7 +26,7 @@ def test_the_committed_tables_are_what_the_committed_runs_give() -> None:
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.run_id)
-def test_a_committed_run_is_settled_real_complete_and_says_where_it_comes_from(run: RunDirectory) -> None:
+def test_committed_run_is_settled_complete_and_has_clean_provenance(run: RunDirectory) -> None:
     summary, config = run.read_summary(), run.read_config()
     assert summary is not None
     assert summary["status"] in SETTLED

@@ -15,7 +15,7 @@ DEEP = "mnist_mlp100"
 H200 = "NVIDIA H200"
 
 
-def took(run: RunDirectory, **changes: Any) -> None:
+def set_summary(run: RunDirectory, **changes: Any) -> None:
     summary = json.loads((run.path / "summary.json").read_text())
     run.write_summary({**summary, "device": H200, **changes})
 
@@ -23,11 +23,11 @@ def took(run: RunDirectory, **changes: Any) -> None:
 @pytest.fixture
 def table(store: Store) -> Printed:
     nero, adam = (cells_of("mnist")[f"{DEEP} {optim}"] for optim in ("nero", "adam"))
-    took(write_run(store, nero, 0.01, 0, 0.5), seconds=100.0, joules=30_000.0, gpu_processes=1)
-    took(write_run(store, nero, 0.1, 0, 0.4), seconds=300.0, joules=90_000.0, gpu_processes=4)
-    took(write_run(store, nero, 0.001, 0, None), seconds=7.0, joules=1_000.0, gpu_processes=1)
-    took(write_run(store, adam, 0.01, 0, 0.3), seconds=50.0, device=f"4 x {H200}")
-    took(write_run(store, adam, 0.1, 0, 0.2), seconds=60.0, device="CPU, 2 threads")
+    set_summary(write_run(store, nero, 0.01, 0, 0.5), seconds=100.0, joules=30_000.0, gpu_processes=1)
+    set_summary(write_run(store, nero, 0.1, 0, 0.4), seconds=300.0, joules=90_000.0, gpu_processes=4)
+    set_summary(write_run(store, nero, 0.001, 0, None), seconds=7.0, joules=1_000.0, gpu_processes=1)
+    set_summary(write_run(store, adam, 0.01, 0, 0.3), seconds=50.0, device=f"4 x {H200}")
+    set_summary(write_run(store, adam, 0.1, 0, 0.2), seconds=60.0, device="CPU, 2 threads")
     return costs(states_of(store)[1])
 
 
@@ -36,14 +36,14 @@ def record(table: Printed, optim: str, device: str) -> dict[str, str]:
     return found
 
 
-def test_means_are_over_runs_that_ended_and_sums_over_all(table: Printed) -> None:
+def test_mean_cost_covers_finished_runs_and_total_covers_all_runs(table: Printed) -> None:
     found = record(table, "nero", H200)
     assert (found["runs"], found["runs_done"]) == ("3", "2")
     assert float(found["gpu_seconds_of_a_run"]) == 200.0
     assert float(found["gpu_seconds_of_all"]) == 407.0
 
 
-def test_energy_is_of_runs_that_had_the_card_for_themselves(table: Printed) -> None:
+def test_energy_counts_only_runs_with_exclusive_gpu(table: Printed) -> None:
     found = record(table, "nero", H200)
     assert (float(found["joules_of_a_run"]), found["runs_with_energy"]) == (30_000.0, "1")
     assert record(table, "adam", f"4 x {H200}")["joules_of_a_run"] == ""
@@ -52,7 +52,7 @@ def test_energy_is_of_runs_that_had_the_card_for_themselves(table: Printed) -> N
     assert energies == ["30.0", "unknown", "unknown", ""]
 
 
-def test_seconds_count_for_each_gpu_and_not_on_a_cpu(table: Printed) -> None:
+def test_gpu_seconds_are_multiplied_by_gpu_count_and_empty_on_cpu(table: Printed) -> None:
     assert float(record(table, "adam", f"4 x {H200}")["gpu_seconds_of_a_run"]) == 200.0
     assert record(table, "adam", "CPU, 2 threads")["gpu_seconds_of_a_run"] == ""
 
@@ -60,19 +60,19 @@ def test_seconds_count_for_each_gpu_and_not_on_a_cpu(table: Printed) -> None:
 @pytest.mark.parametrize(
     ("device", "count"), [(H200, 1), (f"4 x {H200}", 4), ("CPU, 2 threads", 0), ("2 x CPU, 1 threads", 0), ("cpu", 0)]
 )
-def test_gpus_are_read_from_the_device_in_words(device: str, count: int) -> None:
+def test_gpu_count_is_parsed_from_device_name(device: str, count: int) -> None:
     run = {"device": device, "seconds": 2.0}
     assert gpus(run) == count
     assert gpu_seconds(run) == (2.0 * count or None)
 
 
-def test_runs_of_before_energy_was_counted_have_none() -> None:
+def test_runs_without_energy_record_have_no_energy() -> None:
     assert own_joules({"device": H200, "seconds": 1.0}) is None
     assert own_joules({"joules": None, "gpu_processes": 1}) is None
     assert own_joules({"joules": 5.0, "gpu_processes": None}) is None, "who else was there is unknown"
 
 
-def test_the_papers_hours_stand_beside_ours(table: Printed) -> None:
+def test_paper_gpu_hours_are_listed_beside_ours(table: Printed) -> None:
     assert float(record(table, "nero", H200)["paper_gpu_hours_of_a_run"]) == 0.5
     assert paper.HOURS[paper.IMAGENET].gpu_hours == 180
     assert str(paper.HOURS[paper.IMAGENET]) == "45 h on 4 x 2080 Ti"
@@ -81,7 +81,7 @@ def test_the_papers_hours_stand_beside_ours(table: Printed) -> None:
     assert paper.HOURS.keys() == tasks
 
 
-def test_table_1_by_the_papers_times_is_what_is_known_of_it() -> None:
+def test_table_1_total_hours_from_paper_times() -> None:
     runs = 4 * (5 + 2)
     hours = sum(runs * paper.HOURS[task].gpu_hours for task in paper.TABLE1_TASKS.values())
     assert hours == pytest.approx(245)
@@ -96,5 +96,5 @@ def test_every_run_is_listed_once(store: Store, table: Printed) -> None:
     assert table.records == costs([*states, *states]).records
 
 
-def test_an_empty_store_costs_nothing(store: Store) -> None:
+def test_empty_store_has_no_cost_records(store: Store) -> None:
     assert costs(states_of(store)[1]).records == ()

@@ -37,7 +37,7 @@ def write(folder: Path, *entries: object) -> Path:
     return path
 
 
-def test_an_entry_names_a_cell_and_why(tmp_path: Path) -> None:
+def test_load_parses_cell_reason_and_check(tmp_path: Path) -> None:
     swept = {"experiment": "mnist", "task": "mnist_reparam", "optim": "adam", "variant": {"task.sigma": 100}}
     first, second = disagreements.load(write(tmp_path, ENTRY, ENTRY | swept))
     assert (first.experiment, first.key) == ("table1", CellKey(RowKey("cifar10_vgg11"), "nero"))
@@ -58,37 +58,37 @@ def test_an_entry_names_a_cell_and_why(tmp_path: Path) -> None:
         (ENTRY | {"label": "a label"}, "table1 has no cell cifar10_vgg11, a label, nero"),
     ],
 )
-def test_what_is_no_entry_is_refused_in_a_line(tmp_path: Path, entry: object, message: str) -> None:
+def test_invalid_entry_raises_one_line_error(tmp_path: Path, entry: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         disagreements.load(write(tmp_path, ENTRY | {"optim": "lamb"}, entry))
     assert str(raised.value).startswith("entry 2 of ")
     assert "\n" not in str(raised.value)
 
 
-def test_an_unknown_experiment_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_experiment_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with pytest.raises(ConfigError, match="there is no experiment 'table9'"):
         disagreements.load(write(tmp_path, ENTRY | {"experiment": "table9"}))
 
 
-def test_two_entries_on_one_cell_are_refused(tmp_path: Path) -> None:
+def test_duplicate_entries_for_one_cell_raise(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"entry 2 of .* duplicate entry for table1, cifar10_vgg11, nero"):
         disagreements.load(write(tmp_path, ENTRY, ENTRY))
 
 
 @pytest.mark.parametrize("text", ["a: b", "- [", "words"])
-def test_what_is_no_list_is_refused(tmp_path: Path, text: str) -> None:
+def test_file_that_is_not_a_list_raises(tmp_path: Path, text: str) -> None:
     (tmp_path / disagreements.NAME).write_text(text)
     with pytest.raises(ConfigError, match=disagreements.NAME) as raised:
         disagreements.load(tmp_path / disagreements.NAME)
     assert "\n" not in str(raised.value)
 
 
-def test_a_store_without_the_file_has_none(store: Store) -> None:
+def test_store_without_disagreements_file_has_none(store: Store) -> None:
     assert disagreements.of_store(store) == ()
 
 
-def test_reasons_are_quoted_below_the_table_where_a_cell_differs(store: Store) -> None:
+def test_reason_is_shown_below_table_if_cell_differs(store: Store) -> None:
     write(store.root.parent, ENTRY, ENTRY | {"experiment": "pong", "task": "pong_ppo"})
     cell = cells_of("table1")["cifar10_vgg11 nero"]
     fill_cell_at(store, cell, 0.5)
@@ -101,7 +101,7 @@ def test_reasons_are_quoted_below_the_table_where_a_cell_differs(store: Store) -
     assert "too hot" not in to_markdown(catalogue.make_table(catalogue.gather("pong", store))), "nothing is logged"
 
 
-def test_a_reason_is_not_quoted_where_the_cell_agrees(store: Store) -> None:
+def test_reason_is_not_shown_if_cell_agrees(store: Store) -> None:
     write(store.root.parent, ENTRY)
     fill_cell_at(store, cells_of("table1")["cifar10_vgg11 nero"], 0.1116)
     text = to_markdown(catalogue.make_table(catalogue.gather("table1", store)))
@@ -129,7 +129,7 @@ def committed(name: str) -> catalogue.Table:
 
 
 @pytest.mark.parametrize("name", ["table1", "ablation"])
-def test_every_committed_cell_that_differs_has_a_reason(name: str) -> None:
+def test_every_differing_committed_cell_has_a_reason(name: str) -> None:
     table = committed(name)
     known = {each.key for each in table.disagreements}
     entries = [entry for row in table.rows for entry in row.entries.values()]
@@ -138,7 +138,7 @@ def test_every_committed_cell_that_differs_has_a_reason(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({each.experiment for each in disagreements.load(RESULTS / disagreements.NAME)}))
-def test_no_committed_reason_is_stale(name: str) -> None:
+def test_every_committed_reason_is_for_a_cell_that_differs(name: str) -> None:
     table = committed(name)
     verdicts = {CellKey.of(e.cell): e.verdict for row in table.rows for e in row.entries.values()}
     for each in table.disagreements:

@@ -40,7 +40,7 @@ def read(path: Path, like: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 @pytest.mark.parametrize("what", ["runs", "curves"])
 @pytest.mark.parametrize("whose", ["made up", "committed"])
-def test_what_is_read_back_is_the_frame(filled: Store, tmp_path: Path, ending: str, what: str, whose: str) -> None:
+def test_exported_frame_round_trips(filled: Store, tmp_path: Path, ending: str, what: str, whose: str) -> None:
     if ending == ".parquet":
         pytest.importorskip("pyarrow", reason="needs the extra `parquet`")
     store = filled if whose == "made up" else COMMITTED
@@ -58,7 +58,7 @@ def test_what_is_read_back_is_the_frame(filled: Store, tmp_path: Path, ending: s
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_only_the_runs_that_were_asked_for(filled: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_writes_only_filtered_runs(filled: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.csv"
     words = ["runs", "export", str(path), "--optim", "adam", "--status", "diverged", "--store", str(filled.root)]
     assert command_line.main(words) == 0
@@ -66,7 +66,7 @@ def test_only_the_runs_that_were_asked_for(filled: Store, tmp_path: Path, capsys
     assert pd.read_csv(path)["status"].tolist() == ["diverged"]
 
 
-def test_a_file_that_is_there_is_replaced_only_by_force(filled: Store, tmp_path: Path, script: Script) -> None:
+def test_existing_file_is_replaced_only_with_force(filled: Store, tmp_path: Path, script: Script) -> None:
     path = tmp_path / "out.csv"
     path.write_text("mine")
     refused = script("runs.py", "export", str(path))
@@ -80,7 +80,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(filled: Store, tmp_path:
     ("name", "said"),
     [("out.xlsx", "must end with one of .csv, .parquet"), ("out", "must end"), ("nowhere/out.csv", "no folder")],
 )
-def test_where_nothing_can_be_written_is_told_in_a_line(
+def test_invalid_output_path_gives_one_line_error(
     filled: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
 ) -> None:
     assert command_line.main(["runs", "export", str(tmp_path / name), "--store", str(filled.root)]) == 2
@@ -88,13 +88,13 @@ def test_where_nothing_can_be_written_is_told_in_a_line(
     assert said in line
 
 
-def test_a_filter_that_nothing_fits_writes_no_file(filled: Store, tmp_path: Path) -> None:
+def test_filter_matching_no_runs_writes_no_file(filled: Store, tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
     assert command_line.main(["runs", "export", str(path), "--seed", "77", "--store", str(filled.root)]) == 1
     assert not path.exists()
 
 
-def test_parquet_without_its_package_says_what_to_install(filled: Store, tmp_path: Path) -> None:
+def test_parquet_without_pyarrow_prints_install_hint(filled: Store, tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "from nero.cli.main import main\n"

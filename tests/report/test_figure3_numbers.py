@@ -27,7 +27,7 @@ def authors_epochs(optim: str, lr: float) -> np.ndarray:
     return 100 * chosen.groupby("epoch").train_accuracy.mean().to_numpy()
 
 
-def test_gaps_are_between_means_over_seeds_as_far_as_both_go(store: Store) -> None:
+def test_gaps_compare_seed_means_over_common_epochs(store: Store) -> None:
     fill(store, "mnist", plausible)
     finals = 100 * np.array([0.9, 0.91, 0.94])
     ours = np.outer([1 / 3, 1 / 2, 1], finals).mean(axis=1)
@@ -43,7 +43,7 @@ def test_gaps_are_between_means_over_seeds_as_far_as_both_go(store: Store) -> No
     ]
 
 
-def test_the_left_half_is_compared_in_blocks_of_iterations(store: Store) -> None:
+def test_left_panel_is_compared_in_blocks_of_iterations(store: Store) -> None:
     cell = cells_of("mnist")["mnist_reparam adam 1"]
     values = [0.2, 0.3, 0.4, 0.5, 0.6]
     for seed in cell.seeds:
@@ -61,7 +61,7 @@ def test_the_left_half_is_compared_in_blocks_of_iterations(store: Store) -> None
     ]
 
 
-def test_the_search_stands_beside_the_authors_own(store: Store) -> None:
+def test_search_results_are_listed_beside_authors_results(store: Store) -> None:
     fill_cell(store, cells_of("mnist")["mnist_mlp100 nero"], lambda cell, lr, seed: None if lr == 0.1 else 0.5 + lr)
     found = lines(store)
     logged = pd.read_csv(paper.PAPER / "mnist_100_layer.csv")
@@ -75,7 +75,7 @@ def test_the_search_stands_beside_the_authors_own(store: Store) -> None:
     assert "search Nero at lr = 0.001" not in found
 
 
-def test_what_is_missing_or_diverged_is_said(store: Store) -> None:
+def test_missing_and_diverged_runs_are_reported(store: Store) -> None:
     cells = cells_of("mnist")
     fill_cell(store, cells["mnist_mlp100 sgd"], lambda cell, lr, seed: None)
     found = lines(store)
@@ -83,7 +83,7 @@ def test_what_is_missing_or_diverged_is_said(store: Store) -> None:
     assert found["Nero"][0] == found["σ = 100"][0] == "missing"
 
 
-def test_an_unfinished_search_is_compared_by_what_leads_it_and_said(store: Store) -> None:
+def test_incomplete_search_uses_leading_lr_and_is_reported(store: Store) -> None:
     nero = cells_of("mnist")["mnist_mlp100 nero"]
     for seed in (0, 1):
         write_run(store, nero, 0.01, seed, 0.6 + 0.1 * seed)
@@ -91,7 +91,7 @@ def test_an_unfinished_search_is_compared_by_what_leads_it_and_said(store: Store
     assert found[:5] == ["0.01 (search incomplete: 1 of 4 rates)", "0.001", "2", "3", "65.00"]
 
 
-def test_embedded_runs_are_refused(store: Store) -> None:
+def test_embedded_data_runs_raise(store: Store) -> None:
     write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.1, 0, 0.3, data="embedded")
     with pytest.raises(EmbeddedDataError):
         lines(store)

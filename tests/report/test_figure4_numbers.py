@@ -27,7 +27,7 @@ def falling(final: float, last: int = 120) -> dict[int, float | None]:
     return {epoch: final + (120 - epoch) / 4 for epoch in TAKEN if epoch <= last}
 
 
-def all_three(value: float) -> str:
+def three_fids(value: float) -> str:
     """Against the test images; as `write_generator` has them against the training images, and plain."""
     return f"{value:.2f} / {value - 2:.2f} / {value + 1:.2f}"
 
@@ -40,25 +40,25 @@ def test_fids_are_means_over_seeds(store: Store) -> None:
     curves, seeds, search = tables(store)
     assert curves["optimiser"] == ["η", "n", *(f"epoch {epoch}" for epoch in SHOWN)]
     mean = 15 + (0 + 1 + 4) / 3
-    assert curves["Nero"] == ["0.01", "3", *(all_three(mean + (120 - epoch) / 4) for epoch in SHOWN)]
+    assert curves["Nero"] == ["0.01", "3", *(three_fids(mean + (120 - epoch) / 4) for epoch in SHOWN)]
     assert seeds[""] == ["seed 0", "seed 1", "seed 2"]
     assert seeds["Nero"] == ["15.00", "16.00", "19.00"]
     assert search["Nero"] == ["40.00", "40.00", "15.00", "40.00", "40.00"]
 
 
-def test_what_is_missing_is_said(store: Store) -> None:
+def test_missing_runs_are_reported(store: Store) -> None:
     write_generator(store, cell_of("lamb"), 0.01, 0, 16.0, falling(16.0))
     curves, seeds, search = tables(store)
     assert list(curves) == ["optimiser", "---", "Nero", "SGD", "Adam", "LAMB"]
     assert curves["SGD"] == ["missing", "0", *["missing / missing / missing"] * 5]
     assert curves["LAMB"][:2] == ["0.01 (search incomplete: 1 of 5 rates)", "1"]
-    assert curves["LAMB"][-1] == all_three(16)
+    assert curves["LAMB"][-1] == three_fids(16)
     assert seeds["SGD"] == ["missing"] * 3
     assert seeds["LAMB"] == ["16.00", "missing", "missing"]
     assert search["SGD"] == ["missing"] * 5
 
 
-def test_a_seed_that_diverged_leaves_no_mean_after_it(store: Store) -> None:
+def test_no_mean_is_given_after_a_seed_diverged(store: Store) -> None:
     for lr in cell_of("adam").lrs:
         write_generator(store, cell_of("adam"), lr, 0, 23.0 if lr == 0.01 else None, falling(23.0))
     write_generator(store, cell_of("adam"), 0.01, 1, None, falling(23.0, last=40))
@@ -67,21 +67,21 @@ def test_a_seed_that_diverged_leaves_no_mean_after_it(store: Store) -> None:
     assert curves["Adam"] == [
         "0.01",
         "3",
-        *(all_three(23 + (120 - epoch) / 4) for epoch in (10, 30)),
+        *(three_fids(23 + (120 - epoch) / 4) for epoch in (10, 30)),
         *["diverged / diverged / diverged"] * 3,
     ]
     assert seeds["Adam"] == ["23.00", "diverged", "23.00"]
 
 
-def test_an_fid_that_is_not_finite_has_no_mean(store: Store) -> None:
+def test_non_finite_fid_has_no_mean(store: Store) -> None:
     for seed in (0, 1):
         write_generator(store, cell_of("sgd"), 0.1, seed, 33.0, falling(33.0) | ({60: None} if seed else {}))
     curves, _, _ = tables(store)
     assert curves["SGD"][4] == "not finite / not finite / not finite"
-    assert curves["SGD"][6] == all_three(33)
+    assert curves["SGD"][6] == three_fids(33)
 
 
-def test_every_rate_has_a_column_with_what_came_of_it(store: Store) -> None:
+def test_search_table_has_a_column_per_learning_rate(store: Store) -> None:
     for lr, final in {0.0001: 210.5, 0.01: 15.43, 0.1: 33.0, 1.0: None}.items():
         write_generator(store, cell_of("nero"), lr, 0, final)
     write_generator(store, cell_of("nero"), 0.001, 1, 15.0)  # another seed than the search's
@@ -90,7 +90,7 @@ def test_every_rate_has_a_column_with_what_came_of_it(store: Store) -> None:
     assert search["Nero"] == ["210.50", "missing", "15.43", "33.00", "diverged"]
 
 
-def test_embedded_runs_are_refused(store: Store) -> None:
+def test_embedded_data_runs_raise(store: Store) -> None:
     write_generator(store, cell_of("lamb"), 0.001, 0, 3.0, data="embedded")
     with pytest.raises(EmbeddedDataError):
         tables(store)

@@ -19,7 +19,7 @@ def search(store: Store) -> dict[str, list[str]]:
     return {first: words for first, *words in markdown_rows(text)}
 
 
-def test_every_rate_has_a_column_with_what_came_of_it(tmp_path: Path) -> None:
+def test_search_table_has_a_column_per_learning_rate(tmp_path: Path) -> None:
     store, nero = Store(tmp_path), cells_of("table1")[f"{paper.WIKITEXT2} nero"]
     for lr, final in {0.0001: 659.71, 0.01: 172.0, 0.1: 4.2e7, 1.0: None}.items():
         write_language_model(store, nero, lr, 0, final)
@@ -30,7 +30,7 @@ def test_every_rate_has_a_column_with_what_came_of_it(tmp_path: Path) -> None:
     assert found["LAMB"] == ["missing"] * 5
 
 
-def test_embedded_runs_are_refused(tmp_path: Path) -> None:
+def test_embedded_data_runs_raise(tmp_path: Path) -> None:
     store = Store(tmp_path)
     write_language_model(store, cells_of("table1")[f"{paper.WIKITEXT2} sgd"], 0.1, 0, 30.0, data="embedded")
     with pytest.raises(EmbeddedDataError):

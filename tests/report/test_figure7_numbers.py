@@ -45,7 +45,7 @@ def their_means(optim: str, lr: float) -> list[str]:
     return [f"{means[epoch - 1]:.2f}" for epoch in EPOCHS]
 
 
-def test_means_over_seeds_stand_beside_the_authors(store: Store) -> None:
+def test_seed_means_are_listed_beside_authors_means(store: Store) -> None:
     nero = cell_of("nero")
     for lr in nero.lrs:
         for seed in (0, 1, 2) if lr == 0.01 else (0,):
@@ -61,14 +61,14 @@ def test_means_over_seeds_stand_beside_the_authors(store: Store) -> None:
     assert curves["optimiser"][4:] == [f"epoch {epoch}" for epoch in EPOCHS]
 
 
-def test_what_is_missing_is_said_beside_the_authors(store: Store) -> None:
+def test_missing_runs_are_reported_beside_authors_values(store: Store) -> None:
     curves, search = tables(store)
     lamb = their_means("lamb", 0.01)
     assert curves["LAMB"] == ["missing", "0.01", "0", "3", *(f"missing / {other}" for other in lamb)]
     assert all(words.startswith("missing / ") for name in ("Nero", "SGD", "Adam", "LAMB") for words in search[name])
 
 
-def test_an_unfinished_search_is_shown_by_what_leads_it_and_said(store: Store) -> None:
+def test_incomplete_search_uses_leading_lr_and_is_reported(store: Store) -> None:
     for seed in (0, 1):
         write_language_model(store, cell_of("sgd"), 0.1, seed, 30.0 + seed, curve=falling(30.0 + seed))
     curves, _ = tables(store)
@@ -76,7 +76,7 @@ def test_an_unfinished_search_is_shown_by_what_leads_it_and_said(store: Store) -
     assert curves["SGD"][-1] == "30.50 / 92.40"
 
 
-def test_a_seed_that_diverged_or_was_not_finite_leaves_no_mean(store: Store) -> None:
+def test_diverged_or_non_finite_seed_leaves_no_mean(store: Store) -> None:
     adam = cell_of("adam")
     write_language_model(store, adam, 0.01, 0, 20.0, curve=falling(20.0))
     holed = falling(20.0)
@@ -87,7 +87,7 @@ def test_a_seed_that_diverged_or_was_not_finite_leaves_no_mean(store: Store) -> 
     assert ours == ["110.00", "not finite", "70.00", "diverged", "diverged"]
 
 
-def test_where_every_rate_diverged_it_is_said(store: Store) -> None:
+def test_divergence_at_every_learning_rate_is_reported(store: Store) -> None:
     for lr in cell_of("sgd").lrs:
         write_language_model(store, cell_of("sgd"), lr, 0, None)
     curves, search = tables(store)
@@ -96,7 +96,7 @@ def test_where_every_rate_diverged_it_is_said(store: Store) -> None:
     assert all(words.startswith("diverged / ") for words in search["SGD"])
 
 
-def test_the_search_stands_beside_the_authors_own(store: Store) -> None:
+def test_search_results_are_listed_beside_authors_results(store: Store) -> None:
     for lr in (0.0001, 0.001):
         write_language_model(store, cell_of("nero"), lr, 0, 40.0 + 1000 * lr)
     write_language_model(store, cell_of("nero"), 0.01, 0, 4.2e7)
@@ -113,16 +113,14 @@ def test_the_search_stands_beside_the_authors_own(store: Store) -> None:
     assert search["SGD"][1] == "missing / 2.17e+06"
 
 
-def test_a_run_of_the_authors_that_ended_at_infinity_is_shown_as_such(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_authors_run_ending_at_infinity_is_shown_as_inf(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = {("sgd", 0.1): math.inf, ("sgd", 1.0): "cut off at epoch 51"}
     monkeypatch.setattr(paper, "translation_search", lambda seed: ends)
     _, search = tables(store)
     assert search["SGD"][2:] == ["missing / not logged", "missing / inf", "missing / cut off at epoch 51"]
 
 
-def test_embedded_runs_are_refused(store: Store) -> None:
+def test_embedded_data_runs_raise(store: Store) -> None:
     write_language_model(store, cell_of("nero"), 0.1, 0, 30.0, data="embedded")
     with pytest.raises(EmbeddedDataError):
         tables(store)

@@ -29,12 +29,12 @@ def rising(final: float, last: int = 4882) -> dict[int, float | None]:
     return {epoch: final - (4882 - epoch) / 200 for epoch in LOGGED if epoch <= last}
 
 
-def test_what_is_nearest() -> None:
+def test_nearest_logged_update_to_each_million_steps() -> None:
     for millions, epoch in NEAREST.items():
         assert epoch == min(LOGGED, key=lambda logged: abs(1024 * logged - 1e6 * millions))
 
 
-def test_rewards_are_means_over_seeds_where_they_are_logged_next_to_each_million(store: Store) -> None:
+def test_rewards_are_seed_means_at_update_nearest_each_million_steps(store: Store) -> None:
     for lr in cell_of("nero").lrs:
         for seed in (0, 1, 2) if lr == 0.01 else (0,):
             final = (16.0 if lr == 0.01 else 3.0) + seed**2
@@ -47,7 +47,7 @@ def test_rewards_are_means_over_seeds_where_they_are_logged_next_to_each_million
     assert curves["optimiser"] == ["η", "n", "1 M steps", "2 M steps", "3 M steps", "4 M steps", "5 M steps"]
 
 
-def test_what_is_missing_is_said(store: Store) -> None:
+def test_missing_runs_are_reported(store: Store) -> None:
     write_player(store, cell_of("lamb_momentum"), 0.001, 1, 13.0, rising(13.0))
     curves, seeds, search = tables(store)
     assert curves["LAMB"] == ["missing", "0", *["missing"] * 5]
@@ -59,7 +59,7 @@ def test_what_is_missing_is_said(store: Store) -> None:
     assert search["LAMB"] == ["missing"] * 5
 
 
-def test_a_log_that_ends_before_a_million_says_nothing_of_it(store: Store) -> None:
+def test_reward_is_missing_if_log_has_no_update_near_the_million(store: Store) -> None:
     write_player(store, cell_of("sgd"), 0.1, 0, 9.0, rising(9.0))
     write_player(store, cell_of("sgd"), 0.1, 1, 9.0, rising(9.0, last=2940))
     curves, _, _ = tables(store)
@@ -70,7 +70,7 @@ def test_a_log_that_ends_before_a_million_says_nothing_of_it(store: Store) -> No
     assert curves["Adam"][2:] == ["-3.00", *["missing"] * 4], "neither of the others is near two millions"
 
 
-def test_a_seed_that_diverged_leaves_no_mean_after_it(store: Store) -> None:
+def test_no_mean_is_given_after_a_seed_diverged(store: Store) -> None:
     for seed, last in enumerate((4882, 2500, 4882)):
         final = 14.0 if last == 4882 else None
         write_player(store, cell_of("lamb_momentum"), 0.001, seed, final, rising(14.0, last=last))
@@ -80,7 +80,7 @@ def test_a_seed_that_diverged_leaves_no_mean_after_it(store: Store) -> None:
     assert curves["LAMB with β₁ = 0.9"] == ["0.001", "3", *rewards, *["diverged"] * 3]
 
 
-def test_a_reward_without_a_game_over_is_no_number(store: Store) -> None:
+def test_reward_before_first_finished_game_is_not_finite(store: Store) -> None:
     for seed in (0, 1):
         write_player(store, cell_of("adam"), 0.1, seed, 9.0, rising(9.0) | ({980: None} if seed else {}))
     curves, _, _ = tables(store)
@@ -88,7 +88,7 @@ def test_a_reward_without_a_game_over_is_no_number(store: Store) -> None:
     assert curves["Adam"][6] == "9.00"
 
 
-def test_every_rate_has_a_column_with_what_came_of_it(store: Store) -> None:
+def test_search_table_has_a_column_per_learning_rate(store: Store) -> None:
     for lr, final in {0.0001: -20.97, 0.01: 20.6, 0.1: 3.0, 1.0: None}.items():
         write_player(store, cell_of("nero"), lr, 0, final)
     write_player(store, cell_of("nero"), 0.001, 1, 15.0)  # another seed than the search's
@@ -97,7 +97,7 @@ def test_every_rate_has_a_column_with_what_came_of_it(store: Store) -> None:
     assert search["Nero"] == ["-20.97", "missing", "20.60", "3.00", "diverged"]
 
 
-def test_embedded_runs_are_refused(store: Store) -> None:
+def test_embedded_data_runs_raise(store: Store) -> None:
     write_player(store, cell_of("lamb_momentum"), 0.001, 0, 3.0, data="embedded")
     with pytest.raises(EmbeddedDataError):
         tables(store)

@@ -52,7 +52,7 @@ def both(error: float) -> str:
     return f"{100 * error:.2f} / {100 * error / 5:.2f}"
 
 
-def test_errors_are_those_of_the_epochs_in_per_cent(store: Store) -> None:
+def test_errors_are_listed_per_epoch_in_per_cent(store: Store) -> None:
     write_classifier(store, cell_of("nero"), 0.01, 0, 0.25, falling(0.25))
     write_classifier(store, cell_of("sgd 0.0"), 0.1, 0, 0.27, falling(0.27))
     curves, seeds = tables(text_of(store))
@@ -74,7 +74,7 @@ def test_several_seeds_are_averaged(store: Store) -> None:
     assert seeds["SGD"] == ["missing"] * 3
 
 
-def test_what_is_missing_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_runs_are_reported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     curves, seeds = tables(text_of(store))
     assert list(curves) == ["curve", "---", *NAMES]
     assert curves["SGD"] == ["0.1 (seed 0 missing)", "0", *["missing / missing"] * 5]
@@ -85,7 +85,7 @@ def test_what_is_missing_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) 
     assert {name: seeds[name] for name in NAMES} == {name: ["missing"] for name in NAMES}
 
 
-def test_a_run_that_diverged_leaves_nothing_after_it(store: Store) -> None:
+def test_no_values_are_given_after_run_diverged(store: Store) -> None:
     write_classifier(store, cell_of("nero"), 0.01, 0, None, falling(0.3, last=40))
     curves, seeds = tables(text_of(store))
     early = [both(0.3 + (90 - epoch) / 200) for epoch in (1, 10, 30)]
@@ -111,20 +111,20 @@ def said(store: Store, *cells: Cell) -> str:
         (None, "diverged"),
     ],
 )
-def test_whether_our_baseline_passes_is_said(store: Store, final: float | None, verdict: str) -> None:
+def test_baseline_verdict_against_target_is_reported(store: Store, final: float | None, verdict: str) -> None:
     write_classifier(store, cell_of(BASELINE), 0.1, 0, final)
     words = said(store)
     assert "76.3 % top-1 accuracy, an error of 23.7 %." in words
     assert words.endswith(f"\nOurs with weight decay: {verdict}.")
 
 
-def test_only_the_baseline_is_held_against_the_target(store: Store) -> None:
+def test_only_baseline_is_compared_with_target(store: Store) -> None:
     write_classifier(store, cell_of("sgd 0.0"), 0.1, 0, 0.2)
     write_classifier(store, cell_of("nero_tuned"), 0.02, 0, 0.2)
     assert said(store).partition("\n")[2] == "Ours with weight decay: missing."
 
 
-def test_seeds_pass_together_once_they_are_all_there(store: Store) -> None:
+def test_verdict_uses_mean_of_all_seeds_once_complete(store: Store) -> None:
     cell = replace(cell_of(BASELINE), repeat_seeds=(1,))
     write_classifier(store, cell, 0.1, 0, 0.235)
     assert said(store, cell).endswith("Ours with weight decay: incomplete.")
@@ -132,14 +132,14 @@ def test_seeds_pass_together_once_they_are_all_there(store: Store) -> None:
     assert said(store, cell).endswith("Ours with weight decay: 23.55 %, passed.")
 
 
-def test_an_experiment_without_the_baseline_has_no_verdict(store: Store) -> None:
+def test_no_verdict_without_baseline(store: Store) -> None:
     assert "Ours" not in text_of(store, cell_of("sgd 0.0"), cell_of("nero"))
 
 
 # further rows
 
 
-def test_of_a_search_every_rate_is_told(store: Store) -> None:
+def test_search_table_lists_every_learning_rate(store: Store) -> None:
     assert SEARCH not in text_of(store)
     searched = Cell(paper.IMAGENET, "adam", (0.001, 0.01), 0, ())
     write_classifier(store, searched, 0.01, 0, 0.31)
@@ -149,7 +149,7 @@ def test_of_a_search_every_rate_is_told(store: Store) -> None:
     assert search == {"": ["η = 0.001", "η = 0.01"], "---": ["---"] * 2, "Adam": ["missing", "31.00"]}
 
 
-def test_another_setting_goes_by_its_name_throughout(store: Store) -> None:
+def test_variant_is_named_by_its_setting_in_every_table(store: Store) -> None:
     other = replace(cell_of("nero_tuned"), variant=(("optim.gain_penalty", 0.001),))
     write_classifier(store, other, 0.02, 0, 0.26, falling(0.26))
     curves, seeds = tables(text_of(store, cell_of("nero_tuned"), other))
@@ -158,11 +158,11 @@ def test_another_setting_goes_by_its_name_throughout(store: Store) -> None:
     assert seeds["Nero tuned"] == ["missing"]
 
 
-def test_embedded_runs_are_refused(store: Store) -> None:
+def test_embedded_data_runs_raise(store: Store) -> None:
     write_classifier(store, cell_of("nero"), 0.01, 0, 0.3, data="embedded")
     with pytest.raises(EmbeddedDataError):
         text_of(store)
 
 
-def test_the_catalogue_has_them(store: Store) -> None:
+def test_catalogue_includes_figure9_numbers(store: Store) -> None:
     assert catalogue.make_numbers(catalogue.gather("imagenet", store)) == {"figure9": text_of(store)}

@@ -32,7 +32,7 @@ def figure5(store: Store) -> Figure:
     return cifar.figure5(evidence_of(store, "table1"))
 
 
-def test_curves_and_bands_are_those_that_are_drawn(figure5: Figure) -> None:
+def test_curves_and_bands_match_static_figure(figure5: Figure) -> None:
     axes, panel = figure5.axes[1], shown(figure5)[1]
     drawn = lines(axes)
     assert [series["group"] for series in panel["series"]] == list(drawn) == ["Nero", "SGD"]
@@ -46,7 +46,7 @@ def test_curves_and_bands_are_those_that_are_drawn(figure5: Figure) -> None:
     assert panel["series"][1]["mean"][1] is None, "a value that is not finite is a gap"
 
 
-def test_a_curve_names_its_runs(figure5: Figure) -> None:
+def test_series_lists_its_run_ids(figure5: Figure) -> None:
     cell = cells_of("table1")["cifar10_vgg11 nero"]
     nero = shown(figure5)[1]["series"][0]
     assert nero["runs"] == [cell.run(cell.lrs[2], seed).run_id for seed in range(2)]
@@ -54,7 +54,7 @@ def test_a_curve_names_its_runs(figure5: Figure) -> None:
     assert nero["label"].endswith("n = 2 of 3")
 
 
-def test_marks_words_and_axes_are_those_of_the_panel(figure5: Figure) -> None:
+def test_marks_titles_and_axes_match_static_figure(figure5: Figure) -> None:
     axes, panel = figure5.axes[1], shown(figure5)[1]
     drawn = marks(axes)
     assert {mark["group"]: (mark["mean"], mark["std"]) for mark in panel["marks"]} == {
@@ -69,7 +69,7 @@ def test_marks_words_and_axes_are_those_of_the_panel(figure5: Figure) -> None:
     assert all(low <= place <= high and float(words) == place for place, words in panel["yticks"])
 
 
-def test_the_authors_curves_and_settings_of_one_optimiser_have_their_groups(store: Store) -> None:
+def test_authors_curves_are_grouped_with_ours_by_setting(store: Store) -> None:
     fill(store, "mnist", plausible)
     left, right = shown(figure3.figure3(evidence_of(store)))
     assert [(series["group"], series["whose"]) for series in left["series"]] == [
@@ -86,7 +86,7 @@ def test_the_authors_curves_and_settings_of_one_optimiser_have_their_groups(stor
             assert "low" not in series
 
 
-def test_a_figure_without_runs_keeps_what_the_paper_says(store: Store) -> None:
+def test_figure_without_runs_keeps_paper_target_line(store: Store) -> None:
     empty = figure9.figure9(evidence_of(store, "imagenet"))
     left, right = shown(empty)
     assert left["series"] == right["series"] == []
@@ -96,9 +96,7 @@ def test_a_figure_without_runs_keeps_what_the_paper_says(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_every_figure_of_the_catalogue_but_pictures_can_be_drawn_by_a_page(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figure_data_is_available_for_every_catalogue_figure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "load_experiment", loaded)
     write_classifier(store, cells_of("ablation")["cifar10_vgg11 nero True True"], 0.02, 0, 0.1)
     for name in catalogue.CATALOGUE:
@@ -120,7 +118,7 @@ def test_numbers_are_rounded_to_six_digits(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 2500, 12_345])
-def test_long_curves_are_thinned_and_keep_their_ends(count: int) -> None:
+def test_long_curves_are_thinned_but_keep_end_points(count: int) -> None:
     kept = page_data.thinned(count)
     assert len(kept) <= page_data.MOST_POINTS + 1
     assert len(kept) == count or count > page_data.MOST_POINTS

@@ -46,7 +46,7 @@ def dashed(axes: Axes) -> list[np.ndarray]:
     return [points[:, 1] for points in lines(axes, AUTHORS).values()]
 
 
-def test_figure_3_draws_every_cell_and_the_authors(store: Store) -> None:
+def test_figure_3_draws_every_cell_and_authors_curves(store: Store) -> None:
     fill(store, "mnist", plausible)
     left, right = figure3(store).axes
     assert set(lines(left)) == {"σ = 1", "σ = 100"}
@@ -57,7 +57,7 @@ def test_figure_3_draws_every_cell_and_the_authors(store: Store) -> None:
     assert "missing" not in face(left) + face(right)
 
 
-def test_nero_at_the_authors_rate_is_dotted_where_our_search_chose_another(store: Store) -> None:
+def test_nero_at_authors_lr_is_dotted_if_our_search_chose_another(store: Store) -> None:
     fill(store, "mnist", lambda cell, lr, seed: plausible(cell, lr, seed) + (0.15 if lr == 0.0001 else 0))
     _, right = figure3(store).axes
     assert dotted(right) == ["Nero, η = 0.001, n = 3"]
@@ -65,7 +65,7 @@ def test_nero_at_the_authors_rate_is_dotted_where_our_search_chose_another(store
     assert "missing" not in face(right)
 
 
-def test_lines_are_means_and_bands_are_ranges_over_the_seeds(store: Store) -> None:
+def test_lines_are_seed_means_and_bands_are_seed_ranges(store: Store) -> None:
     fill(store, "mnist", plausible)
     _, right = figure3(store).axes
     finals = 100 * np.array([BASE["nero"] + 0.01 * seed**2 for seed in (0, 1, 2)])
@@ -75,7 +75,7 @@ def test_lines_are_means_and_bands_are_ranges_over_the_seeds(store: Store) -> No
     assert band_at(bands(right)[0], 3) == (pytest.approx(finals.min()), pytest.approx(finals.max()))
 
 
-def test_the_left_panel_shows_iterations_in_blocks(store: Store) -> None:
+def test_left_panel_averages_iterations_in_blocks(store: Store) -> None:
     cell = cells_of("mnist")["mnist_reparam adam 100"]
     epochs = 5
     for seed in cell.seeds:
@@ -87,7 +87,7 @@ def test_the_left_panel_shows_iterations_in_blocks(store: Store) -> None:
     np.testing.assert_allclose(values, 100 * iterations.reshape(2, 10).mean(axis=1))
 
 
-def test_the_authors_curves_end_where_their_logs_end(store: Store) -> None:
+def test_authors_curves_end_at_published_values(store: Store) -> None:
     left, right = figure3(store).axes
     published = paper.mnist().results
     ends = sorted(values[-1] for values in dashed(right))
@@ -95,7 +95,7 @@ def test_the_authors_curves_end_where_their_logs_end(store: Store) -> None:
     assert all(len(values) == 120 for values in dashed(left))  # 1,200 iterations in blocks of 10
 
 
-def test_an_empty_store_is_said_and_nothing_of_ours_is_drawn(store: Store) -> None:
+def test_empty_store_is_reported_and_draws_none_of_our_curves(store: Store) -> None:
     left, right = figure3(store).axes
     assert not lines(left)
     assert not lines(right)
@@ -104,7 +104,7 @@ def test_an_empty_store_is_said_and_nothing_of_ours_is_drawn(store: Store) -> No
     assert "missing: Nero at lr = 0.001 (seeds 0, 1, 2)" in face(right)
 
 
-def test_missing_seeds_and_unfinished_searches_are_said(store: Store) -> None:
+def test_missing_seeds_and_incomplete_searches_are_reported(store: Store) -> None:
     cells = cells_of("mnist")
     nero, sgd = cells["mnist_mlp100 nero"], cells["mnist_mlp100 sgd"]
     for lr in nero.lrs:
@@ -116,7 +116,7 @@ def test_missing_seeds_and_unfinished_searches_are_said(store: Store) -> None:
     assert "missing: Nero (seeds 1, 2)" in face(right)
 
 
-def test_every_seed_at_the_rate_that_leads_an_unfinished_search_is_drawn(store: Store) -> None:
+def test_all_seeds_at_leading_lr_of_incomplete_search_are_drawn(store: Store) -> None:
     nero = cells_of("mnist")["mnist_mlp100 nero"]
     for seed in nero.seeds:
         write_run(store, nero, 0.01, seed, 0.6 + 0.1 * seed)
@@ -127,12 +127,12 @@ def test_every_seed_at_the_rate_that_leads_an_unfinished_search_is_drawn(store: 
     assert "search incomplete: Nero (2 of 4 rates); SGD, Adam, LAMB (0 of 4 rates)" in face(right)
 
 
-def test_a_remark_in_brackets_is_not_torn(store: Store) -> None:
+def test_parenthesised_notes_are_not_broken_across_lines(store: Store) -> None:
     _, right = figure3(store).axes
     assert all(line.count("(") == line.count(")") for line in right.get_title(loc="left").splitlines())
 
 
-def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
+def test_diverged_runs_are_reported_and_truncate_mean_curve(store: Store) -> None:
     def final(cell, lr, seed):
         return None if cell.optim == "sgd" or (cell.optim, seed) == ("lamb", 1) else plausible(cell, lr, seed)
 
@@ -145,7 +145,7 @@ def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
     assert lines(right)["LAMB"][:, 0].tolist() == [1], "the seed that diverged has one epoch"
 
 
-def test_a_lost_log_is_said(store: Store) -> None:
+def test_missing_log_is_reported(store: Store) -> None:
     fill(store, "mnist", plausible)
     run = cells_of("mnist")["mnist_mlp100 nero"].run(0.001, 2)
     (store.run(run.task, run.run_id).path / "metrics.jsonl").unlink()
@@ -153,7 +153,7 @@ def test_a_lost_log_is_said(store: Store) -> None:
     assert "missing: Nero (no log of seed 2)" in face(right)
 
 
-def test_embedded_runs_are_refused_beside_the_authors(store: Store) -> None:
+def test_embedded_data_runs_raise_beside_authors_curves(store: Store) -> None:
     write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.1, 0, 0.3, data="embedded")
     with pytest.raises(EmbeddedDataError):
         figure3(store)
@@ -174,7 +174,7 @@ def test_learning_curves_of_any_experiment(store: Store) -> None:
     assert not any(dashed(axes) for axes in figure.axes)
 
 
-def test_learning_curves_of_perplexities_are_on_a_log_scale(store: Store) -> None:
+def test_learning_curves_of_perplexity_use_log_scale(store: Store) -> None:
     cell = cells_of("checks")["multi30k_transformer nero bf16 100 True"]
     write_language_model(store, cell, 0.001, 0, 8.0)
     figure = learning_curves(evidence_of(store, "checks"))
@@ -184,7 +184,7 @@ def test_learning_curves_of_perplexities_are_on_a_log_scale(store: Store) -> Non
     assert {name for name, scale in scales.items() if scale == "log"} == {f"{variant} = True"}, "others draw nothing"
 
 
-def test_a_long_title_stays_over_its_panel() -> None:
+def test_long_title_is_wrapped_to_panel_width() -> None:
     axes = Figure().subplots()
     style.set_title(
         axes, "multi30k_transformer, precision = bf16, pool = 100, scale_embedding = True", ["missing: Nero"]
@@ -202,7 +202,7 @@ def test_learning_curves_of_an_empty_store(store: Store) -> None:
         assert not axes.lines
 
 
-def test_an_optimiser_has_one_colour_in_every_figure(store: Store) -> None:
+def test_optimiser_has_same_colour_in_every_figure(store: Store) -> None:
     fill_cell(store, cells_of("mnist")["mnist_mlp100 nero"], plausible)
     fill_cell(store, cells_of("smoke")["mnist_mlp100 nero"], plausible, data="embedded")
     drawn = [figure3(store).axes[1], learning_curves(evidence_of(store, "smoke")).axes[0]]
@@ -214,7 +214,7 @@ def test_an_optimiser_has_one_colour_in_every_figure(store: Store) -> None:
     assert len({colour for _, colour in style.CONSTRAINTS.values()}) == 4
 
 
-def test_an_optimiser_that_nobody_named_goes_by_its_file_name() -> None:
+def test_unknown_optimiser_uses_its_file_name_and_own_colour() -> None:
     assert style.name("my_own") == "my_own"
     palette = style.colours(["my_own", "nero", "other"])
     assert palette["nero"] == style.OPTIMS["nero"][1]
@@ -224,7 +224,7 @@ def test_an_optimiser_that_nobody_named_goes_by_its_file_name() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+def test_figure_output_is_reproducible(store: Store, file_format: str) -> None:
     fill(store, "mnist", plausible)
     one = style.render(figure3(store), file_format)
     # Neither a reader's own settings nor another format that was written before may leave a trace.
@@ -235,7 +235,7 @@ def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> No
     assert not any(word in one for word in (b"CreationDate", b"<dc:date>", b"Matplotlib v", b"Software"))
 
 
-def test_a_font_of_the_system_does_not_replace_matplotlibs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundled_font_takes_precedence_over_system_font(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
     (tmp_path / own.name).write_bytes(own.read_bytes())
     fonts = font_manager.fontManager
@@ -250,7 +250,7 @@ def test_a_font_of_the_system_does_not_replace_matplotlibs_own(tmp_path: Path, m
 
 
 @pytest.mark.slow
-def test_bytes_do_not_depend_on_the_process(tmp_path: Path) -> None:
+def test_figure_output_is_independent_of_hash_seed(tmp_path: Path) -> None:
     program = (
         "import hashlib; from nero.report import catalogue, files; from nero.runs.store import Store;"
         f"made = catalogue.make_figures(catalogue.gather('mnist', Store({str(tmp_path)!r})));"

@@ -46,21 +46,21 @@ def column(table: Table, name: str) -> list[str]:
     return [line[name] for line in csv.DictReader(io.StringIO(to_csv(table))) if not line["variant"]]
 
 
-def test_the_same_order_holds_whatever_the_numbers(store: Store) -> None:
+def test_ranking_holds_if_order_matches_regardless_of_values(store: Store) -> None:
     fill(store, "mnist", plausible)  # Nero, LAMB, Adam, SGD
     table = table_against(store, {"nero": 4.0, "lamb": 3.0, "adam": 2.0, "sgd": 1.0})
     assert said(table).startswith("Ranking holds: Nero, LAMB, Adam, SGD. ")
     assert column(table, "ranking") == ["holds"] * 4
 
 
-def test_another_order_is_told_beside_the_papers(store: Store) -> None:
+def test_differing_ranking_is_reported_beside_paper_ranking(store: Store) -> None:
     fill(store, "mnist", plausible)
     table = table_against(store, {"nero": 4.0, "sgd": 3.0, "adam": 2.0, "lamb": 1.0})
     assert said(table).startswith("Ranking differs: Nero, LAMB, Adam, SGD (paper: Nero, SGD, Adam, LAMB). ")
     assert column(table, "ranking") == ["differs"] * 4
 
 
-def test_equal_means_share_a_place(store: Store) -> None:
+def test_equal_means_share_a_rank(store: Store) -> None:
     fill(store, "mnist", plausible)
     table = table_against(store, {"nero": 4.0, "lamb": 3.0, "adam": 2.0, "sgd": 2.0})
     assert "Ranking differs: Nero, LAMB, Adam, SGD (paper: Nero, LAMB, SGD = Adam)." in said(table)
@@ -74,7 +74,7 @@ def test_equal_means_share_a_place(store: Store) -> None:
     )
 
 
-def test_what_diverged_comes_last(store: Store) -> None:
+def test_diverged_optimiser_is_ranked_last(store: Store) -> None:
     fill(store, "mnist", lambda c, lr, seed: None if (c.optim, seed) == ("nero", 1) else plausible(c, lr, seed))
     table = table_against(store, {"nero": 4.0, "lamb": 3.0, "adam": 2.0, "sgd": 1.0})
     assert "Ranking differs: LAMB, Adam, SGD, Nero (diverged) (paper: Nero, LAMB, Adam, SGD)." in said(table)
@@ -82,7 +82,7 @@ def test_what_diverged_comes_last(store: Store) -> None:
     assert "Ranking holds: LAMB, Adam, SGD, Nero (diverged)." in said(table)
 
 
-def test_a_row_with_missing_runs_is_not_ranked(store: Store) -> None:
+def test_row_with_missing_runs_is_not_ranked(store: Store) -> None:
     for optim in ("nero", "sgd", "adam"):
         fill_cell(store, cells_of("mnist")[f"{DEEP} {optim}"], plausible)
     means = {"nero": 4.0, "lamb": 3.0, "adam": 2.0, "sgd": 1.0}
@@ -93,7 +93,7 @@ def test_a_row_with_missing_runs_is_not_ranked(store: Store) -> None:
     assert said(table_against(store, means)).startswith("Ranking holds: Nero, Adam, SGD. "), "LAMB has no rival there"
 
 
-def test_best_rates_are_counted_over_complete_searches(store: Store) -> None:
+def test_best_lr_matches_are_counted_over_complete_searches(store: Store) -> None:
     means = dict.fromkeys(OPTIMS, 1.0)
     assert "No search is complete." in said(table_against(store, means))
     fill_cell(store, cells_of("mnist")[f"{DEEP} nero"], plausible)
@@ -111,7 +111,7 @@ def test_best_rates_are_counted_over_complete_searches(store: Store) -> None:
     assert column(table, "best_lr_is_papers") == ["1", "0", "0", ""]
 
 
-def test_a_lone_rate_says_nothing_of_the_best_and_a_lone_cell_nothing_of_a_ranking(store: Store) -> None:
+def test_single_lr_or_single_cell_gives_no_finding(store: Store) -> None:
     table = build_table(evidence_of(store), paper.mnist())
     assert [text.code for text in findings(table)] == [DEEP], "the other rows are of one cell and one rate"
     checks = build_table(evidence_of(store, "checks"), paper.checks(loaded("checks").cells))
@@ -120,12 +120,12 @@ def test_a_lone_rate_says_nothing_of_the_best_and_a_lone_cell_nothing_of_a_ranki
         assert any(len(entry.cell.lrs) > 1 for entry in row.entries.values()) or rates_text(row) is None
 
 
-def test_tables_without_the_papers_numbers_say_nothing(store: Store) -> None:
+def test_tables_without_paper_values_have_no_findings(store: Store) -> None:
     assert findings(build_table(evidence_of(store, "smoke"))) == ()
     assert findings(build_table(evidence_of(store, "imagenet"), paper.imagenet())) == ()
 
 
-def test_table_2_is_ranked_as_a_whole(store: Store) -> None:
+def test_all_rows_of_table_2_are_ranked_together(store: Store) -> None:
     ours = dict(zip(loaded("ablation").cells, (0.12, 0.10, 0.11, 0.08, 0.13, 0.14, 0.15, 0.09), strict=True))
     for cell, final in ours.items():
         for seed in cell.seeds:
@@ -142,7 +142,7 @@ def test_table_2_is_ranked_as_a_whole(store: Store) -> None:
 
 
 @pytest.mark.parametrize("to", [to_markdown, to_latex, to_html])
-def test_every_format_has_them(store: Store, to: object) -> None:
+def test_every_format_includes_findings(store: Store, to: object) -> None:
     fill(store, "mnist", plausible)
     table = table_against(store, {"nero": 4.0, "sgd": 3.0, "adam": 2.0, "lamb": 1.0})
     assert "Ranking differs: Nero, LAMB, Adam, SGD (paper: Nero, SGD, Adam, LAMB)." in to(table)  # type: ignore[operator]

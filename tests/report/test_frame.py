@@ -19,7 +19,7 @@ WHOSE = ["run_id", "task", "optim", "lr", "seed"]
 NERO, REPARAM = "mnist_mlp100 nero", "mnist_reparam adam 100"
 
 
-def test_an_empty_store_gives_empty_frames_with_all_columns(store: Store) -> None:
+def test_empty_store_gives_empty_frames_with_all_columns(store: Store) -> None:
     assert list(load_runs(store).columns) == list(RUN_COLUMNS)
     assert load_runs(store).empty
     assert list(load_curves(store).columns) == [*WHOSE, "epoch", "step", "key", "value"]
@@ -28,7 +28,7 @@ def test_an_empty_store_gives_empty_frames_with_all_columns(store: Store) -> Non
     assert load_traces(store).empty
 
 
-def test_one_row_per_run(store: Store) -> None:
+def test_load_runs_has_one_row_per_run(store: Store) -> None:
     cells = cells_of("mnist")
     write_run(store, cells[NERO], 0.001, 0, 0.75)
     write_run(store, cells[NERO], 0.1, 2, None)
@@ -52,7 +52,7 @@ def test_curves_are_tidy_and_null_is_nan(store: Store) -> None:
     assert set(frame.key) == {"train/accuracy", "lr", "seconds"}
 
 
-def test_curves_of_chosen_runs_only(store: Store) -> None:
+def test_load_curves_and_traces_filter_by_run_id(store: Store) -> None:
     cell = cells_of("mnist")[NERO]
     chosen = write_run(store, cell, 0.01, 1, 0.75)
     write_run(store, cell, 0.01, 2, 0.75)
@@ -61,14 +61,14 @@ def test_curves_of_chosen_runs_only(store: Store) -> None:
     assert load_curves(store, set()).empty
 
 
-def test_iterations_are_counted_from_one_over_all_epochs(store: Store) -> None:
+def test_trace_iterations_count_from_one_across_epochs(store: Store) -> None:
     write_run(store, cells_of("mnist")[REPARAM], 0.01, 0, 0.75, curve=[0.25, 0.5])
     frame = load_traces(store)
     assert frame.iteration.tolist() == list(range(1, 2 * STEPS + 1))
     assert frame.value.tolist() == [0.25] * STEPS + [0.5] * STEPS
 
 
-def test_a_damaged_line_costs_its_epoch_and_shifts_nothing(store: Store) -> None:
+def test_damaged_line_loses_only_its_epoch(store: Store) -> None:
     run = write_run(store, cells_of("mnist")[REPARAM], 0.01, 0, 0.75, curve=[0.25, 0.5, 0.75])
     metrics = run.path / "metrics.jsonl"
     lines = metrics.read_text().splitlines()
@@ -78,7 +78,7 @@ def test_a_damaged_line_costs_its_epoch_and_shifts_nothing(store: Store) -> None
     assert load_traces(store).iteration.tolist() == [*range(1, STEPS + 1), *range(2 * STEPS + 1, 3 * STEPS + 1)]
 
 
-def test_a_run_whose_summary_is_damaged_is_absent(store: Store) -> None:
+def test_run_with_damaged_summary_is_skipped(store: Store) -> None:
     run = write_run(store, cells_of("mnist")[NERO], 0.01, 0, 0.75)
     (run.path / "summary.json").write_text('{"run_id": ')
     assert load_runs(store).empty
@@ -86,7 +86,7 @@ def test_a_run_whose_summary_is_damaged_is_absent(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_five_thousand_runs_take_seconds(store: Store) -> None:
+def test_loading_five_thousand_runs_is_fast(store: Store) -> None:
     summary = write_run(store, cells_of("mnist")[NERO], 0.01, 0, 0.75).read_summary()
     for number in range(5000):  # not through RunDirectory: it waits for the disk each time
         path = store.root / "copies" / f"copy-{number}"
@@ -98,7 +98,7 @@ def test_five_thousand_runs_take_seconds(store: Store) -> None:
     assert time.perf_counter() - start < 8
 
 
-def test_the_report_imports_neither_torch_nor_wandb() -> None:
+def test_report_does_not_import_torch_or_wandb() -> None:
     folder = Path(nero.report.__file__).parent
     modules = [".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*.py")]
     assert {"catalogue", "tables.table", "figures.figure3"} <= set(modules)

@@ -60,7 +60,7 @@ def target_of(axes: Axes) -> np.ndarray:
 # what is run
 
 
-def test_the_runs_are_those_that_the_paper_describes() -> None:
+def test_experiment_cells_match_paper_settings() -> None:
     sgd = [cell_of(words) for words in ("sgd 0.0", "sgd 0.0001")]
     assert [(c.setting("optim.momentum"), c.setting("optim.weight_decay")) for c in sgd] == [(0.9, 0.0), (0.9, 0.0001)]
     assert cell_of("nero_tuned").setting("optim.sigma_b") == 1.0
@@ -70,14 +70,14 @@ def test_the_runs_are_those_that_the_paper_describes() -> None:
     assert len(loaded("imagenet").cells) == len(FINALS)
 
 
-def test_training_ends_at_the_end_of_the_axis() -> None:
+def test_x_axis_ends_at_configured_epochs() -> None:
     assert compose([f"task={paper.IMAGENET}"]).epochs == paper.IMAGENET_EPOCHS == 90
 
 
 # ours
 
 
-def test_lines_are_the_errors_in_per_cent_of_four_settings(store: Store) -> None:
+def test_lines_are_errors_in_per_cent_for_each_setting(store: Store) -> None:
     fill(store)
     left, right = drawn(store).axes
     for axes, factor in ((left, 1 / 5), (right, 1)):
@@ -95,7 +95,7 @@ def test_lines_are_the_errors_in_per_cent_of_four_settings(store: Store) -> None
     ]
 
 
-def test_each_setting_has_a_colour_of_its_own_and_two_are_those_of_other_figures(store: Store) -> None:
+def test_each_setting_has_its_own_colour_and_base_ones_use_house_colours(store: Store) -> None:
     fill(store)
     left, right = drawn(store).axes
     found = colours(right)
@@ -105,7 +105,7 @@ def test_each_setting_has_a_colour_of_its_own_and_two_are_those_of_other_figures
     assert found["SGD"] == style.OPTIMS["sgd"][1]
 
 
-def test_the_order_of_an_experiment_is_no_matter_to_names_and_colours(store: Store) -> None:
+def test_names_and_colours_do_not_depend_on_cell_order(store: Store) -> None:
     fill(store)
     _, states = states_of(store, "imagenet")
     _, right = figure9(evidence_of(store, "imagenet", states[::-1])).axes
@@ -116,7 +116,7 @@ def test_the_order_of_an_experiment_is_no_matter_to_names_and_colours(store: Sto
     }
 
 
-def test_several_seeds_have_a_mean_and_a_range(store: Store) -> None:
+def test_several_seeds_are_drawn_as_mean_and_range(store: Store) -> None:
     cell = replace(cell_of("sgd 0.0001"), repeat_seeds=(1, 2))
     for seed, final in enumerate((0.23, 0.234, 0.25)):
         write_classifier(store, cell, 0.1, seed, final)
@@ -126,7 +126,7 @@ def test_several_seeds_have_a_mean_and_a_range(store: Store) -> None:
     assert band_at(band, 3) == (pytest.approx(23), pytest.approx(25))
 
 
-def test_the_panels_say_what_they_show(store: Store) -> None:
+def test_panel_titles_and_axis_labels(store: Store) -> None:
     figure = drawn(store)
     assert "ImageNet (Figure 9)" in figure.get_suptitle()
     left, right = figure.axes
@@ -144,7 +144,7 @@ def test_the_panels_say_what_they_show(store: Store) -> None:
 
 
 @pytest.mark.parametrize("final", [None, 0.6, 0.235, 0.05])
-def test_the_validation_panel_has_the_target_in_sight(store: Store, final: float | None) -> None:
+def test_validation_panel_shows_target_line_within_limits(store: Store, final: float | None) -> None:
     if final is not None:
         run(store, "sgd 0.0001", final, curve=[0.99, *[final] * 89])
     left, right = drawn(store).axes
@@ -156,7 +156,7 @@ def test_the_validation_panel_has_the_target_in_sight(store: Store, final: float
     assert not lines(right, AUTHORS), "the authors' runs are not logged"
 
 
-def test_the_target_says_whose_it_is_just_below_its_line(store: Store) -> None:
+def test_target_label_is_placed_just_below_its_line(store: Store) -> None:
     fill(store)
     figure = drawn(store)
     _, right = figure.axes
@@ -170,7 +170,7 @@ def test_the_target_says_whose_it_is_just_below_its_line(store: Store) -> None:
     assert around.y0 <= place.y0
 
 
-def test_the_target_has_no_line_in_the_legend(store: Store) -> None:
+def test_target_is_not_in_the_legend(store: Store) -> None:
     fill(store)
     for axes in drawn(store).axes:
         assert [text.get_text() for text in axes.get_legend().get_texts()] == labels(axes)
@@ -205,7 +205,7 @@ OTHERS = {
 """What somebody may add, by the name that it should have."""
 
 
-def test_cells_are_named_by_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_are_named_by_their_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {**{name: cell_of(words) for name, words in NAMES.items()}, **OTHERS}
     assert [name_of(cell) for cell in expected.values()] == list(expected)
     without_task(monkeypatch, paper.IMAGENET)
@@ -216,7 +216,7 @@ BESIDE = [name for name in OTHERS if name != "Nero"]  # a table has the same opt
 
 
 @pytest.mark.parametrize("name", BESIDE)
-def test_a_fifth_row_is_drawn_beside_the_four(store: Store, name: str) -> None:
+def test_additional_row_is_drawn_without_changing_other_colours(store: Store, name: str) -> None:
     fill(store)
     cell = OTHERS[name]
     write_classifier(store, cell, cell.lrs[0], 0, 0.3)
@@ -229,14 +229,14 @@ def test_a_fifth_row_is_drawn_beside_the_four(store: Store, name: str) -> None:
         assert lines(axes)[name][-1, 1] == pytest.approx(final)
 
 
-def test_a_fifth_row_without_runs_is_said(store: Store) -> None:
+def test_additional_row_without_runs_is_reported_missing(store: Store) -> None:
     fill(store)
     for axes in drawn(store, [OTHERS["Nero tuned at gain_penalty = 0.001"]]).axes:
         assert face(axes).endswith("missing: Nero tuned at gain_penalty = 0.001 (seed 0)")
 
 
 @pytest.mark.parametrize("further", [0, 1, len(BESIDE)])
-def test_words_stay_on_the_figure_and_off_the_panels(store: Store, further: int) -> None:
+def test_legends_stay_within_figure_and_do_not_overlap_panels(store: Store, further: int) -> None:
     fill(store)
     others = [OTHERS[name] for name in BESIDE[:further]]
     for cell in others:
@@ -254,13 +254,13 @@ def test_words_stay_on_the_figure_and_off_the_panels(store: Store, further: int)
         assert panel.height > 2 * figure.dpi
 
 
-def test_two_cells_for_one_line_are_refused(store: Store) -> None:
+def test_two_cells_for_one_curve_raise(store: Store) -> None:
     again = replace(cell_of("sgd 0.0"), overrides=("optim.momentum=0.9", "task.epochs=30"))
     with pytest.raises(ValueError, match="a panel has sgd twice"):
         drawn(store, [again])
 
 
-def test_cells_of_other_tasks_are_left_out(store: Store) -> None:
+def test_cells_of_other_tasks_are_not_drawn(store: Store) -> None:
     fill(store)
     other = replace(cell_of("nero"), task=paper.RESNET18)
     assert list(lines(drawn(store, [other]).axes[0])) == list(NAMES)
@@ -269,7 +269,7 @@ def test_cells_of_other_tasks_are_left_out(store: Store) -> None:
 # what is not there
 
 
-def test_missing_and_diverged_runs_are_said_and_not_drawn(store: Store) -> None:
+def test_missing_and_diverged_runs_are_reported(store: Store) -> None:
     run(store, "sgd 0.0", 0.27)
     run(store, "nero", None, curve=[0.99, 0.98])
     for axes in drawn(store).axes:
@@ -279,7 +279,7 @@ def test_missing_and_diverged_runs_are_said_and_not_drawn(store: Store) -> None:
         assert lines(axes)["Nero OOTB"][:, 0].tolist() == [1, 2]
 
 
-def test_while_the_task_is_to_come_the_figure_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure_reports_unavailable_task(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     without_task(monkeypatch, paper.IMAGENET)
     for axes in drawn(store).axes:
         assert "missing: Nero OOTB, Nero tuned, SGD, SGD + weight decay (task imagenet_resnet50 is" in face(axes)
@@ -288,7 +288,7 @@ def test_while_the_task_is_to_come_the_figure_says_so(store: Store, monkeypatch:
 
 @QUIETLY
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_format: str) -> None:
+def test_empty_store_gives_valid_figure_reporting_missing_runs(store: Store, file_format: str) -> None:
     figure = drawn(store)
     for axes in figure.axes:
         assert not lines(axes)
@@ -298,7 +298,7 @@ def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_for
 
 
 @pytest.mark.parametrize("words", FINALS)
-def test_embedded_runs_are_refused(store: Store, words: str) -> None:
+def test_embedded_data_runs_raise(store: Store, words: str) -> None:
     run(store, words, 0.3, data="embedded")
     with pytest.raises(EmbeddedDataError):
         drawn(store)
@@ -309,7 +309,7 @@ def test_embedded_runs_are_refused(store: Store, words: str) -> None:
 # the scale
 
 
-def test_the_scale_shows_what_follows_the_first_epochs_in_plain_numbers(store: Store) -> None:
+def test_y_scale_ignores_first_epochs_and_has_plain_ticks(store: Store) -> None:
     for words, final in FINALS.items():
         run(store, words, final, curve=[0.95, 0.9, 0.8, 0.75, 0.7, *np.linspace(0.58, final, 85)])
     left, right = drawn(store).axes
@@ -325,7 +325,7 @@ def test_the_scale_shows_what_follows_the_first_epochs_in_plain_numbers(store: S
     assert {22, 25, 30} <= set(right.get_yticks()), "where the settings end"
 
 
-def test_a_wide_scale_has_fewer_ticks(store: Store) -> None:
+def test_wide_scale_has_coarser_ticks(store: Store) -> None:
     run(store, "nero", 0.1, curve=[*[0.95] * 50, *[0.1] * 40])
     ticks = drawn(store).axes[1].get_yticks()
     assert ticks.tolist() == [10, 15, 20, 25, 30, 40, 50, 60, 80, 100]
@@ -341,7 +341,7 @@ def table_of(store: Store) -> list[list[str]]:
     return markdown_rows(to_markdown(catalogue.make_table(catalogue.gather("imagenet", store))))
 
 
-def test_the_table_has_a_line_for_each_setting_and_ranks_them(store: Store) -> None:
+def test_table_has_a_row_per_setting_and_ranks_them(store: Store) -> None:
     fill(store)
     penalty = cell_of("nero_tuned").setting("optim.gain_penalty")
     heads, _, *body = table_of(store)
@@ -358,7 +358,7 @@ def test_the_table_has_a_line_for_each_setting_and_ranks_them(store: Store) -> N
     ]
 
 
-def test_the_table_says_what_is_missing_and_what_the_paper_says(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_reports_missing_runs_and_paper_target(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     text = to_markdown(catalogue.make_table(catalogue.gather("imagenet", store)))
     assert "its SGD with weight decay surpassed 76.3 % top-1 accuracy, an error of 23.7 %." in text
     assert "paper: float32" not in text, "nothing of the paper's stands beside ours"
@@ -367,7 +367,7 @@ def test_the_table_says_what_is_missing_and_what_the_paper_says(store: Store, mo
     assert [(words[0], words[-1]) for words in table_of(store)[2:]] == [(name, "missing") for name in LISTED]
 
 
-def test_the_table_in_other_formats(store: Store) -> None:
+def test_table_in_latex_and_csv(store: Store) -> None:
     fill(store)
     table = catalogue.make_table(catalogue.gather("imagenet", store))
     latex = to_latex(table)
@@ -388,7 +388,7 @@ def test_the_table_in_other_formats(store: Store) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+def test_figure_output_is_reproducible(store: Store, file_format: str) -> None:
     fill(store)
     one = style.render(drawn(store), file_format)
     with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):

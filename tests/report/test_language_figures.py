@@ -58,7 +58,7 @@ def expected(optim: str) -> np.ndarray:
 
 
 @EVERY_FIGURE
-def test_lines_are_means_over_the_seeds(store: Store, name: str) -> None:
+def test_lines_are_seed_means(store: Store, name: str) -> None:
     fill(store, name)
     left, right = drawn(store, name).axes
     for axes, factor in ((left, 2), (right, 1)):
@@ -71,7 +71,7 @@ def test_lines_are_means_over_the_seeds(store: Store, name: str) -> None:
 
 
 @EVERY_FIGURE
-def test_bands_are_ranges_over_the_seeds(store: Store, name: str) -> None:
+def test_bands_span_seed_minimum_to_maximum(store: Store, name: str) -> None:
     fill(store, name)
     for axes, factor in zip(drawn(store, name).axes, (2, 1), strict=True):
         for optim, band in zip(OPTIMS, bands(axes), strict=True):
@@ -80,7 +80,7 @@ def test_bands_are_ranges_over_the_seeds(store: Store, name: str) -> None:
 
 
 @EVERY_FIGURE
-def test_panels_say_what_they_show(store: Store, name: str) -> None:
+def test_panel_titles_and_axis_labels(store: Store, name: str) -> None:
     figure = drawn(store, name)
     left, right = figure.axes
     seen = {"figure6": "dropout on", "figure7": "label smoothing 0.1, dropout on"}[name]
@@ -96,7 +96,7 @@ def test_panels_say_what_they_show(store: Store, name: str) -> None:
 
 
 @EVERY_FIGURE
-def test_two_cells_for_one_line_are_refused(store: Store, name: str) -> None:
+def test_two_cells_for_one_curve_raise(store: Store, name: str) -> None:
     _, states = states_of(store, "table1")
     other = survey(replace(cell_of(name, "sgd"), variant=(("precision", "fp32"),)), {})
     with pytest.raises(ValueError, match="a panel has sgd twice"):
@@ -107,7 +107,7 @@ def test_two_cells_for_one_line_are_refused(store: Store, name: str) -> None:
 
 
 @EVERY_FIGURE
-def test_the_papers_finals_stand_beside_ours(store: Store, name: str) -> None:
+def test_paper_final_values_are_marked_beside_curves(store: Store, name: str) -> None:
     _, epochs, _ = FIGURES[name]
     left, right = drawn(store, name).axes
     kind = {"figure6": "language model", "figure7": "translation"}[name]
@@ -148,7 +148,7 @@ def logged(optim: str, lr: float, metric: str) -> list[float]:
 AUTHORS_RATES = {"nero": 0.001, "sgd": 0.0001, "adam": 0.0001, "lamb": 0.01}
 
 
-def test_the_authors_curves_are_their_logs_with_epochs_from_one(store: Store) -> None:
+def test_authors_curves_match_their_logs_with_epochs_from_one(store: Store) -> None:
     for axes, metric in zip(drawn(store, "figure7").axes, ("train", "val"), strict=True):
         found = lines(axes, AUTHORS)
         assert list(found) == list(OPTIMS.values())
@@ -160,17 +160,17 @@ def test_the_authors_curves_are_their_logs_with_epochs_from_one(store: Store) ->
     assert labels(axes, AUTHORS)[0] == "Nero, authors, η = 0.001, n = 3"
 
 
-def test_the_authors_curves_end_at_the_papers_marks(store: Store) -> None:
+def test_authors_curves_end_at_paper_marks(store: Store) -> None:
     _, right = drawn(store, "figure7").axes
     for name, (_, mean, _, _) in marks(right).items():
         assert lines(right, AUTHORS)[name][-1, 1] == pytest.approx(mean, abs=0.0051)
 
 
-def test_of_wikitext_2_there_are_no_curves_of_the_authors(store: Store) -> None:
+def test_figure_6_has_no_authors_curves(store: Store) -> None:
     assert not any(lines(axes, AUTHORS) for axes in drawn(store, "figure6").axes)
 
 
-def test_an_entry_of_a_legend_stands_for_the_authors_curve_and_mark(store: Store) -> None:
+def test_legend_entry_combines_authors_curve_and_paper_mark(store: Store) -> None:
     fill(store, "figure7")
     left, right = drawn(store, "figure7").axes
     for axes, theirs in (
@@ -184,7 +184,7 @@ def test_an_entry_of_a_legend_stands_for_the_authors_curve_and_mark(store: Store
 
 
 @EVERY_FIGURE
-def test_no_legend_lies_on_a_panel(store: Store, name: str) -> None:
+def test_legends_do_not_overlap_panels(store: Store, name: str) -> None:
     fill(store, name)
     figure = drawn(store, name)
     panels = [axes.get_window_extent() for axes in figure.axes]
@@ -193,7 +193,7 @@ def test_no_legend_lies_on_a_panel(store: Store, name: str) -> None:
 
 
 @EVERY_FIGURE
-def test_embedded_runs_are_refused_beside_the_paper(store: Store, name: str) -> None:
+def test_embedded_data_runs_raise_beside_paper_values(store: Store, name: str) -> None:
     write_language_model(store, cell_of(name, "adam"), 0.1, 0, 300.0, data="embedded")
     with pytest.raises(EmbeddedDataError):
         drawn(store, name)
@@ -203,7 +203,7 @@ def test_embedded_runs_are_refused_beside_the_paper(store: Store, name: str) -> 
 
 
 @EVERY_FIGURE
-def test_missing_runs_are_said(store: Store, name: str) -> None:
+def test_panels_report_missing_runs(store: Store, name: str) -> None:
     for lr in (0.001, 0.01):
         write_language_model(store, cell_of(name, "nero"), lr, 0, 100 * lr)
     for lr in cell_of(name, "lamb").lrs:
@@ -215,7 +215,7 @@ def test_missing_runs_are_said(store: Store, name: str) -> None:
 
 
 @EVERY_FIGURE
-def test_diverged_runs_are_said(store: Store, name: str) -> None:
+def test_panels_report_diverged_runs(store: Store, name: str) -> None:
     for lr in cell_of(name, "sgd").lrs:
         write_language_model(store, cell_of(name, "sgd"), lr, 0, None)
     for lr in cell_of(name, "adam").lrs:
@@ -230,7 +230,7 @@ def test_diverged_runs_are_said(store: Store, name: str) -> None:
 
 @EVERY_FIGURE
 @QUIETLY
-def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, name: str) -> None:
+def test_empty_store_gives_valid_figure_reporting_incomplete_search(store: Store, name: str) -> None:
     figure = drawn(store, name)
     for axes in figure.axes:
         assert not lines(axes)
@@ -252,13 +252,13 @@ def panels_of(store: Store, name: str = "figure6", **curves: Sequence[Sequence[f
 
 
 @QUIETLY
-def test_a_perplexity_that_is_not_finite_is_a_gap(store: Store) -> None:
+def test_non_finite_perplexity_is_a_gap_in_the_curve(store: Store) -> None:
     _, right = panels_of(store, nero=[[400, 300, None, 200, 180]])
     np.testing.assert_array_equal(lines(right)["Nero"], [[1, 400], [2, 300], [3, np.nan], [4, 200], [5, 180]])
 
 
 @QUIETLY
-def test_one_seed_that_is_not_finite_is_a_gap_of_the_mean(store: Store) -> None:
+def test_non_finite_seed_is_a_gap_in_mean_and_band(store: Store) -> None:
     left, right = panels_of(store, nero=[[400, None, 200, 180], [500, 250, 220, 190]])
     for axes, factor in ((left, 2), (right, 1)):
         np.testing.assert_array_equal(lines(axes)["Nero"][:, 1], factor * np.array([450, np.nan, 210, 185]))
@@ -268,7 +268,7 @@ def test_one_seed_that_is_not_finite_is_a_gap_of_the_mean(store: Store) -> None:
 
 
 @QUIETLY
-def test_a_run_that_ends_without_a_finite_perplexity_is_drawn_until_then(store: Store) -> None:
+def test_run_ending_in_non_finite_perplexity_is_drawn_until_then(store: Store) -> None:
     _, right = panels_of(store, nero=[[400, 300, 250, 240], [400, 310, None, None]])
     assert lines(right)["Nero"].tolist() == [[1, 400], [2, 305]]
     assert "diverged: Nero (seed 1)" in face(right)
@@ -276,7 +276,7 @@ def test_a_run_that_ends_without_a_finite_perplexity_is_drawn_until_then(store: 
 
 @QUIETLY
 @pytest.mark.parametrize("huge", [1e5, 1e20, 1e300])
-def test_huge_values_run_out_of_a_panel_that_shows_the_others(store: Store, huge: float) -> None:
+def test_huge_values_are_clipped_by_y_limits(store: Store, huge: float) -> None:
     tame = [500, 300, 250, 220, 200, 190, 185, 182]
     wild = [500, huge, 300, 260, huge, 240, 230, 225]
     for axes, factor in zip(panels_of(store, nero=[tame], sgd=[wild]), (2, 1), strict=True):
@@ -288,7 +288,7 @@ def test_huge_values_run_out_of_a_panel_that_shows_the_others(store: Store, huge
 
 
 @QUIETLY
-def test_one_seed_that_explodes_does_not_take_the_others_out_of_sight(store: Store) -> None:
+def test_exploding_seed_does_not_stretch_y_limits(store: Store) -> None:
     tame = [500, 300, 250, 220, 200, 190, 185, 182]
     _, right = panels_of(store, sgd=[tame, tame, [1e6] * 8], nero=[tame])
     assert right.get_ylim()[1] == 1000
@@ -296,7 +296,7 @@ def test_one_seed_that_explodes_does_not_take_the_others_out_of_sight(store: Sto
 
 @QUIETLY
 @pytest.mark.parametrize("high", [2e3, 4e7, 8e307])
-def test_where_nothing_is_learnt_there_is_a_scale_still(store: Store, high: float) -> None:
+def test_y_scale_is_valid_for_constant_high_perplexity(store: Store, high: float) -> None:
     left, _ = panels_of(store, sgd=[[high] * 8])
     low, top = left.get_ylim()
     assert 0 < low < top
@@ -307,7 +307,7 @@ def test_where_nothing_is_learnt_there_is_a_scale_still(store: Store, high: floa
 # the scale
 
 
-def test_the_scale_shows_what_follows_the_first_epochs(store: Store) -> None:
+def test_y_scale_ignores_first_epochs(store: Store) -> None:
     curve = [9000, 280, 240, 220, 210, 205, 200, 195]
     _, right = panels_of(store, nero=[curve])
     low, high = right.get_ylim()
@@ -316,24 +316,24 @@ def test_the_scale_shows_what_follows_the_first_epochs(store: Store) -> None:
     assert [text.get_text() for text in right.get_yticklabels()] == ["160", "180", "200", "220", "250"]
 
 
-def test_a_gap_leaves_the_scale_as_it_is() -> None:
+def test_log_scale_ignores_non_finite_values() -> None:
     axes = Figure().subplots()
     axes.plot(range(1, 9), [900, 650, 640, np.nan, 630, np.inf, 200, 190])
     LogScale(lambda low, high: (200, 250, 300, 700, 1000), (1, 1e6), epochs=20, start=1, share=0.5).fit([axes])
     assert axes.get_ylim() == (pytest.approx(190 / 1.15), 700)
 
 
-def test_a_curve_that_rises_is_in_sight_where_it_ends(store: Store) -> None:
+def test_y_limits_include_end_of_rising_curve(store: Store) -> None:
     _, right = panels_of(store, nero=[[400, 300, 200, 190, 190, 190, 190, 190, 190, 600]])
     assert right.get_ylim()[1] == 700
 
 
-def test_a_curve_that_ends_early_is_in_sight_where_it_ends(store: Store) -> None:
+def test_y_limits_include_end_of_truncated_curve(store: Store) -> None:
     _, right = panels_of(store, nero=[[400, 300, 200, 190]], lamb=[[900, 600]])
     assert right.get_ylim()[1] == 700
 
 
-def test_a_deviation_as_large_as_its_mean_does_not_stretch_the_scale(store: Store) -> None:
+def test_large_paper_standard_deviation_does_not_stretch_y_limits(store: Store) -> None:
     _, right = drawn(store, "figure7").axes
     assert marks(right)["SGD"][2] < 3
     least = min(points[:, 1].min() for points in lines(right, AUTHORS).values())
@@ -342,7 +342,7 @@ def test_a_deviation_as_large_as_its_mean_does_not_stretch_the_scale(store: Stor
 
 
 @EVERY_FIGURE
-def test_ticks_are_plain_numbers_inside_the_scale(store: Store, name: str) -> None:
+def test_y_ticks_are_plain_numbers_within_limits(store: Store, name: str) -> None:
     fill(store, name)
     for axes in drawn(store, name).axes:
         low, high = axes.get_ylim()
@@ -359,7 +359,7 @@ def test_ticks_are_plain_numbers_inside_the_scale(store: Store, name: str) -> No
 @pytest.mark.slow
 @EVERY_FIGURE
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_the_same_runs_give_the_same_bytes(store: Store, name: str, file_format: str) -> None:
+def test_figure_output_is_reproducible(store: Store, name: str, file_format: str) -> None:
     fill(store, name)
     one = style.render(drawn(store, name), file_format)
     with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):

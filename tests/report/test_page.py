@@ -57,7 +57,7 @@ def runs_of(text: str) -> dict:
     return json.loads(gzip.decompress(base64.b64decode(Tags(text).scripts["runs-data"])))
 
 
-def test_every_run_of_the_store_is_there_with_config_provenance_and_curve(store: Store, tmp_path: Path) -> None:
+def test_page_includes_every_run_with_config_provenance_and_curve(store: Store, tmp_path: Path) -> None:
     fill(store, "mnist", plausible)
     other = write_run(store, cells_of("table1")["cifar10_vgg11 nero"], 0.5, 9, None)
     other.add_provenance({"commit": "abc", "command": "scripts/train.py"})
@@ -72,7 +72,7 @@ def test_every_run_of_the_store_is_there_with_config_provenance_and_curve(store:
     assert done["curve"] == {"xlabel": "epoch", "ylabel": done["metric"], "x": [1, 2, 3], "y": [20.0, 30.0, 60.0]}
 
 
-def test_energy_comes_with_who_shared_the_card(store: Store, tmp_path: Path) -> None:
+def test_run_data_includes_energy_and_gpu_process_count(store: Store, tmp_path: Path) -> None:
     run = write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
     run.write_summary({**run.read_summary(), "joules": 5000.0, "gpu_processes": 7})
     [shown] = runs_of(build(store, tmp_path / "out", "mnist"))["runs"]
@@ -80,7 +80,7 @@ def test_energy_comes_with_who_shared_the_card(store: Store, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_figures_and_tables_of_all_experiments_are_there_in_order(store: Store, tmp_path: Path) -> None:
+def test_page_sections_follow_order_of_experiments_and_figures(store: Store, tmp_path: Path) -> None:
     text = build(store, tmp_path / "out", "table1", "mnist", "checks")
     sections = [attributes["id"] for tag, attributes in Tags(text).tags if tag == "section"]
     figures = [f"figure{number}" for number in (3, 4, 5, 6, 7)]
@@ -89,7 +89,7 @@ def test_figures_and_tables_of_all_experiments_are_there_in_order(store: Store, 
 
 
 @pytest.mark.slow
-def test_the_navigation_leads_to_every_section_and_ids_are_used_once(store: Store, tmp_path: Path) -> None:
+def test_navigation_links_every_section_and_ids_are_unique(store: Store, tmp_path: Path) -> None:
     text = build(store, tmp_path / "out", "table1", "mnist", "checks")
     tags = Tags(text).tags
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
@@ -103,7 +103,7 @@ def test_the_navigation_leads_to_every_section_and_ids_are_used_once(store: Stor
     assert len(names) == len(set(names))
 
 
-def test_what_was_measured_of_the_theory_is_there_with_links_to_its_runs(store: Store, tmp_path: Path) -> None:
+def test_page_includes_theory_sections_with_run_links(store: Store, tmp_path: Path) -> None:
     run = write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
     record = theory_records.network_record(robust=theory_records.robustness()) | {"run_id": run.run_id}
     theory_records.write_all(tmp_path / "out" / "theory", [record])
@@ -114,7 +114,7 @@ def test_what_was_measured_of_the_theory_is_there_with_links_to_its_runs(store: 
     assert f'href="#run={run.run_id}"' in text.partition('id="theory_robustness"')[2]
 
 
-def test_nothing_is_asked_of_a_network(store: Store, tmp_path: Path) -> None:
+def test_page_loads_no_external_resources(store: Store, tmp_path: Path) -> None:
     fill(store, "mnist", plausible)
     text = build(store, tmp_path / "out", "mnist")
     for tag, attributes in Tags(text).tags:
@@ -127,7 +127,7 @@ def test_nothing_is_asked_of_a_network(store: Store, tmp_path: Path) -> None:
     assert policy.startswith("default-src 'none';")
 
 
-def test_what_a_run_says_cannot_become_a_script(store: Store, tmp_path: Path) -> None:
+def test_run_data_cannot_inject_scripts(store: Store, tmp_path: Path) -> None:
     run = write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3, status="failed")
     run.write_summary({**run.read_summary(), "traceback": SCRIPT_END, "device": SCRIPT_END})
     run.add_provenance({"command": SCRIPT_END})
@@ -139,14 +139,14 @@ def test_what_a_run_says_cannot_become_a_script(store: Store, tmp_path: Path) ->
     assert "</script" not in page._json({"a": SCRIPT_END})
 
 
-def test_the_same_runs_give_the_same_bytes(store: Store, tmp_path: Path) -> None:
+def test_page_output_is_reproducible(store: Store, tmp_path: Path) -> None:
     fill(store, "mnist", plausible)
     assert build(store, tmp_path / "out", "mnist") == build(store, tmp_path / "out", "mnist")
     assert str(tmp_path) not in build(store, tmp_path / "out", "mnist"), "no machine's own paths"
 
 
 @pytest.mark.slow
-def test_samples_are_one_runs_for_each_optimiser_epoch_by_epoch(store: Store, tmp_path: Path) -> None:
+def test_samples_show_one_run_per_optimiser_by_epoch(store: Store, tmp_path: Path) -> None:
     cell = cells_of("table1")["cifar10_cgan nero"]
     run = write_run(store, cell, 0.01, 0, 15.0, metric=FID)
     pictures = [encoded(picture(seed=epoch)) for epoch in (10, 20)]
@@ -165,7 +165,7 @@ def test_samples_are_one_runs_for_each_optimiser_epoch_by_epoch(store: Store, tm
     assert "figure4_samples" not in text, "the page has a way of its own to show them"
 
 
-def test_embedded_data_are_named_before_anything_else(store: Store, tmp_path: Path) -> None:
+def test_embedded_data_notice_precedes_main_content(store: Store, tmp_path: Path) -> None:
     fill(store, "smoke", plausible, data="embedded")
     text = build(store, tmp_path / "out", "smoke")
     assert text.index("Runs on embedded data") < text.index("<main>")
@@ -173,7 +173,7 @@ def test_embedded_data_are_named_before_anything_else(store: Store, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_an_empty_store_gives_a_page_that_says_what_is_missing(store: Store, tmp_path: Path) -> None:
+def test_page_of_empty_store_reports_missing_runs(store: Store, tmp_path: Path) -> None:
     text = build(store, tmp_path / "out", *catalogue.CATALOGUE)
     assert runs_of(text)["runs"] == []
     assert data_of(text)["samples"] == []
@@ -184,7 +184,7 @@ def test_an_empty_store_gives_a_page_that_says_what_is_missing(store: Store, tmp
     assert all(note.startswith(("missing: ", "search incomplete: ")) for note in notes)
 
 
-def test_damaged_files_of_a_run_cost_no_page(store: Store, tmp_path: Path) -> None:
+def test_page_is_built_despite_damaged_run_files(store: Store, tmp_path: Path) -> None:
     run = write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
     (run.path / "config.yaml").unlink()
     (run.path / "metrics.jsonl").write_text('{"epoch": 1, "train/acc')
@@ -193,13 +193,13 @@ def test_damaged_files_of_a_run_cost_no_page(store: Store, tmp_path: Path) -> No
     assert (shown["config"], shown["curve"], shown["provenance"]) == (None, None, [])
 
 
-def test_the_scripts_are_all_of_the_folders_each_once() -> None:
+def test_script_list_matches_folder() -> None:
     listed = (page.FILES / "scripts.txt").read_text().split()
     there = [file.name for file in page.FILES.iterdir() if file.name.endswith(".js")]
     assert sorted(listed) == sorted(there)
 
 
-def test_a_part_without_a_place_or_a_place_without_a_part_is_refused() -> None:
+def test_template_raises_on_unused_or_missing_parts() -> None:
     assert page._filled("a {{x}} b {{y}}", {"x": "{{y}}", "y": "2"}) == "a {{y}} b 2", "parts are not looked into"
     with pytest.raises(ValueError, match="no place for z"):
         page._filled("a {{x}}", {"x": "1", "z": "2"})
@@ -207,10 +207,10 @@ def test_a_part_without_a_place_or_a_place_without_a_part_is_refused() -> None:
         page._filled("a {{y}}", {})
 
 
-def test_the_store_is_named_as_seen_from_the_project(store: Store) -> None:
+def test_store_path_on_page_is_relative(store: Store) -> None:
     assert runs_of(build(store, store.root.parent / "results", "smoke"))["store"] == "runs"
 
 
-def test_packing_is_without_dates(store: Store) -> None:
+def test_packed_run_data_has_no_timestamp(store: Store) -> None:
     write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
     assert base64.b64decode(pack(store, "runs"))[4:8] == bytes(4), "gzip's time"

@@ -64,7 +64,7 @@ def in_millions(epoch: int) -> float:
 # what is run
 
 
-def test_the_runs_of_table_1_are_the_runs_of_the_figure() -> None:
+def test_figure_uses_the_same_runs_as_table_1() -> None:
     table1 = {cell.optim: cell for cell in load_experiment("table1").cells if cell.task == paper.PONG}
     for optim in PUBLISHED:
         mine, theirs = cell_of(optim), table1[optim]
@@ -72,7 +72,7 @@ def test_the_runs_of_table_1_are_the_runs_of_the_figure() -> None:
         assert all(mine.run(lr, 2).run_id == theirs.run(lr, 2).run_id for lr in mine.lrs)
 
 
-def test_momentum_is_all_that_sets_the_fifth_curve_apart_from_the_papers_lamb() -> None:
+def test_lamb_momentum_differs_from_lamb_only_in_beta1() -> None:
     rate = paper.table1().results[paper.PONG, (), "lamb"].lr
     cell = cell_of("lamb_momentum")
     assert (cell.lrs, cell.seeds) == ((rate,), (0, 1, 2))
@@ -82,7 +82,7 @@ def test_momentum_is_all_that_sets_the_fifth_curve_apart_from_the_papers_lamb() 
     assert without == with_momentum
 
 
-def test_training_ends_at_the_end_of_the_axis() -> None:
+def test_x_axis_ends_at_configured_environment_steps() -> None:
     config = compose([f"task={paper.PONG}"])
     assert config.epochs == EPOCHS[-1]
     assert config.cfg.task.environments * config.cfg.task.steps == PLAYED
@@ -92,7 +92,7 @@ def test_training_ends_at_the_end_of_the_axis() -> None:
 # ours
 
 
-def test_lines_are_means_over_the_seeds_against_millions_of_steps(store: Store) -> None:
+def test_lines_are_seed_means_over_millions_of_steps(store: Store) -> None:
     fill(store)
     axes = panel_of(store)
     found = lines(axes)
@@ -103,14 +103,14 @@ def test_lines_are_means_over_the_seeds_against_millions_of_steps(store: Store) 
         np.testing.assert_allclose(found[name][:, 1], values(optim).mean(axis=1))
 
 
-def test_bands_are_ranges_over_the_seeds(store: Store) -> None:
+def test_bands_span_seed_minimum_to_maximum(store: Store) -> None:
     fill(store)
     for optim, band in zip(OPTIMS, bands(panel_of(store)), strict=True):
         for epoch, seeds in zip(EPOCHS, values(optim), strict=True):
             assert band_at(band, in_millions(epoch)) == (pytest.approx(seeds.min()), pytest.approx(seeds.max()))
 
 
-def test_a_line_begins_when_every_seed_has_finished_a_game(store: Store) -> None:
+def test_line_starts_once_every_seed_has_finished_a_game(store: Store) -> None:
     first: Mapping[int, float | None] = {10: None, 20: -21.0, 30: -20.0}
     second: Mapping[int, float | None] = {10: None, 20: None, 30: -18.0}
     for seed, curve in enumerate((first, second)):
@@ -119,13 +119,13 @@ def test_a_line_begins_when_every_seed_has_finished_a_game(store: Store) -> None
     assert lines(axes)["Nero"].tolist() == [[in_millions(30), -19.0]]
 
 
-def test_a_seed_whose_log_ends_early_ends_the_mean(store: Store) -> None:
+def test_shorter_log_of_a_seed_truncates_mean_curve(store: Store) -> None:
     write_player(store, cell_of("sgd"), 0.1, 0, 10.0, {10: -20.0, 20: -18.0, 30: 10.0})
     write_player(store, cell_of("sgd"), 0.1, 1, 10.0, {10: -10.0, 20: -8.0, 25: 10.0})
     assert lines(panel_of(store))["SGD"].tolist() == [[in_millions(10), -15.0], [in_millions(20), -13.0]]
 
 
-def test_a_record_that_does_not_say_where_it_stands_is_left_out() -> None:
+def test_records_without_x_value_are_dropped() -> None:
     whose = {"run_id": "a", "seed": 0}
     records = [
         (10, "reward", -20.0),
@@ -143,7 +143,7 @@ def test_a_record_that_does_not_say_where_it_stands_is_left_out() -> None:
     ]
 
 
-def test_the_panel_says_what_it_shows(store: Store) -> None:
+def test_panel_title_and_axis_labels(store: Store) -> None:
     figure = drawn(store)
     [axes] = figure.axes
     assert "Pong (Figure 8)" in figure.get_suptitle()
@@ -155,7 +155,7 @@ def test_the_panel_says_what_it_shows(store: Store) -> None:
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_the_scale_is_that_of_the_game(store: Store) -> None:
+def test_y_scale_covers_reward_range_of_the_game(store: Store) -> None:
     empty = panel_of(store).get_ylim()
     fill(store)
     axes = panel_of(store)
@@ -168,7 +168,7 @@ def test_the_scale_is_that_of_the_game(store: Store) -> None:
 # the paper's
 
 
-def test_the_papers_finals_stand_beside_ours(store: Store) -> None:
+def test_paper_final_values_are_marked_beside_curves(store: Store) -> None:
     axes = panel_of(store)
     with (paper.PAPER / "table1.csv").open(newline="") as file:
         printed = {row["optimizer"]: row for row in csv.DictReader(file) if row["task"] == "ppo"}
@@ -184,13 +184,13 @@ def test_the_papers_finals_stand_beside_ours(store: Store) -> None:
     assert not lines(axes, AUTHORS), "the authors' runs are not logged"
 
 
-def test_the_papers_strip_has_no_place_for_what_the_paper_does_not_have(store: Store) -> None:
+def test_paper_strip_has_room_only_for_published_optimisers(store: Store) -> None:
     axes = panel_of(store)
     width = axes.get_xlim()[1] - paper.PONG_MILLIONS
     assert width == pytest.approx((len(PUBLISHED) + 0.5) * panels.MARK_SPACING * paper.PONG_MILLIONS)
 
 
-def test_the_word_over_the_papers_marks_hides_none(store: Store) -> None:
+def test_paper_label_does_not_overlap_marks(store: Store) -> None:
     figure = drawn(store)
     figure.draw_without_rendering()
     [axes] = figure.axes
@@ -200,7 +200,7 @@ def test_the_word_over_the_papers_marks_hides_none(store: Store) -> None:
 
 
 @pytest.mark.parametrize("filled", [True, False])
-def test_the_legend_sets_ours_beside_the_papers(store: Store, filled: bool) -> None:
+def test_legend_lists_our_curves_and_paper_marks(store: Store, filled: bool) -> None:
     if filled:
         fill(store)
     figure = drawn(store)
@@ -212,7 +212,7 @@ def test_the_legend_sets_ours_beside_the_papers(store: Store, filled: bool) -> N
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())
 
 
-def test_the_longest_words_stay_on_the_figure(store: Store) -> None:
+def test_longest_labels_stay_within_figure(store: Store) -> None:
     for optim in OPTIMS:
         write_player(store, cell_of(optim), 0.0001 if optim != "lamb_momentum" else 0.001, 0, 3.0)
     figure = drawn(store)
@@ -224,7 +224,7 @@ def test_the_longest_words_stay_on_the_figure(store: Store) -> None:
     assert figure.bbox.y0 <= around.y0 < around.y1 <= figure.bbox.y1
 
 
-def test_the_table_has_the_papers_numbers_for_four_of_five(store: Store) -> None:
+def test_table_has_paper_values_only_for_published_optimisers(store: Store) -> None:
     [row] = catalogue.make_table(catalogue.gather("pong", store)).rows
     theirs = {optim: published_text(entry).value for optim, entry in row.entries.items()}
     assert theirs == {
@@ -237,13 +237,13 @@ def test_the_table_has_the_papers_numbers_for_four_of_five(store: Store) -> None
 
 
 @pytest.mark.parametrize("optim", ["adam", "lamb_momentum"])
-def test_embedded_runs_are_refused_beside_the_paper(store: Store, optim: str) -> None:
+def test_embedded_data_runs_raise_beside_paper_values(store: Store, optim: str) -> None:
     write_player(store, cell_of(optim), 0.001, 0, 3.0, data="embedded")
     with pytest.raises(EmbeddedDataError):
         drawn(store)
 
 
-def test_two_cells_for_one_line_are_refused(store: Store) -> None:
+def test_two_cells_for_one_curve_raise(store: Store) -> None:
     _, states = states_of(store, "pong")
     other = survey(replace(cell_of("sgd"), variant=(("precision", "fp32"),)), {})
     with pytest.raises(ValueError, match="a panel has sgd twice"):
@@ -253,7 +253,7 @@ def test_two_cells_for_one_line_are_refused(store: Store) -> None:
 # what is not there
 
 
-def test_missing_runs_are_said(store: Store) -> None:
+def test_panel_reports_missing_runs(store: Store) -> None:
     for lr in (0.001, 0.01):
         write_player(store, cell_of("nero"), lr, 0, 100 * lr)
     for lr in cell_of("lamb").lrs:
@@ -269,7 +269,7 @@ def test_missing_runs_are_said(store: Store) -> None:
     assert f"missing: LAMB (seeds 1, 2); {MOMENTUM} (seeds 0, 2)" in face(axes)
 
 
-def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
+def test_diverged_runs_are_reported_and_truncate_mean_curve(store: Store) -> None:
     for lr in cell_of("sgd").lrs:
         write_player(store, cell_of("sgd"), lr, 0, None)
     write_player(store, cell_of("lamb_momentum"), 0.001, 0, 13.0)
@@ -281,7 +281,7 @@ def test_diverged_runs_are_said_and_end_the_mean(store: Store) -> None:
     assert lines(axes)[MOMENTUM][:, 0].tolist() == [in_millions(10)], "the seed that diverged has one record"
 
 
-def test_a_log_without_steps_of_the_environment_is_said(store: Store) -> None:
+def test_log_without_environment_steps_is_reported(store: Store) -> None:
     metric = {"key": REWARD, "goal": "max", "label": "reward"}
     write_run(store, cell_of("lamb_momentum"), 0.001, 0, 3.0, metric=metric)
     axes = panel_of(store)
@@ -291,7 +291,7 @@ def test_a_log_without_steps_of_the_environment_is_said(store: Store) -> None:
 
 @QUIETLY
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_format: str) -> None:
+def test_empty_store_gives_valid_figure_reporting_missing_runs(store: Store, file_format: str) -> None:
     figure = drawn(store)
     [axes] = figure.axes
     assert not lines(axes)
@@ -305,7 +305,7 @@ def test_an_empty_store_gives_a_valid_figure_that_says_so(store: Store, file_for
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_the_same_runs_give_the_same_bytes(store: Store, file_format: str) -> None:
+def test_figure_output_is_reproducible(store: Store, file_format: str) -> None:
     fill(store)
     one = style.render(drawn(store), file_format)
     with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):

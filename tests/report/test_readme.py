@@ -26,13 +26,13 @@ def _experiments_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "load_experiment", loaded)
 
 
-def test_the_readme_is_what_the_committed_runs_give() -> None:
+def test_readme_is_up_to_date_with_committed_runs() -> None:
     store = Store(ROOT / "results" / "runs")
     report = Report([catalogue.gather(name, store) for name in catalogue.CATALOGUE], store, ROOT / "results")
     assert report.readme(TEXT) == TEXT, "run `make report` and commit what it writes"
 
 
-def test_its_numbers_are_those_of_the_committed_table() -> None:
+def test_readme_values_match_committed_table() -> None:
     """Read from the files alone: what a reader sees in one is what they see in the other."""
     whole = [row for row in markdown_rows((ROOT / "results" / "tables" / "table1.md").read_text()) if row[2] == "ours"]
     part = TEXT.partition(BEGIN)[2].partition(END)[0]
@@ -43,7 +43,7 @@ def test_its_numbers_are_those_of_the_committed_table() -> None:
         assert [words.split(" (")[0] for words in short[3:]] == [words.split(" (")[0] for words in long[3:]]
 
 
-def test_only_the_made_part_changes(store: Store) -> None:
+def test_only_generated_part_changes(store: Store) -> None:
     text = made(store, "table1")
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
@@ -52,12 +52,12 @@ def test_only_the_made_part_changes(store: Store) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no place", f"{BEGIN} and no end", f"{END} before {BEGIN}"])
-def test_a_readme_without_a_place_is_left_alone(text: str) -> None:
+def test_readme_without_markers_raises(text: str) -> None:
     with pytest.raises(NoPlaceError, match="no place for the results"):
         replaced(text, "anything")
 
 
-def test_ours_stand_above_the_papers_with_how_many_seeds(store: Store) -> None:
+def test_rows_show_our_value_with_seed_count_above_paper_value(store: Store) -> None:
     cell = cells_of("table1")["cifar10_vgg11 nero"]
     for seed, final in enumerate((0.11, 0.12)):
         write_run(store, cell, 0.01, seed, final, metric=ERROR)
@@ -71,14 +71,14 @@ def test_ours_stand_above_the_papers_with_how_many_seeds(store: Store) -> None:
     assert ours[4] == "missing"
 
 
-def test_rows_say_below_the_table_what_they_come_to(store: Store) -> None:
+def test_findings_of_each_row_are_listed_below_table(store: Store) -> None:
     text = made(store, "table1")
     found = [line for line in text.splitlines() if line.startswith("- `")]
     assert len(found) == 6
     assert found[0] == "- `cifar10_cgan`: Ranking not known yet: runs are missing. No search is complete."
 
 
-def test_runs_are_counted_once_and_against_all_that_are_asked_for(store: Store) -> None:
+def test_run_counts_exclude_duplicates_and_give_total(store: Store) -> None:
     assert "`mnist` 0 of 32; `table1` 0 of 168." in made(store, "mnist", "table1")
     fill(store, "mnist", plausible)
     count = len(store.runs())
@@ -88,7 +88,7 @@ def test_runs_are_counted_once_and_against_all_that_are_asked_for(store: Store) 
     assert "`table1` 2 of 168." in made(store, "mnist", "table1"), "a repeat that is in before its search has ended"
 
 
-def test_the_figures_shown_are_committed() -> None:
+def test_shown_figures_are_committed() -> None:
     figures = {name for contents in catalogue.CATALOGUE.values() for name in contents.figures}
     assert assembly.HIGHLIGHTS.keys() <= figures
     shown = re.findall(r"\(results/figures/(\w+)\.png\)", TEXT)
@@ -98,7 +98,7 @@ def test_the_figures_shown_are_committed() -> None:
     assert assembly.README_TABLE in catalogue.CATALOGUE
 
 
-def test_a_figure_is_shown_once_it_has_a_run(store: Store) -> None:
+def test_figure_is_shown_once_it_has_a_run(store: Store) -> None:
     assert "![" not in made(store, "mnist", "table1")
     write_run(store, cells_of("table1")["cifar10_resnet18 sgd"], 0.1, 0, 0.1, metric=ERROR)
     assert re.findall(r"figures/(\w+)\.png", made(store, "mnist", "table1")) == ["figure5"]

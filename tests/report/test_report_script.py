@@ -72,7 +72,7 @@ CHECKS_FILES = {f"tables/checks.{ending}" for ending in ("md", "csv", "tex")} | 
 
 
 @pytest.mark.slow
-def test_a_complete_experiment_exits_0_and_says_its_table(
+def test_complete_experiment_exits_0_and_prints_tables(
     report: Run, store: Store, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(store, "mnist", plausible)
@@ -84,13 +84,13 @@ def test_a_complete_experiment_exits_0_and_says_its_table(
     assert "missing:" not in said
 
 
-def test_diverged_runs_are_results(report: Run, store: Store) -> None:
+def test_diverged_runs_count_as_results(report: Run, store: Store) -> None:
     fill(store, "mnist", lambda cell, lr, seed: None if cell.optim == "sgd" else plausible(cell, lr, seed))
     assert report("mnist") == 0
 
 
 @pytest.mark.slow
-def test_missing_cells_exit_1_after_everything_is_written(
+def test_missing_cells_exit_1_after_all_files_are_written(
     report: Run, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report() == 1
@@ -109,14 +109,14 @@ def test_missing_cells_exit_1_after_everything_is_written(
     assert f"{constrained}: search incomplete: 0 of 6 rates" in said
 
 
-def test_failed_runs_are_named(report: Run, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_runs_are_listed(report: Run, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3, status="failed")
     assert report("mnist") == 1
     assert f"mnist_mlp100, nero: search incomplete: 0 of 4 rates; failed: {run.run_id}" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_an_experiment_without_an_entry_gets_its_table_and_learning_curves(
+def test_experiment_not_in_catalogue_gets_table_and_learning_curves(
     report: Run, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogue, "ON_REQUEST", {})
@@ -128,7 +128,7 @@ def test_an_experiment_without_an_entry_gets_its_table_and_learning_curves(
 
 
 @pytest.mark.slow
-def test_the_chain_on_embedded_data_also_shows_samples(report: Run, out: Path) -> None:
+def test_smoke_report_includes_sample_figure(report: Run, out: Path) -> None:
     assert report("smoke") == 1, "no run is there"
     assert written(out) == {f"tables/smoke.{ending}" for ending in ("md", "csv", "tex")} | {
         f"figures/{name}.{ending}" for name in ("smoke", "samples") for ending in ("pdf", "svg", "png")
@@ -136,7 +136,7 @@ def test_the_chain_on_embedded_data_also_shows_samples(report: Run, out: Path) -
 
 
 @pytest.mark.slow
-def test_with_a_page_comes_what_is_over_all_of_the_named(report: Run, store: Store, out: Path) -> None:
+def test_page_option_also_writes_overview_tables(report: Run, store: Store, out: Path) -> None:
     fill(store, "smoke", plausible, data="embedded")
     assert report("smoke", "--page") == 0
     assert written(out) >= OVERVIEWS
@@ -145,7 +145,7 @@ def test_with_a_page_comes_what_is_over_all_of_the_named(report: Run, store: Sto
 
 
 @pytest.mark.slow
-def test_tables_link_to_the_runs_from_where_they_lie(report: Run, store: Store, out: Path) -> None:
+def test_table_links_to_runs_are_relative_to_the_table(report: Run, store: Store, out: Path) -> None:
     fill(store, "mnist", plausible)
     assert report("mnist") == 0
     links = re.findall(r"\]\(([^)]*)\)", (out / "tables" / "mnist.md").read_text())
@@ -153,7 +153,7 @@ def test_tables_link_to_the_runs_from_where_they_lie(report: Run, store: Store, 
     assert all((out / "tables" / link / "summary.json").is_file() for link in links)
 
 
-def test_what_is_made_by_default_is_all_on_real_data() -> None:
+def test_default_experiments_use_real_data() -> None:
     assert not catalogue.CATALOGUE.keys() & catalogue.ON_REQUEST.keys()
     cells = [cell for name in catalogue.CATALOGUE for cell in loaded(name).cells]
     assert not any(cell.setting("data") == "embedded" for cell in cells)
@@ -171,7 +171,7 @@ def test_errors_exit_2(report: Run, store: Store, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.usefixtures("committed")
-def test_check_accepts_what_was_written_and_writes_nothing(report: Run, out: Path) -> None:
+def test_check_accepts_up_to_date_tables_and_writes_nothing(report: Run, out: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     time.sleep(0.01)
     assert report("--check") == 0
@@ -180,7 +180,9 @@ def test_check_accepts_what_was_written_and_writes_nothing(report: Run, out: Pat
 
 @pytest.mark.usefixtures("committed")
 @pytest.mark.parametrize("ending", ["md", "csv", "tex"])
-def test_check_catches_one_character(report: Run, out: Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_detects_single_character_change(
+    report: Run, out: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = out / "tables" / f"mnist.{ending}"
     text = path.read_text()
     place = text.index("0.001") + 4
@@ -192,7 +194,7 @@ def test_check_catches_one_character(report: Run, out: Path, ending: str, capsys
 
 
 @pytest.mark.usefixtures("committed")
-def test_check_names_absent_tables_and_ignores_figures(
+def test_check_reports_missing_tables_and_ignores_figures(
     report: Run, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (out / "tables" / "mnist.tex").unlink()
@@ -201,12 +203,12 @@ def test_check_names_absent_tables_and_ignores_figures(
 
 
 @pytest.mark.usefixtures("committed")
-def test_check_notices_new_runs(report: Run, store: Store) -> None:
+def test_check_detects_new_runs(report: Run, store: Store) -> None:
     write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
     assert report("mnist", "--check") == 1
 
 
-def test_a_write_that_fails_leaves_the_old_file(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_old_file(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write({Path("tables/a.md"): b"old"}, out)
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):

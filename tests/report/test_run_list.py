@@ -62,12 +62,12 @@ EVERY = [
         ({"optim": ["adam"], "status": ["done"], "seed": [0]}, [1, 5]),
     ],
 )
-def test_which_runs_are_meant(filled: Store, filters: dict[str, list], places: list[int]) -> None:
+def test_choice_filters_runs(filled: Store, filters: dict[str, list], places: list[int]) -> None:
     found = names(select(logged_runs(filled), **filters))
     assert found == [EVERY[place] for place in places]
 
 
-def test_a_setting_is_written_as_in_yaml_and_compared_by_its_value() -> None:
+def test_setting_is_parsed_as_yaml_and_compared_by_value() -> None:
     assert setting("precision=bf16") == ("precision", "bf16")
     assert setting("a=1e-3") == ("a", 0.001)
     assert setting("a=null") == ("a", None)
@@ -81,21 +81,21 @@ def test_a_setting_is_written_as_in_yaml_and_compared_by_its_value() -> None:
     assert dotted({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
 
 
-def test_a_run_that_a_process_has_is_running_and_one_that_was_cut_off_is_unfinished(store: Store) -> None:
+def test_locked_run_is_running_and_unlocked_one_is_unfinished(store: Store) -> None:
     run = write_unfinished(store)
     assert logged(run).status == "unfinished"
     with run.exclusive():
         assert logged(run).status == "running"
 
 
-def test_a_run_that_could_not_be_measured_says_so_and_shows_no_value(store: Store) -> None:
+def test_run_without_metric_is_unmeasured_and_shows_no_value(store: Store) -> None:
     run = write_whole(store)
     change_summary(run, final=None, final_metrics={"train/loss": 1.0})
     assert logged(run).status == "unmeasured"
     assert describe_runs([logged(run)], ["status", "final"]).splitlines()[1].split() == ["unmeasured", "-"]
 
 
-def test_a_line_per_run(filled: Store) -> None:
+def test_describe_runs_has_one_line_per_run(filled: Store) -> None:
     head, *lines = describe_runs(logged_runs(filled)).splitlines()
     assert head.split() == list(SHOWN)
     assert [line.split()[1:] for line in lines] == [
@@ -108,7 +108,7 @@ def test_a_line_per_run(filled: Store) -> None:
     ]
 
 
-def test_every_column_can_be_shown_and_sorted_by(filled: Store) -> None:
+def test_runs_can_be_shown_and_sorted_by_every_column(filled: Store) -> None:
     runs = logged_runs(filled)
     for name in COLUMNS:
         assert len(describe_runs(in_order(runs, [name]), [name]).splitlines()) == 7
@@ -116,7 +116,7 @@ def test_every_column_can_be_shown_and_sorted_by(filled: Store) -> None:
         in_order(runs, ["finals"])
 
 
-def test_runs_without_a_value_come_last_either_way(filled: Store) -> None:
+def test_runs_without_value_sort_last_in_both_directions(filled: Store) -> None:
     runs = logged_runs(filled)
     assert [run.summary["final"] for run in in_order(runs, ["final"])] == [0.6, 0.8, 0.9, None, None, None]
     assert [run.summary["final"] for run in in_order(runs, ["final"], backwards=True)][:3] == [0.9, 0.8, 0.6]
@@ -125,21 +125,21 @@ def test_runs_without_a_value_come_last_either_way(filled: Store) -> None:
     assert by_both[-2:] == [EVERY[2], EVERY[4]]
 
 
-def test_what_a_limit_leaves_out_is_counted(filled: Store) -> None:
+def test_limit_reports_number_of_omitted_runs(filled: Store) -> None:
     runs = logged_runs(filled)
     assert describe_runs(runs, limit=4).splitlines()[-1] == "2 more of 6"
     assert len(describe_runs(runs, limit=6).splitlines()) == 7
 
 
 @pytest.mark.parametrize("width", [50, 60, 79])
-def test_no_line_is_wider_than_the_terminal_and_runs_can_still_be_told_apart(filled: Store, width: int) -> None:
+def test_lines_fit_terminal_width_and_shortened_ids_stay_unique(filled: Store, width: int) -> None:
     lines = describe_runs(logged_runs(filled), width=width).splitlines()
     assert max(map(len, lines)) <= width
     assert len({line.split()[0] for line in lines}) == 7
     assert any("…" in line for line in lines)
 
 
-def test_enough_of_an_id_names_a_run(filled: Store) -> None:
+def test_run_is_found_by_unambiguous_part_of_id(filled: Store) -> None:
     runs = logged_runs(filled)
     for run in runs:
         assert named(runs, run.run_id) is run
@@ -155,7 +155,7 @@ def test_enough_of_an_id_names_a_run(filled: Store) -> None:
 # through the command line
 
 
-def test_the_command_lists_what_fits_and_says_when_nothing_does(script: Script, filled: Store) -> None:
+def test_list_command_filters_runs_and_fails_if_none_match(script: Script, filled: Store) -> None:
     plain = script("runs.py")
     assert plain.returncode == 0, plain.stderr
     assert len(plain.stdout.splitlines()) == 7
@@ -193,7 +193,7 @@ def names_of(table: str) -> list[str]:
         (["show"], "invalid choice: 'show'"),
     ],
 )
-def test_what_makes_no_sense_is_told_in_a_line(
+def test_invalid_arguments_give_one_line_error(
     filled: Store, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     store = ["--store", str(filled.root)] if words != ["show"] else []
@@ -205,7 +205,7 @@ def test_what_makes_no_sense_is_told_in_a_line(
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_store_without_runs_is_told_in_a_line(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_or_empty_store_gives_one_line_error(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["runs", "list", "--store", str(store.root)]
     assert command_line.main(words) == 1
     assert capsys.readouterr().err == f"error: there is no store at {store.root}\n"
@@ -214,7 +214,7 @@ def test_a_store_without_runs_is_told_in_a_line(store: Store, capsys: pytest.Cap
     assert capsys.readouterr().err == f"error: there are no runs in {store.root}\n"
 
 
-def test_runs_that_cannot_be_read_are_counted(filled: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_runs_are_counted(filled: Store, capsys: pytest.CaptureFixture[str]) -> None:
     (filled.runs()[0].path / "summary.json").write_text("{")
     assert command_line.main(["runs", "--store", str(filled.root)]) == 0
     said = capsys.readouterr()
@@ -222,7 +222,7 @@ def test_runs_that_cannot_be_read_are_counted(filled: Store, capsys: pytest.Capt
     assert len(said.out.splitlines()) == 6
 
 
-def test_runs_side_by_side(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command_lists_differing_settings_and_results(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     write_whole(store, NERO, 0.01, 0, 0.9, also={"train/loss": [3.0, 2.0, 1.0]})
     write_whole(store, ADAM, 0.01, 1, None)
     first, second = (run.run_id for run in reversed(logged_runs(store)))
@@ -240,12 +240,12 @@ def test_runs_side_by_side(store: Store, capsys: pytest.CaptureFixture[str]) -> 
     assert [line.split() for line in lines if "commit" in line] == [["commit", *["0" * 10] * 2, "with", "changes"]]
 
 
-def test_the_same_settings_are_said_to_be_the_same(filled: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_command_reports_no_differing_settings(filled: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["runs", "compare", "reparam", "--store", str(filled.root)]) == 0
     assert "no settings differ" in capsys.readouterr().out
 
 
-def test_the_command_nero_names_what_it_knows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nero_command_lists_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["--help"]) == 0
     assert "runs" in capsys.readouterr().out
     assert command_line.main([]) == 2
@@ -253,7 +253,7 @@ def test_the_command_nero_names_what_it_knows(capsys: pytest.CaptureFixture[str]
     assert "error: unknown command 'rnus'; choose from: runs, theory, " in capsys.readouterr().err
 
 
-def test_a_reader_that_has_had_enough_ends_the_list_quietly() -> None:
+def test_list_command_exits_quietly_on_broken_pipe() -> None:
     words = [sys.executable, str(ROOT / "scripts" / "runs.py"), "--store", str(ROOT / "results" / "runs")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -263,7 +263,7 @@ def test_a_reader_that_has_had_enough_ends_the_list_quietly() -> None:
         assert process.wait() == 0
 
 
-def test_the_list_needs_neither_pandas_nor_torch() -> None:
+def test_command_line_does_not_import_pandas_or_torch() -> None:
     code = "import sys, nero.cli.main; print([name for name in ('pandas', 'torch', 'wandb') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(ROOT))
     assert result.stdout.strip() == "[]"

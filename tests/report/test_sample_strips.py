@@ -78,7 +78,7 @@ def words(axes: Axes) -> str:
 # what is shown
 
 
-def test_a_strip_has_the_first_row_of_its_pictures(store: Store) -> None:
+def test_strip_shows_first_row_of_each_picture(store: Store) -> None:
     with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
     pixels = pixels_of(strips(drawn(store))["Nero"])
     assert pixels.dtype == np.uint8
@@ -89,7 +89,7 @@ def test_a_strip_has_the_first_row_of_its_pictures(store: Store) -> None:
             np.testing.assert_array_equal(tile(pixels, row, column), expected)
 
 
-def test_images_stand_apart_on_white(store: Store) -> None:
+def test_images_are_separated_by_white_gaps(store: Store) -> None:
     with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
     pixels = pixels_of(strips(drawn(store))["Nero"])
     rows, columns = (np.arange(size) % (SIDE + GAP) >= SIDE for size in pixels.shape[:2])
@@ -97,13 +97,13 @@ def test_images_stand_apart_on_white(store: Store) -> None:
     assert (pixels[:, columns] == 255).all()
 
 
-def test_images_are_shown_by_their_pixels(store: Store) -> None:
+def test_images_are_drawn_without_interpolation(store: Store) -> None:
     with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
     [image] = strips(drawn(store))["Nero"].images
     assert image.get_interpolation() == "none"
 
 
-def test_rows_are_named_by_class_and_columns_by_epoch(store: Store) -> None:
+def test_rows_are_labelled_by_class_and_columns_by_epoch(store: Store) -> None:
     with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
     axes = strips(drawn(store))["Nero"]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["10", "60", "120"]
@@ -115,7 +115,7 @@ def test_rows_are_named_by_class_and_columns_by_epoch(store: Store) -> None:
     assert axes.get_ylim()[0] > axes.get_ylim()[1], "the first class is on top"
 
 
-def test_of_many_pictures_the_first_the_last_and_some_between_are_shown(store: Store) -> None:
+def test_first_last_and_some_intermediate_epochs_are_shown(store: Store) -> None:
     with_many_pictures(store, "nero")
     axes = strips(drawn(store))["Nero"]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["10", "30", "60", "90", "120"]
@@ -123,7 +123,7 @@ def test_of_many_pictures_the_first_the_last_and_some_between_are_shown(store: S
 
 
 @given(st.sets(st.integers(1, 10_000)).map(sorted), st.integers(2, 12))
-def test_epochs_are_spread(epochs: list[int], most: int) -> None:
+def test_spread_selects_evenly_spaced_epochs_including_ends(epochs: list[int], most: int) -> None:
     shown = spread(epochs, most)
     assert list(shown) == sorted(set(shown) & set(epochs))
     assert shown[:1] == tuple(epochs[:1])
@@ -133,7 +133,7 @@ def test_epochs_are_spread(epochs: list[int], most: int) -> None:
     assert len(set(between.tolist())) <= 1
 
 
-def test_a_jpeg_is_read_as_well(store: Store) -> None:
+def test_jpeg_pictures_are_read(store: Store) -> None:
     run = write_generator(store, cell_of("nero"), 0.01, 0, 15.5)
     flat = np.repeat(np.arange(0, 250, 25, dtype=np.uint8), SIDE)[None, :, None] * np.ones((256, 1, 3), np.uint8)
     for epoch in EPOCHS:
@@ -143,7 +143,7 @@ def test_a_jpeg_is_read_as_well(store: Store) -> None:
         assert np.abs(tile(pixels, row, 1).astype(int) - 25 * row).max() < 8
 
 
-def test_grey_pictures_are_read_as_well(store: Store) -> None:
+def test_greyscale_pictures_are_read_as_rgb(store: Store) -> None:
     run = write_generator(store, cell_of("nero"), 0.01, 0, 15.5)
     grey = picture(0)[:, :, 0]
     for epoch in EPOCHS:
@@ -155,7 +155,7 @@ def test_grey_pictures_are_read_as_well(store: Store) -> None:
 # whose samples
 
 
-def test_headings_say_whose_samples_these_are(store: Store) -> None:
+def test_headings_state_optimiser_lr_seed_and_fid(store: Store) -> None:
     for optim in OPTIMS:
         for lr in cell_of(optim).lrs:
             with_pictures(write_generator(store, cell_of(optim), lr, 0, 15.43 if lr == 0.01 else 50.0))
@@ -164,7 +164,7 @@ def test_headings_say_whose_samples_these_are(store: Store) -> None:
     assert figure.get_suptitle() == "Class-conditional GAN (CIFAR-10): samples from the same z by epoch"
 
 
-def test_the_searchs_own_seed_is_shown_else_the_first_that_is_logged(store: Store) -> None:
+def test_search_seed_is_shown_or_else_first_logged_seed(store: Store) -> None:
     cell = replace(cell_of("nero"), lrs=(0.01,))
     for seed in (2, 1):
         with_pictures(write_generator(store, cell, 0.01, seed, 15.0 + seed))
@@ -175,7 +175,7 @@ def test_the_searchs_own_seed_is_shown_else_the_first_that_is_logged(store: Stor
     assert [face(axes) for axes in figure.axes] == ["Nero, η = 0.01, seed 0: FID 99.00"]
 
 
-def test_each_optimiser_has_its_own_pictures(store: Store) -> None:
+def test_each_optimiser_shows_its_own_pictures(store: Store) -> None:
     for place, optim in enumerate(OPTIMS):
         run = write_generator(store, cell_of(optim), 0.01, 0, 15.0)
         run.write_picture("samples.png", 120, as_file(picture(1000 + place)))
@@ -185,12 +185,12 @@ def test_each_optimiser_has_its_own_pictures(store: Store) -> None:
         np.testing.assert_array_equal(tile(pixels_of(found[name]), 9, 2), picture(1000 + place)[:SIDE, -SIDE:])
 
 
-def test_a_search_that_goes_on_is_said(store: Store) -> None:
+def test_incomplete_search_is_reported(store: Store) -> None:
     with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
     assert face(strips(drawn(store))["Nero"]) == "Nero, η = 0.01, seed 0: FID 15.50 search incomplete: 1 of 5 rates"
 
 
-def test_other_tasks_are_left_out(store: Store) -> None:
+def test_cells_of_other_tasks_are_not_drawn(store: Store) -> None:
     assert [face(axes) for axes in drawn(store).axes] == list(OPTIMS.values())
 
 
@@ -198,7 +198,7 @@ def test_other_tasks_are_left_out(store: Store) -> None:
 
 
 @QUIETLY
-def test_embedded_runs_are_shown_under_a_title_that_says_so(store: Store) -> None:
+def test_embedded_data_runs_are_stated_in_title(store: Store) -> None:
     cell = replace(cell_of("nero"), lrs=(0.01,), repeat_seeds=(), overrides=("data=embedded",))
     run = write_generator(store, cell, 0.01, 0, 0.125, {3: 0.125}, metric=STAND_IN_FID, data="embedded")
     with_pictures(run, [3])
@@ -214,7 +214,7 @@ def test_embedded_runs_are_shown_under_a_title_that_says_so(store: Store) -> Non
     assert style.render(figure, "png").startswith(b"\x89PNG")
 
 
-def test_embedded_runs_that_are_missing_are_announced_as_such(store: Store) -> None:
+def test_missing_embedded_data_runs_are_stated_in_title(store: Store) -> None:
     cell = replace(cell_of("nero"), overrides=("data=embedded",))
     assert "embedded" in samples(evidence_of(store, "table1", [survey(cell, {})])).get_suptitle()
 
@@ -222,14 +222,14 @@ def test_embedded_runs_that_are_missing_are_announced_as_such(store: Store) -> N
 # what is not there
 
 
-def test_a_run_without_pictures_is_said(store: Store) -> None:
+def test_run_without_pictures_is_reported(store: Store) -> None:
     write_generator(store, cell_of("sgd"), 0.01, 0, 33.0)
     axes = strips(drawn(store))["SGD"]
     assert not axes.images
     assert words(axes) == "no pictures"
 
 
-def test_missing_and_diverged_cells_are_said(store: Store) -> None:
+def test_missing_and_diverged_cells_are_reported(store: Store) -> None:
     for lr in cell_of("sgd").lrs:
         write_generator(store, cell_of("sgd"), lr, 0, None)
     found = strips(drawn(store))
@@ -237,7 +237,7 @@ def test_missing_and_diverged_cells_are_said(store: Store) -> None:
     assert words(found["SGD"]) == "every learning rate diverged"
 
 
-def test_a_run_that_diverged_is_shown_until_then(store: Store) -> None:
+def test_diverged_run_shows_pictures_until_divergence(store: Store) -> None:
     cell = replace(cell_of("lamb"), lrs=(0.01,))
     with_pictures(write_generator(store, cell, 0.01, 0, None), [10])
     [axes] = samples(evidence_of(store, "table1", [survey(cell, store.summaries())])).axes
@@ -245,22 +245,22 @@ def test_a_run_that_diverged_is_shown_until_then(store: Store) -> None:
     assert pixels_of(axes).shape[1] == SIDE
 
 
-def whole() -> bytes:
+def intact_png() -> bytes:
     return as_file(picture(0))
 
 
 BAD = {
     "nothing in it": (b"", "damaged picture"),
     "no picture": (b"\x89PNG\r\n\x1a\n but then something else", "damaged picture"),
-    "cut off": (whole()[: len(whole()) // 2], "damaged picture"),
-    "a bit turned": (whole()[:5000] + bytes([whole()[5000] ^ 1]) + whole()[5001:], "damaged picture"),
+    "cut off": (intact_png()[: len(intact_png()) // 2], "damaged picture"),
+    "a bit turned": (intact_png()[:5000] + bytes([intact_png()[5000] ^ 1]) + intact_png()[5001:], "damaged picture"),
     "too small": (as_file(picture(0, 32, 32)), "picture of another size"),
     "turned": (as_file(picture(0, 256, 320)), "picture of another size"),
 }
 
 
 @pytest.mark.parametrize(("data", "said"), BAD.values(), ids=BAD)
-def test_a_picture_that_cannot_be_shown_is_said_and_the_others_are_shown(store: Store, data: bytes, said: str) -> None:
+def test_unusable_picture_is_reported_and_others_are_shown(store: Store, data: bytes, said: str) -> None:
     run = with_pictures(write_generator(store, cell_of("adam"), 0.01, 0, 23.0))
     run.write_picture("samples.png", 60, data)
     axes = strips(drawn(store))["Adam"]
@@ -271,21 +271,21 @@ def test_a_picture_that_cannot_be_shown_is_said_and_the_others_are_shown(store: 
     assert [text.get_text() for text in axes.get_xticklabels()] == ["10", "60", "120"]
 
 
-def test_an_epoch_with_an_fid_and_no_picture_is_said(store: Store) -> None:
+def test_epoch_with_fid_but_no_picture_is_reported(store: Store) -> None:
     with_pictures(write_generator(store, cell_of("adam"), 0.01, 0, 23.0), [60])
     axes = strips(drawn(store))["Adam"]
     assert face(axes).endswith("no picture: epochs 10, 120")
     assert pixels_of(axes).shape[1] == 3 * SIDE + 2 * GAP
 
 
-def test_a_picture_without_its_line_in_the_log_is_shown(store: Store) -> None:
+def test_picture_without_log_line_is_shown(store: Store) -> None:
     run = with_pictures(write_generator(store, cell_of("adam"), 0.01, 0, 23.0))
     (run.path / "metrics.jsonl").unlink()
     axes = strips(drawn(store))["Adam"]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["10", "60", "120"]
 
 
-def test_where_every_picture_is_damaged_words_stand_in_their_place(store: Store) -> None:
+def test_message_replaces_strip_if_all_pictures_are_damaged(store: Store) -> None:
     run = write_generator(store, cell_of("adam"), 0.01, 0, 23.0)
     for epoch in EPOCHS:
         run.write_picture("samples.jpg", epoch, b"no picture")
@@ -294,18 +294,18 @@ def test_where_every_picture_is_damaged_words_stand_in_their_place(store: Store)
     assert words(axes) == "damaged picture: epochs 10, 60, 120"
 
 
-def test_an_experiment_without_a_gan_is_said(store: Store) -> None:
+def test_experiment_without_gan_is_reported(store: Store) -> None:
     [axes] = samples(evidence_of(store, "mnist")).axes
     assert words(axes) == "no run of cifar10_cgan is planned"
 
 
 @QUIETLY
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_an_empty_store_gives_a_valid_figure(store: Store, file_format: str) -> None:
+def test_empty_store_gives_valid_figure(store: Store, file_format: str) -> None:
     assert style.render(drawn(store), file_format)
 
 
-def test_words_and_strips_stay_on_the_figure(store: Store) -> None:
+def test_text_and_strips_stay_within_figure_without_overlap(store: Store) -> None:
     for optim in ("sgd", "adam"):
         with_many_pictures(store, optim)
     write_generator(store, cell_of("nero"), 0.01, 0, 15.0)  # no pictures
@@ -325,7 +325,7 @@ def test_words_and_strips_stay_on_the_figure(store: Store) -> None:
 
 
 @pytest.mark.parametrize("file_format", style.FORMATS)
-def test_the_same_pictures_give_the_same_bytes(store: Store, file_format: str) -> None:
+def test_figure_output_is_reproducible(store: Store, file_format: str) -> None:
     with_pictures(write_generator(store, cell_of("nero"), 0.01, 0, 15.5))
     one = style.render(drawn(store), file_format)
     assert style.render(drawn(store), file_format) == one

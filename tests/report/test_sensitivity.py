@@ -24,7 +24,7 @@ def lines(printed: Printed) -> dict[tuple[str, str], dict[str, Text]]:
     return found
 
 
-def test_every_end_of_a_grid_is_told_and_linked(store: Store) -> None:
+def test_every_learning_rate_result_is_shown_and_linked(store: Store) -> None:
     finals = {0.0001: 0.3, 0.001: 0.9, 0.01: None, 0.1: 0.85}
     cell = cells_of("mnist")[f"{DEEP} nero"]
     for lr, final in finals.items():
@@ -45,7 +45,7 @@ def test_every_end_of_a_grid_is_told_and_linked(store: Store) -> None:
     assert found["metric"].value == "training accuracy (%) ↑"
 
 
-def test_what_is_missing_or_was_not_asked_for_is_told_apart(store: Store) -> None:
+def test_missing_and_unplanned_learning_rates_are_distinguished(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.01, 0, 0.5)
     states = [*states_of(store)[1], *states_of(store, "table1")[1]]
     found = lines(sensitivity(states))
@@ -55,12 +55,12 @@ def test_what_is_missing_or_was_not_asked_for_is_told_apart(store: Store) -> Non
     assert found["cifar10_vgg11", "SGD"]["close"].value == ""
 
 
-def test_a_lone_learning_rate_is_no_grid(store: Store) -> None:
+def test_single_learning_rate_is_not_listed(store: Store) -> None:
     fill(store, "mnist", plausible)
     assert not any(task.startswith("mnist_reparam") for task, _ in lines(sensitivity(states_of(store)[1])))
 
 
-def test_experiments_that_share_runs_share_a_line_and_further_rates_join_it(store: Store) -> None:
+def test_experiments_sharing_runs_are_merged_into_one_row(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     other = replace(cell, lrs=(0.1, 1.0))
     write_run(store, cell, 0.1, 0, 0.5)
@@ -72,7 +72,7 @@ def test_experiments_that_share_runs_share_a_line_and_further_rates_join_it(stor
     assert len(sensitivity(states).records) == len({*cell.lrs, *other.lrs})
 
 
-def test_other_settings_are_another_line(store: Store) -> None:
+def test_different_precision_gives_a_separate_row(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     coarse = replace(cell, overrides=("precision=bf16",))
     printed = sensitivity([survey(each, store.summaries()) for each in (cell, coarse)])
@@ -80,7 +80,7 @@ def test_other_settings_are_another_line(store: Store) -> None:
     assert [line[printed.sheet.heads.index("arithmetic")].value for line in block] == ["tf32", "bf16"]
 
 
-def test_records_have_every_end_in_full(store: Store) -> None:
+def test_records_have_full_precision_final_values(store: Store) -> None:
     cell = cells_of("table1")["multi30k_transformer nero"]
     for lr in cell.lrs:
         write_run(store, cell, lr, 0, 10 + lr, metric=PERPLEXITY)
@@ -90,17 +90,17 @@ def test_records_have_every_end_in_full(store: Store) -> None:
     assert {record["status"] for record in records} == {"done"}
 
 
-def test_a_task_to_come_has_a_line_of_what_is_missing() -> None:
+def test_unavailable_task_has_a_row_of_missing_results() -> None:
     cell = Cell("a_task_to_come", "nero", (0.1, 1.0), 0, (1, 2))
     [(_, found)] = lines(sensitivity([survey(cell, {})])).items()
     assert found["η = 0.1"].value == "missing"
 
 
-def test_nothing_at_all_is_an_empty_table() -> None:
+def test_no_states_give_an_empty_table() -> None:
     assert sensitivity([]).sheet.blocks == []
 
 
-def test_embedded_data_are_said(store: Store) -> None:
+def test_embedded_data_gives_a_warning(store: Store) -> None:
     embedded = next(cell for cell in loaded("smoke").cells if len(cell.lrs) > 1)
     assert "Embedded data" in sensitivity([survey(embedded, {})]).warning
     assert not sensitivity(states_of(store)[1]).warning

@@ -45,7 +45,7 @@ class Cells(HTMLParser):
             self.cells[-1] += data.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_a_number_links_to_its_runs() -> None:
+def test_values_link_to_their_runs() -> None:
     table = printed(Text("1.23", "n = 2, η = 0.1", runs=(LINK, LINK)), Text("4.5", link=LINK))
     address = "../runs/a_task/a_task-nero-0.01-s0-12345678"
     markdown = to_markdown(table, "../runs")
@@ -60,13 +60,13 @@ def test_a_number_links_to_its_runs() -> None:
     assert [attributes["href"] for tag, attributes in html.tags if tag == "a"] == [f"#run={LINK.run_id}"] * 3
 
 
-def test_without_a_place_of_the_store_nothing_is_linked() -> None:
+def test_no_links_without_store_path() -> None:
     table = printed(Text("1.23", "n = 2", runs=(LINK,)), Text("4.5", link=LINK))
     assert "| 1.23 (n = 2) | 4.5 |" in to_markdown(table)
     assert "href" not in to_latex(table)
 
 
-def test_no_word_can_become_markup() -> None:
+def test_text_is_escaped_in_every_format() -> None:
     table = printed(Text(NASTY, NASTY, code=NASTY, cell=NASTY, verdict=NASTY))
     html = Cells(to_html(table))
     assert html.cells == [f"{NASTY}{NASTY} ({NASTY})"]
@@ -78,12 +78,12 @@ def test_no_word_can_become_markup() -> None:
 
 
 @pytest.mark.parametrize(("rank", "html"), [(1, "value best"), (2, "value second"), (None, "value")])
-def test_best_and_runner_up_are_told_apart(rank: int | None, html: str) -> None:
+def test_best_and_runner_up_have_different_html_classes(rank: int | None, html: str) -> None:
     [found] = [attributes for tag, attributes in Cells(to_html(printed(Text("1", rank=rank)))).tags if tag == "span"]
     assert found == {"class": html}
 
 
-def test_every_number_of_ours_links_to_the_runs_that_it_is_of(store: Store) -> None:
+def test_every_result_of_ours_links_to_its_runs(store: Store) -> None:
     fill(store, "mnist", lambda cell, lr, seed: None if cell.optim == "sgd" else plausible(cell, lr, seed))
     table = build_table(evidence_of(store), paper.mnist())
     text = to_markdown(print_table(table), str(store.root))
@@ -97,7 +97,7 @@ def test_every_number_of_ours_links_to_the_runs_that_it_is_of(store: Store) -> N
                 assert path.is_dir()
 
 
-def test_a_page_says_which_cell_of_the_csv_stands_where(store: Store) -> None:
+def test_html_cells_carry_keys_of_csv_records(store: Store) -> None:
     write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.01, 0, 0.3)
     table = print_table(build_table(evidence_of(store), paper.mnist()))
     html = Cells(to_html(table))

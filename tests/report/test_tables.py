@@ -63,7 +63,7 @@ def csv_lines(table: Table) -> list[dict[str, str]]:
 # numbers
 
 
-def test_another_measure_of_the_same_runs_stands_beside_the_metric(store: Store) -> None:
+def test_secondary_metric_is_shown_beside_metric(store: Store) -> None:
     cgan, pong = (cells_of("table1")[f"{task} nero"] for task in ("cifar10_cgan", "pong_ppo"))
     for seed in (0, 1, 2):
         write_generator(store, cgan, 0.01, seed, 15.0 + seed)  # a plain FID is one more
@@ -78,14 +78,14 @@ def test_another_measure_of_the_same_runs_stands_beside_the_metric(store: Store)
     assert not any(each["secondary"] for each in csv_lines(table) if each["optim"] != "nero")
 
 
-def test_an_experiments_note_is_said_below_its_table(store: Store) -> None:
+def test_experiment_note_is_shown_below_table(store: Store) -> None:
     experiment, states = states_of(store)
     table = table_of(replace(experiment, note="More of this elsewhere."), states, paper.mnist())
     assert "More of this elsewhere." in to_markdown(table)
     assert "More of this elsewhere." in print_table(table).notes
 
 
-def test_means_and_deviations_are_numpys_over_the_seeds_at_the_best_rate(store: Store) -> None:
+def test_mean_and_std_match_numpy_over_seeds_at_best_lr(store: Store) -> None:
     fill(store, "mnist", plausible)
     table = mnist_table(store)
     for optim, base in BASE.items():
@@ -98,14 +98,14 @@ def test_means_and_deviations_are_numpys_over_the_seeds_at_the_best_rate(store: 
     assert table.complete
 
 
-def test_a_cell_says_mean_deviation_n_and_rate(store: Store) -> None:
+def test_cell_shows_mean_std_n_and_learning_rate(store: Store) -> None:
     fill(store, "mnist", plausible)
     finals = 100 * np.array([0.5, 0.51, 0.54])
     expected = f"{finals.mean():.2f} ± {finals.std():.2f} (n = 3, best η = 0.001, the paper's)"
     assert markdown_cell(mnist_table(store), "adam") == expected
 
 
-def test_csv_holds_every_cell_with_its_numbers_and_run_ids(store: Store) -> None:
+def test_csv_has_every_cell_with_values_and_run_ids(store: Store) -> None:
     fill(store, "mnist", plausible)
     table = mnist_table(store)
     lines = csv_lines(table)
@@ -130,7 +130,7 @@ def test_csv_holds_every_cell_with_its_numbers_and_run_ids(store: Store) -> None
 # marks
 
 
-def test_the_best_is_bold_and_the_runner_up_underlined(store: Store) -> None:
+def test_best_is_bold_and_runner_up_is_underlined(store: Store) -> None:
     fill(store, "mnist", plausible)
     table = mnist_table(store)
     assert markdown_cell(table, "nero").startswith("**")
@@ -144,7 +144,7 @@ def test_the_best_is_bold_and_the_runner_up_underlined(store: Store) -> None:
     means=st.dictionaries(st.sampled_from("abcdef"), st.floats(-1e9, 1e9).map(lambda x: round(x, 2)), min_size=2),
     goal=st.sampled_from(["min", "max"]),
 )
-def test_ranks_follow_the_goal(means: dict[str, float], goal: str) -> None:
+def test_ranks_follow_metric_goal(means: dict[str, float], goal: str) -> None:
     places = ranks(means, ShownMetric("m", goal))
     best = (min if goal == "min" else max)(means.values())
     assert {name for name, place in places.items() if place == 1} == {name for name, v in means.items() if v == best}
@@ -154,7 +154,7 @@ def test_ranks_follow_the_goal(means: dict[str, float], goal: str) -> None:
             assert (places[one] < places[other]) == ahead
 
 
-def test_a_row_is_ranked_once_all_of_it_is_settled(store: Store) -> None:
+def test_row_is_ranked_only_once_all_cells_are_settled(store: Store) -> None:
     cells = cells_of("mnist")
     fill_cell(store, cells[f"{DEEP} adam"], lambda cell, lr, seed: None)
     for optim in ("nero", "lamb"):
@@ -173,7 +173,7 @@ def test_a_row_is_ranked_once_all_of_it_is_settled(store: Store) -> None:
     assert ranked == {"nero": 1, "lamb": 2, "sgd": 3, "adam": None}, "a cell that diverged is settled, and has no place"
 
 
-def test_one_row_does_not_wait_for_another(store: Store) -> None:
+def test_rows_are_ranked_independently(store: Store) -> None:
     for optim in BASE:
         fill_cell(store, cells_of("mnist")[f"{DEEP} {optim}"], plausible)
     table = mnist_table(store)
@@ -181,7 +181,7 @@ def test_one_row_does_not_wait_for_another(store: Store) -> None:
     assert markdown_cell(table, "nero").startswith("**")
 
 
-def test_no_rank_without_rivals() -> None:
+def test_no_rank_for_single_entry_or_without_metric() -> None:
     assert ranks({"a": 1.0}, ShownMetric("m", "min")) == {}
     assert ranks({"a": 1.0, "b": 2.0}, None) == {}
 
@@ -189,7 +189,7 @@ def test_no_rank_without_rivals() -> None:
 # what is not there
 
 
-def test_an_empty_store_gives_a_table_of_missing_cells(store: Store) -> None:
+def test_empty_store_gives_table_of_missing_cells(store: Store) -> None:
     table = mnist_table(store)
     assert not table.complete
     assert {line["status"] for line in csv_lines(table)} == {"missing"}
@@ -197,7 +197,7 @@ def test_an_empty_store_gives_a_table_of_missing_cells(store: Store) -> None:
     assert markdown_cell(table, "nero", task="mnist_reparam") == "", "the experiment does not ask for this cell"
 
 
-def test_tasks_to_come_are_missing_and_keep_the_papers_numbers(store: Store) -> None:
+def test_unavailable_tasks_are_missing_but_keep_paper_values(store: Store) -> None:
     to_come = Cell("a_task_to_come", "nero", (0.1, 1.0), 0, (1, 2))
     state = survey(to_come, {})
     assert state.cell.missing_config
@@ -211,13 +211,13 @@ def test_tasks_to_come_are_missing_and_keep_the_papers_numbers(store: Store) -> 
     assert (line["paper_mean"], line["paper_std"], line["paper_lr"]) == ("1", "0.5", "0.1")
 
 
-def test_one_place_of_the_table_cannot_hold_two_cells(store: Store) -> None:
+def test_two_cells_for_one_table_entry_raise(store: Store) -> None:
     experiment, states = states_of(store)
     with pytest.raises(ValueError, match="twice"):
         table_of(experiment, [*states, states[-1]])
 
 
-def test_runs_of_one_row_must_report_one_metric(store: Store) -> None:
+def test_runs_of_one_row_with_different_metrics_raise(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     write_run(store, cell, 0.01, 0, 0.5)
     write_run(store, cell, 0.1, 0, 0.5, metric={"key": "test/accuracy", "goal": "max", "label": "accuracy"})
@@ -225,7 +225,7 @@ def test_runs_of_one_row_must_report_one_metric(store: Store) -> None:
         mnist_table(store)
 
 
-def test_a_cell_without_its_repeats_says_how_many_it_has(store: Store) -> None:
+def test_cell_without_repeats_reports_missing_seeds(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     for lr in cell.lrs:
         write_run(store, cell, lr, 0, plausible(cell, lr, 0))
@@ -238,14 +238,14 @@ def test_a_cell_without_its_repeats_says_how_many_it_has(store: Store) -> None:
     assert entry.status is CellStatus.INCOMPLETE
 
 
-def test_an_unfinished_search_shows_its_best_so_far(store: Store) -> None:
+def test_incomplete_search_shows_best_so_far(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     write_run(store, cell, 0.01, 0, 0.3)
     write_run(store, cell, 0.1, 0, 0.2)
     assert markdown_cell(mnist_table(store), "nero") == "30.00 (n = 1 of 3, at η = 0.01, best of 2 of 4 rates searched)"
 
 
-def test_the_best_rate_is_said_of_complete_searches_only(store: Store) -> None:
+def test_best_lr_is_stated_only_for_complete_searches(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     assert cell.lrs[1] == paper.mnist().results[DEEP, (), "nero"].lr == 0.001
     said = {
@@ -261,7 +261,7 @@ def test_the_best_rate_is_said_of_complete_searches_only(store: Store) -> None:
         assert "best learning rate" not in to_markdown(table).partition("\n")[2]
 
 
-def test_an_unfinished_search_shows_every_seed_at_its_leading_rate(store: Store) -> None:
+def test_incomplete_search_shows_every_seed_at_leading_lr(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     finals = [0.3, 0.5, 0.7]
     for seed, final in enumerate(finals):
@@ -273,7 +273,7 @@ def test_an_unfinished_search_shows_every_seed_at_its_leading_rate(store: Store)
     assert deep_entry(table, "nero").status is CellStatus.INCOMPLETE
 
 
-def test_a_search_without_repeats_is_incomplete_until_it_has_ended(store: Store) -> None:
+def test_search_without_repeats_is_incomplete_until_every_lr_is_run(store: Store) -> None:
     cell = replace(cells_of("mnist")[f"{DEEP} nero"], repeat_seeds=())
     experiment = Experiment("search", "Search", (cell,))
     for searched, lr in enumerate(cell.lrs, start=1):
@@ -292,7 +292,7 @@ def test_a_search_without_repeats_is_incomplete_until_it_has_ended(store: Store)
         assert table.complete == (searched == 4)
 
 
-def test_a_seed_that_diverged_during_the_search_is_said(store: Store) -> None:
+def test_seed_diverged_during_search_is_reported(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     write_run(store, cell, 0.01, 0, 0.5)
     write_run(store, cell, 0.01, 1, None)
@@ -313,14 +313,14 @@ def test_rows_of_one_task_keep_their_own_metric(store: Store) -> None:
     ], "a row without runs does not take its neighbour's metric, nor its own away from it"
 
 
-def test_runs_that_failed_or_were_cut_off_do_not_count(store: Store) -> None:
+def test_failed_and_unfinished_runs_do_not_count(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     write_run(store, cell, 0.01, 0, 0.3, status="failed")
     write_run(store, cell, 0.1, 0, 0.3, status="running")
     assert markdown_cell(mnist_table(store), "nero") == "missing"
 
 
-def test_a_search_that_diverged_everywhere_is_diverged_and_complete(store: Store) -> None:
+def test_search_diverged_at_every_lr_is_diverged_and_complete(store: Store) -> None:
     fill(store, "mnist", lambda cell, lr, seed: None if cell.optim == "sgd" else plausible(cell, lr, seed))
     table = mnist_table(store)
     assert markdown_cell(table, "sgd") == "diverged"
@@ -328,12 +328,12 @@ def test_a_search_that_diverged_everywhere_is_diverged_and_complete(store: Store
     assert table.complete
 
 
-def test_a_search_that_has_only_diverged_so_far(store: Store) -> None:
+def test_incomplete_search_with_only_diverged_runs_is_reported(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} sgd"], 0.1, 0, None)
     assert markdown_cell(mnist_table(store), "sgd") == "diverged (search incomplete: 1 of 4 rates)"
 
 
-def test_a_diverged_seed_is_said_and_the_survivors_win_nothing(store: Store) -> None:
+def test_cell_with_diverged_seed_is_reported_and_not_ranked(store: Store) -> None:
     fill(store, "mnist", lambda c, lr, seed: None if (c.optim, seed) == ("nero", 2) else plausible(c, lr, seed))
     table = mnist_table(store)
     entry = deep_entry(table, "nero")
@@ -342,7 +342,7 @@ def test_a_diverged_seed_is_said_and_the_survivors_win_nothing(store: Store) -> 
     assert markdown_cell(table, "lamb").startswith("**")
 
 
-def test_a_lone_learning_rate_whose_first_seed_diverged_keeps_its_other_seeds(store: Store) -> None:
+def test_single_lr_with_diverged_first_seed_keeps_other_seeds(store: Store) -> None:
     cell = cells_of("mnist")["mnist_reparam adam 100"]
     fill_cell(store, cell, lambda _, lr, seed: None if seed == 0 else 0.9)
     [row] = [row for row in mnist_table(store).rows if row.key.variant == (("task.sigma", 100),)]
@@ -353,21 +353,21 @@ def test_a_lone_learning_rate_whose_first_seed_diverged_keeps_its_other_seeds(st
 # embedded data
 
 
-def test_embedded_runs_never_stand_beside_the_papers_numbers(store: Store) -> None:
+def test_embedded_data_runs_raise_beside_paper_values(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     write_run(store, cell, 0.01, 0, 0.3, data="embedded")
     with pytest.raises(EmbeddedDataError, match=cell.run(0.01, 0).run_id):
         mnist_table(store)
 
 
-def test_an_experiment_on_embedded_data_takes_no_paper_numbers() -> None:
+def test_embedded_data_experiment_raises_with_paper_values() -> None:
     smoke = loaded("smoke")
     with pytest.raises(EmbeddedDataError, match="embedded"):
         table_of(smoke, [survey(smoke.cells[0], {})], paper.mnist())
 
 
 @pytest.mark.parametrize("task", [DEEP, "a_task_to_come"])
-def test_the_last_word_on_data_holds(task: str) -> None:
+def test_last_data_override_decides_is_embedded(task: str) -> None:
     cell = Cell(task, "nero", (0.1,), 0, (), overrides=("data=real", "data='embedded'"))
     assert is_embedded(cell)
     assert not is_embedded(replace(cell, overrides=("data=embedded", "data=real")))
@@ -375,7 +375,7 @@ def test_the_last_word_on_data_holds(task: str) -> None:
     assert is_embedded(replace(cell, overrides=(), variant=(("data", "embedded"),)))
 
 
-def test_the_smoke_table_says_what_it_is(store: Store) -> None:
+def test_smoke_table_states_embedded_data(store: Store) -> None:
     fill(store, "smoke", plausible, data="embedded")
     table = build_table(evidence_of(store, "smoke"))
     for text in (to_markdown(table), to_latex(table)):
@@ -409,7 +409,7 @@ def test_fractions_are_shown_in_per_cent(
     assert heading in to_markdown(table)
 
 
-def test_a_metric_that_is_not_the_papers_is_refused(store: Store) -> None:
+def test_metric_differing_from_paper_raises(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     write_run(store, cell, 0.01, 0, 2.0, metric={"key": "train/loss", "goal": "min", "label": "loss"})
     with pytest.raises(ValueError, match="mnist_mlp100 reports 'loss'"):
@@ -419,7 +419,7 @@ def test_a_metric_that_is_not_the_papers_is_refused(store: Store) -> None:
 # the paper's numbers
 
 
-def test_table_1_is_marked_as_in_the_paper(store: Store) -> None:
+def test_table_1_ranks_match_the_paper(store: Store) -> None:
     table = build_table(evidence_of(store, "table1"), paper.table1())
     runners_up = ["lamb", "sgd", "adam", "adam", "adam", "adam"]
     assert len(table.rows) == len(runners_up)
@@ -432,13 +432,13 @@ def test_table_1_is_marked_as_in_the_paper(store: Store) -> None:
     assert markdown_cell(table, "sgd", "paper", "multi30k_transformer") == "92.40 ± 89.48 (n = 3, η = 0.0001)"
 
 
-def test_every_cell_of_table_1_has_the_papers_numbers(store: Store) -> None:
+def test_every_cell_of_table_1_has_a_paper_result(store: Store) -> None:
     _, states = states_of(store, "table1")
     published = paper.table1()
     assert {(state.cell.task, state.cell.variant, state.cell.optim) for state in states} == set(published.results)
 
 
-def test_the_arithmetic_is_said(store: Store) -> None:
+def test_table_notes_state_precision(store: Store) -> None:
     table = build_table(evidence_of(store, "table1"), paper.table1())
     for text in (to_markdown(table), to_latex(table).replace("\\_", "_")):
         tf32 = "cifar10_vgg11, except Adam: float32; wikitext2_transformer; pong_ppo"
@@ -451,7 +451,7 @@ def test_the_arithmetic_is_said(store: Store) -> None:
     assert " Arithmetic: TF32. " in to_markdown(build_table(evidence_of(store)))
 
 
-def test_a_row_in_two_arithmetics_says_who_ran_in_which() -> None:
+def test_row_with_two_precisions_states_exceptions() -> None:
     cells = [
         Cell(DEEP, optim, (0.1,), 0, (), overrides=(f"precision={precision}",))
         for optim, precision in (("nero", "bf16"), ("sgd", "fp32"), ("lamb", "bf16"))
@@ -461,14 +461,14 @@ def test_a_row_in_two_arithmetics_says_who_ran_in_which() -> None:
     assert [entry.marked_precision for entry in table.rows[0].entries.values()] == [None, "fp32", None]
 
 
-def test_without_a_majority_every_cell_says_its_arithmetic() -> None:
+def test_without_majority_every_cell_states_its_precision() -> None:
     cells = [Cell(DEEP, optim, (0.1,), 0, (), overrides=(f"precision={how}",)) for optim, how in HALVES.items()]
     table = table_of(Experiment("mixed", "Mixed", tuple(cells)), [survey(cell, {}) for cell in cells])
     assert f"Arithmetic: bf16 ({DEEP} with Nero), float32 ({DEEP} with SGD)." in to_markdown(table)
     assert {optim: entry.marked_precision for optim, entry in table.rows[0].entries.items()} == HALVES
 
 
-def test_a_cell_in_another_arithmetic_than_its_row_is_marked_in_every_format(store: Store) -> None:
+def test_cell_with_different_precision_is_marked_in_every_format(store: Store) -> None:
     for optim, lr in (("nero", 0.01), ("adam", 0.001)):
         write_classifier(store, cells_of("table1")[f"{paper.VGG11} {optim}"], lr, 0, 0.12)
     table = build_table(evidence_of(store, "table1"), paper.table1())
@@ -483,7 +483,7 @@ def test_a_cell_in_another_arithmetic_than_its_row_is_marked_in_every_format(sto
 # labels
 
 
-def test_labels_tell_rows_of_one_task_apart(store: Store) -> None:
+def test_labels_distinguish_rows_of_one_task(store: Store) -> None:
     plain = replace(cells_of("mnist")[f"{DEEP} nero"], lrs=(0.001,))
     other = replace(plain, label="another start", overrides=(*plain.overrides, "task.batch_size=100"))
     for seed in plain.seeds:
@@ -502,18 +502,18 @@ def test_labels_tell_rows_of_one_task_apart(store: Store) -> None:
         table_of(Experiment("thrice", "Thrice", (*cells, other)), [survey(cell, {}) for cell in (*cells, other)])
 
 
-def test_a_labelled_row_with_swept_settings_says_both() -> None:
+def test_row_text_includes_label_and_swept_settings() -> None:
     assert row_text(RowKey("task", (("optim.beta", 0.9),), "a label")) == "task, a label, beta = 0.9"
 
 
-def test_a_table_of_tasks_to_come_says_no_arithmetic() -> None:
+def test_table_of_unavailable_tasks_states_no_precision() -> None:
     cell = Cell("a_task_to_come", "nero", (0.1,), 0, (), variant=(("precision", "bf16"),))
     table = table_of(Experiment("later", "Later", (cell,)), [survey(cell, {})])
     assert "Arithmetic" not in to_markdown(table)
     assert [line["precision"] for line in csv_lines(table)] == [""]
 
 
-def test_checks_stand_beside_table_1(store: Store) -> None:
+def test_checks_are_compared_with_table_1_values(store: Store) -> None:
     experiment, states = states_of(store, "checks")
     table = table_of(experiment, states, paper.checks(experiment.cells))
     names = [row_text(row.key) for row in table.rows]
@@ -526,7 +526,7 @@ def test_checks_stand_beside_table_1(store: Store) -> None:
                 assert entry.cell.lrs == (entry.published.lr,), "the one rate asked for is the paper's best"
 
 
-def test_the_authors_logged_finals_of_the_very_deep_network() -> None:
+def test_authors_final_values_of_deep_network() -> None:
     curves = paper.deep_curves()
     finals = curves[curves.epoch == curves.epoch.max()]
     found = {
@@ -543,7 +543,7 @@ def test_the_authors_logged_finals_of_the_very_deep_network() -> None:
 
 
 @pytest.mark.parametrize(("sigma", "low", "high"), [(1, 0.991, 0.994), (100, 0.921, 0.923)])
-def test_the_authors_last_epoch_of_the_reparameterised_network(sigma: int, low: float, high: float) -> None:
+def test_authors_last_epoch_of_reparameterised_network(sigma: int, low: float, high: float) -> None:
     curves = paper.reparam_curves()
     last = curves[(curves.sigma == sigma) & (curves.iteration > 960)]
     means = last.groupby("seed").value.mean()
@@ -576,7 +576,7 @@ def test_markdown_has_equal_column_counts(any_table: Table) -> None:
     assert counts == {len(any_table.listing.heads) + 3 if any_table.listing else columns}
 
 
-def test_latex_balances_and_escapes(any_table: Table) -> None:
+def test_latex_is_balanced_and_escaped(any_table: Table) -> None:
     first, _, text = to_latex(any_table).partition("\n")
     assert first == ("% Needs booktabs and amssymb." if r"\checkmark" in text else "% Needs booktabs.")
     plain = re.sub(r"\\[\\&%$#_{}]", "", text)
@@ -595,7 +595,7 @@ def test_latex_balances_and_escapes(any_table: Table) -> None:
     assert not re.search(r"(?<!\\)[_%#]", re.sub(r"\\label\{.*?\}", "", text))
 
 
-def test_latex_marks(store: Store) -> None:
+def test_latex_marks_best_and_runner_up(store: Store) -> None:
     fill(store, "mnist", plausible)
     text = to_latex(mnist_table(store))
     assert r"\textbf{91.67 $\pm$ 1.70} {\scriptsize (n = 3, best $\eta$ = 0.001, the paper's)}" in text
@@ -603,7 +603,7 @@ def test_latex_marks(store: Store) -> None:
     assert r"mnist\_mlp100" in text
 
 
-def test_the_same_runs_give_the_same_bytes(store: Store) -> None:
+def test_table_output_is_reproducible(store: Store) -> None:
     fill(store, "mnist", plausible)
     one, other = mnist_table(store), mnist_table(store)
     for to in (to_markdown, to_csv, to_latex):

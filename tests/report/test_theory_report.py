@@ -82,7 +82,7 @@ def shown_line(table: Printed, task: str, optimiser: str, **what: str) -> dict[s
 # ------------------------------------------------------------------------------------------------------ evidence
 
 
-def test_records_are_told_apart_by_settings_unlike_the_tasks_own(folder: Path) -> None:
+def test_records_are_grouped_by_settings_differing_from_task_config(folder: Path) -> None:
     found = gather(folder)
     rows = [cells.row_text(group.row) for group in found.networks]
     assert list(dict.fromkeys(rows)) == ["cifar10_cgan", "mnist_mlp100", "mnist_mlp100, depth = 5", "spirals"]
@@ -91,27 +91,27 @@ def test_records_are_told_apart_by_settings_unlike_the_tasks_own(folder: Path) -
     assert nero.seeds == "0 1 2"
 
 
-def test_a_record_from_before_a_key_is_told_by_the_value_of_that_time(tmp_path: Path) -> None:
+def test_old_record_without_a_key_gets_its_legacy_default(tmp_path: Path) -> None:
     for came_later in ({}, {"fan_out": True, "stem_relu": False}):
         record = made.network_record(task="cifar10_resnet18", settings={"network": {"width": 64, **came_later}})
         [group] = gather(made.write_all(tmp_path / str(len(came_later)), [record])).networks
         assert group.variant == (() if came_later else (("network.fan_out", False), ("network.stem_relu", True)))
 
 
-def test_settings_of_settings_are_named_shortly(tmp_path: Path) -> None:
+def test_nested_settings_have_short_names(tmp_path: Path) -> None:
     schedule = {"_target_": "nero.engine.schedules.steps", "gamma": 0.9, "milestones": [1, 2]}
     record = made.network_record(settings={"schedule": schedule})
     [group] = gather(made.write_all(tmp_path, [record])).networks
     assert cells.row_text(group.row) == "mnist_mlp100, schedule = steps, milestones = [1, 2]"
 
 
-def test_of_a_task_without_yaml_what_differs_among_its_records_counts(tmp_path: Path) -> None:
+def test_task_without_config_is_grouped_by_differing_settings(tmp_path: Path) -> None:
     records = [made.network_record(task="spirals", seed=seed, settings={"arms": seed, "turns": 3}) for seed in (0, 1)]
     rows = [cells.row_text(group.row) for group in gather(made.write_all(tmp_path, records)).networks]
     assert rows == ["spirals, arms = 0", "spirals, arms = 1"]
 
 
-def test_arithmetic_tells_records_apart_where_it_differs(tmp_path: Path) -> None:
+def test_records_are_grouped_by_precision_where_it_differs(tmp_path: Path) -> None:
     records = [made.network_record(seed=0), {**made.network_record(seed=1), "precision": "bf16"}]
     groups = gather(made.write_all(tmp_path, records)).networks
     assert [group.variant for group in groups] == [(("precision", "bf16"),), (("precision", "tf32"),)]
@@ -120,20 +120,20 @@ def test_arithmetic_tells_records_apart_where_it_differs(tmp_path: Path) -> None
     assert group.variant == (), "steps are measured in float32 and stand in tables of their own"
 
 
-def test_arithmetic_is_said_so_that_names_with_commas_stay_apart(tmp_path: Path) -> None:
+def test_precision_text_separates_names_containing_commas(tmp_path: Path) -> None:
     records = [made.network_record(task="spirals", seed=seed, settings={"arms": seed}) for seed in (0, 1)]
     records.append(made.network_record() | {"precision": "bf16"})
     groups = gather(made.write_all(tmp_path, records)).networks
     assert precision_text(groups) == "Trained in bf16 (mnist_mlp100), TF32 (spirals, arms = 0; spirals, arms = 1)."
 
 
-def test_embedded_data_do_not_stand_beside_real_ones(tmp_path: Path) -> None:
+def test_mixing_embedded_and_real_data_raises(tmp_path: Path) -> None:
     folder = made.write_all(tmp_path, [made.network_record()], [made.step_record("adam", data="embedded")])
     with pytest.raises(cells.EmbeddedDataError, match=r"adam.* is of embedded data and .*nero.* of real"):
         make(folder)
 
 
-def test_embedded_data_are_said_everywhere(tmp_path: Path) -> None:
+def test_embedded_data_is_stated_in_every_table_and_figure(tmp_path: Path) -> None:
     network = made.network_record(data="embedded", robust=made.robustness(), with_activations=False)
     printed, figures = make(made.write_all(tmp_path, [network], made.some_steps("embedded")[:1]))
     for table in printed:
@@ -145,13 +145,13 @@ def test_embedded_data_are_said_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_real_data_have_no_warning(tables: dict[str, Printed], figures: dict[str, Figure]) -> None:
+def test_real_data_gives_no_warning(tables: dict[str, Printed], figures: dict[str, Figure]) -> None:
     assert not any(table.warning for table in tables.values())
     assert not any("mbedded" in str(figure.get_suptitle()) for figure in figures.values())
 
 
 @pytest.mark.parametrize("kind", ["networks", "steps"])
-def test_without_records_all_say_how_to_make_them(tmp_path: Path, kind: str) -> None:
+def test_without_records_tables_and_figures_show_how_to_make_them(tmp_path: Path, kind: str) -> None:
     printed, figures = make(tmp_path / "nothing")
     assert all("`make theory`" in table.notes for table in printed)
     assert any(f"no record under {kind}" in table.notes for table in printed)
@@ -165,7 +165,7 @@ def test_without_records_all_say_how_to_make_them(tmp_path: Path, kind: str) -> 
 # -------------------------------------------------------------------------------------------------------- tables
 
 
-def test_balance_is_over_the_layers_of_all_seeds(tables: dict[str, Printed]) -> None:
+def test_balance_statistics_cover_layers_of_all_seeds(tables: dict[str, Printed]) -> None:
     table = tables["theory_balance"]
     found = record(table, task=made.MLP, variant=SHALLOW, optim="nero")
     assert (found["layers_end"], found["balanced_end"], found["seeds"]) == ("9", "9", "0 1 2")
@@ -181,12 +181,12 @@ def test_balance_is_over_the_layers_of_all_seeds(tables: dict[str, Printed]) -> 
     assert shown_line(table, f"{made.MLP}, depth = 5", "Nero")["norm, end"] == "1.00", "no range of one value"
 
 
-def test_each_network_of_a_gan_has_a_line(tables: dict[str, Printed]) -> None:
+def test_each_network_of_a_gan_has_a_row(tables: dict[str, Printed]) -> None:
     found = [line["network"] for line in shown(tables["theory_balance"]) if line["task"] == made.GAN]
     assert found == ["generator", "discriminator"]
 
 
-def test_robustness_is_mean_and_range_over_seeds(tables: dict[str, Printed]) -> None:
+def test_robustness_shows_mean_and_range_over_seeds(tables: dict[str, Printed]) -> None:
     table = tables["theory_robustness"]
     found = record(table, variant=SHALLOW, optim="nero")
     angles = [0.05, 0.06, 0.07]
@@ -199,7 +199,7 @@ def test_robustness_is_mean_and_range_over_seeds(tables: dict[str, Printed]) -> 
     assert (line["seeds"], line["training errors"], line["of examples"]) == ("3", "0", "60,000")
 
 
-def test_angles_that_are_not_there_are_said(tables: dict[str, Printed]) -> None:
+def test_missing_angles_are_reported(tables: dict[str, Printed]) -> None:
     table = tables["theory_robustness"]
     adam = shown_line(table, f"{made.MLP}, depth = 5", "Adam")
     assert adam["random angle (radians)"] == "none found"
@@ -209,7 +209,7 @@ def test_angles_that_are_not_there_are_said(tables: dict[str, Printed]) -> None:
     assert "with 95 % confidence, at least 95 % of the rotations" in table.notes
 
 
-def test_the_bound_is_the_papers_arithmetic(tables: dict[str, Printed]) -> None:
+def test_bound_matches_formula_of_the_paper(tables: dict[str, Printed]) -> None:
     """Of neurons of one fan-in d, with Ball's bound: m ln 2 + m (d - 2) ln 1 / sin(angle / 2) and so on."""
     table = tables["theory_bound"]
     found = record(table, variant=SHALLOW, optim="nero", seeds="1", kind="adversarial")
@@ -227,7 +227,7 @@ def test_the_bound_is_the_papers_arithmetic(tables: dict[str, Printed]) -> None:
     assert (found["verdict"], found["probability"]) == ("vacuous", "0.95")
 
 
-def test_draws_cost_their_share_and_their_confidence(tables: dict[str, Printed]) -> None:
+def test_random_draws_reduce_measure_and_confidence(tables: dict[str, Printed]) -> None:
     found = record(tables["theory_bound"], variant=SHALLOW, optim="nero", seeds="0", kind="random")
     m, d, angle = 784 + 784 + 10, 784, 0.05
     caps = -m * math.log(2) + m * (d - 2) * math.log(math.sin(angle / 2))
@@ -235,7 +235,7 @@ def test_draws_cost_their_share_and_their_confidence(tables: dict[str, Printed])
     assert float(found["probability"]) == pytest.approx(0.9)
 
 
-def test_a_vacuous_bound_says_so_and_another_is_a_number(tables: dict[str, Printed]) -> None:
+def test_vacuous_bound_is_labelled_and_other_is_a_percentage(tables: dict[str, Printed]) -> None:
     table = tables["theory_bound"]
     lines = shown(table)
     nero = [line for line in lines if line["task"] == f"{made.MLP}, depth = 5"]
@@ -247,7 +247,7 @@ def test_a_vacuous_bound_says_so_and_another_is_a_number(tables: dict[str, Print
     assert uncertified == ["adversarial", "random"], "a line less where nothing was certified"
 
 
-def test_the_theorem_does_not_apply_where_there_are_errors(tables: dict[str, Printed]) -> None:
+def test_theorem_does_not_apply_with_training_errors(tables: dict[str, Printed]) -> None:
     table = tables["theory_bound"]
     lines = shown(table)
     [start] = [place for place, line in enumerate(lines) if line["optimiser"].startswith("SGD")]
@@ -260,13 +260,13 @@ def test_the_theorem_does_not_apply_where_there_are_errors(tables: dict[str, Pri
     assert "no zero-error solution" in table.notes
 
 
-def test_what_the_prior_does_not_cover_is_said(tables: dict[str, Printed]) -> None:
+def test_parameters_outside_the_prior_are_reported(tables: dict[str, Printed]) -> None:
     notes = tables["theory_bound"].notes
     assert "biases (mnist_mlp100, depth = 5: Nero, SGD, Adam; spirals: shampoo)" in notes
     assert "no guarantee" in notes
 
 
-def test_a_prior_that_covers_all_needs_no_such_words(tmp_path: Path) -> None:
+def test_no_caveats_if_prior_covers_all_parameters(tmp_path: Path) -> None:
     record = made.network_record(robust=made.robustness(beyond=()))
     table = make_tables(made.write_all(tmp_path, [record]))[-1]
     assert table.name == "theory_bound"
@@ -275,11 +275,11 @@ def test_a_prior_that_covers_all_needs_no_such_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("nats", "words"), [(0.1, "9.52 %"), (6.0, "99.8 %"), (200.0, "1 - 10^-87"), (math.inf, "1")])
-def test_an_error_that_would_round_to_one_is_written_out(nats: float, words: str) -> None:
+def test_error_close_to_one_is_written_as_power_of_ten(nats: float, words: str) -> None:
     assert error_text(nats) == words
 
 
-def test_steps_are_counted_over_seeds_and_layers(tables: dict[str, Printed]) -> None:
+def test_step_statistics_cover_seeds_and_layers(tables: dict[str, Printed]) -> None:
     table = tables["theory_steps"]
     found = record(table, task=made.MLP, optim="nero")
     assert [found[key] for key in ("steps", "stable", "stable_of", "lowered")] == ["8", "6", "8", "6"]
@@ -293,7 +293,7 @@ def test_steps_are_counted_over_seeds_and_layers(tables: dict[str, Printed]) -> 
     assert float(adam["angle_over_lr"]) == pytest.approx(7 * 0.99)
 
 
-def test_a_gradient_or_loss_that_is_no_number_is_not_counted_as_good(tmp_path: Path) -> None:
+def test_non_finite_gradient_or_loss_does_not_count_as_success(tmp_path: Path) -> None:
     record = made.step_record(steps=3)
     last, lost = record["steps"][1:]
     last["layers"][0]["gradient_change"] = math.inf
@@ -312,7 +312,7 @@ def test_a_gradient_or_loss_that_is_no_number_is_not_counted_as_good(tmp_path: P
 # ------------------------------------------------------------------------------------------------------- figures
 
 
-def test_figures_have_a_panel_or_a_row_for_each_task(figures: dict[str, Figure]) -> None:
+def test_figures_have_panels_for_each_task(figures: dict[str, Figure]) -> None:
     counts = {name: len(figure.axes) for name, figure in figures.items()}
     assert counts == {
         "theory_balance_cifar10_cgan": 4,  # two for each network
@@ -328,7 +328,7 @@ def test_figures_have_a_panel_or_a_row_for_each_task(figures: dict[str, Figure])
     assert list(counts)[-len(FIGURES) :] == list(FIGURES), "those of all tasks come last, in their order"
 
 
-def test_the_balance_of_layers_is_drawn_with_its_spread(figures: dict[str, Figure]) -> None:
+def test_layer_balance_is_drawn_with_spread(figures: dict[str, Figure]) -> None:
     panels = {face(axes): axes for axes in figures["theory_balance_mnist_mlp100"].axes[::2]}
     axes = panels["mnist_mlp100, depth = 5"]
     assert lines(axes)["SGD"][:, 1].tolist() == [1.5, 2.5, 3.5]
@@ -337,7 +337,7 @@ def test_the_balance_of_layers_is_drawn_with_its_spread(figures: dict[str, Figur
     assert any([band[band[:, 0] == 3, 1].min(), band[band[:, 0] == 3, 1].max()] == [low, high] for band in bands(axes))
 
 
-def test_activations_stand_against_what_was_predicted(figures: dict[str, Figure]) -> None:
+def test_activations_are_drawn_with_predictions(figures: dict[str, Figure]) -> None:
     figure = figures["theory_activations_mnist_mlp100"]
     axes = panel(figure, "mnist_mlp100: variance, end")
     assert lines(axes)["Nero"][:, 1].tolist() == pytest.approx([1.5**place for place in range(6)])
@@ -353,17 +353,17 @@ def test_activations_stand_against_what_was_predicted(figures: dict[str, Figure]
         (0.0, 0.001, [0]),
     ],
 )
-def test_ticks_of_both_signs_are_few_on_a_scale_of_any_length(low: float, high: float, ticks: list[float]) -> None:
+def test_signed_powers_gives_few_ticks_for_any_range(low: float, high: float, ticks: list[float]) -> None:
     assert SignedPowers(0.01).tick_values(low, high) == pytest.approx(ticks)
 
 
-def test_the_epochs_of_a_training_under_way_are_rounded(tmp_path: Path) -> None:
+def test_epochs_of_unfinished_training_are_rounded(tmp_path: Path) -> None:
     folder = made.write_all(tmp_path, [made.network_record() | {"epochs_done": 94.327, "epochs": 120}])
     [group] = gather(folder).networks
     assert group.epochs == "94.3 of 120"
 
 
-def test_trust_is_drawn_against_the_step(figures: dict[str, Figure]) -> None:
+def test_trust_is_plotted_against_step(figures: dict[str, Figure]) -> None:
     axes = panel(figures["theory_trust"], "Adam")
     assert axes.get_xscale() == axes.get_yscale() == "log"
     [trust] = lines(axes, "--").values()
@@ -372,18 +372,18 @@ def test_trust_is_drawn_against_the_step(figures: dict[str, Figure]) -> None:
     assert "not drawn: 4 of 12 cosines" in face(axes)
 
 
-def test_a_step_that_several_seeds_looked_at_is_one_place(figures: dict[str, Figure]) -> None:
+def test_by_step_groups_measurements_of_several_seeds(figures: dict[str, Figure]) -> None:
     drawn = lines(panel(figures["theory_trust"], "Nero"), "--").values()
     assert [line[:, 0].tolist() for line in drawn] == [[2, 11, 101, 1001]]
 
 
-def test_the_learning_rate_is_dashed(figures: dict[str, Figure]) -> None:
+def test_learning_rate_is_a_dashed_line(figures: dict[str, Figure]) -> None:
     axes = panel(figures["theory_steps"], "Adam")
     assert lines(axes, "--")["learning rate"][:, 1].tolist() == pytest.approx([0.001 * 0.9**n for n in range(4)])
     assert lines(axes)["turning angle (radians)"][0, 1] == pytest.approx(0.007 * 0.99)
 
 
-def test_angles_are_marked(figures: dict[str, Figure]) -> None:
+def test_angles_are_marked_in_robustness_figure(figures: dict[str, Figure]) -> None:
     axes = panel(figures["theory_robustness"], "mnist_mlp100, depth = 5")
     marks: dict[Any, list[float]] = {}
     for line in axes.lines:
@@ -395,7 +395,7 @@ def test_angles_are_marked(figures: dict[str, Figure]) -> None:
     assert "training errors (fitted examples alone): SGD 3" in face(axes)
 
 
-def test_the_bound_falls_with_the_angle_and_has_no_mark_where_it_does_not_apply(figures: dict[str, Figure]) -> None:
+def test_bound_decreases_with_angle_and_is_unmarked_if_inapplicable(figures: dict[str, Figure]) -> None:
     axes = panel(figures["theory_bound"], "mnist_mlp100, depth = 5")
     drawn = [line for line in axes.lines if len(line.get_xdata()) > 10]
     assert len(drawn) == 2, "all have the same spheres"
@@ -408,21 +408,21 @@ def test_the_bound_falls_with_the_angle_and_has_no_mark_where_it_does_not_apply(
     assert "guessing among 10 classes" in labels(axes)
 
 
-def test_an_angle_too_small_to_be_drawn_is_said(tmp_path: Path) -> None:
+def test_angle_too_small_to_draw_is_reported(tmp_path: Path) -> None:
     folder = made.write_all(tmp_path, [made.network_record(robust=made.robustness(certified=3e-25))])
     for figure in (robustness_figure, bound_figure):
         [axes] = figure(gather(folder)).axes
         assert "not drawn, certified angle: Nero 3.00e-25" in face(axes)
 
 
-def test_networks_that_were_not_measured_leave_figures_that_say_so(tmp_path: Path) -> None:
+def test_unmeasured_networks_are_reported_in_figures(tmp_path: Path) -> None:
     folder = made.write_all(tmp_path, [made.network_record(with_activations=False)])
     for figure in (activations_figure, robustness_figure, bound_figure):
         [axes] = figure(gather(folder)).axes
         assert "Not measured: mnist_mlp100 (Nero)." in face(axes)
 
 
-def test_two_learning_rates_of_an_optimiser_are_two_lines_of_two_colours(tmp_path: Path) -> None:
+def test_two_learning_rates_of_an_optimiser_have_different_colours(tmp_path: Path) -> None:
     records = [made.network_record(lr=lr, robust=made.robustness()) for lr in (0.01, 0.1)]
     [axes] = robustness_figure(gather(made.write_all(tmp_path, records))).axes
     drawn = [line for line in axes.lines if len(line.get_xdata()) > 1]
@@ -430,7 +430,7 @@ def test_two_learning_rates_of_an_optimiser_are_two_lines_of_two_colours(tmp_pat
     assert len({line.get_color() for line in drawn}) == 2
 
 
-def test_networks_without_a_fitted_example_are_shown_as_far_as_they_go(tmp_path: Path) -> None:
+def test_networks_without_fitted_examples_are_reported(tmp_path: Path) -> None:
     lost = made.robustness(errors=60_000) | {"random": None, "adversarial": None, "certified": None, "curve": []}
     printed, figures = make(made.write_all(tmp_path, [made.network_record("sgd", robust=lost)]))
     assert "does not apply (60,000 errors)" in to_markdown(printed[-1])
@@ -442,7 +442,7 @@ def test_networks_without_a_fitted_example_are_shown_as_far_as_they_go(tmp_path:
 
 
 @pytest.mark.slow
-def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
+def test_theory_output_is_reproducible(tmp_path: Path) -> None:
     folder = made.write_all(tmp_path / "theory", made.some_networks()[:4], made.some_steps()[:3])
     found = theory_files(folder)
     names = {"theory_balance", "theory_robustness", "theory_bound", "theory_steps"}
@@ -452,7 +452,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     assert files.differences(theory_files(folder), tmp_path / "out") == []
 
 
-def test_texts_are_the_files_of_tables(folder: Path) -> None:
+def test_theory_texts_are_valid_reproducible_table_files(folder: Path) -> None:
     texts = theory_texts(folder)
     assert len(texts) == 12
     assert texts == theory_texts(folder)
@@ -465,7 +465,7 @@ def test_texts_are_the_files_of_tables(folder: Path) -> None:
             assert data.isascii(), "signs beyond that would need further packages"
 
 
-def test_only_runs_of_the_store_are_linked(tmp_path: Path) -> None:
+def test_only_runs_in_store_are_linked(tmp_path: Path) -> None:
     folder = made.write_all(tmp_path / "theory", made.some_networks(), made.some_steps())
     run_id = made.some_networks()[0]["run_id"]
     (folder.parent / "runs" / made.MLP / run_id).mkdir(parents=True)
@@ -475,7 +475,7 @@ def test_only_runs_of_the_store_are_linked(tmp_path: Path) -> None:
     assert "](" not in texts["theory_steps.md"]
 
 
-def test_no_cell_is_without_its_head(tables: dict[str, Printed]) -> None:
+def test_every_row_has_one_cell_per_unique_head(tables: dict[str, Printed]) -> None:
     for table in tables.values():
         assert len(set(table.sheet.heads)) == len(table.sheet.heads)
         for block in table.sheet.blocks:
@@ -499,7 +499,7 @@ def test_no_cell_is_without_its_head(tables: dict[str, Printed]) -> None:
         (345.6, "346"),
     ],
 )
-def test_numbers_have_three_digits(value: float | None, words: str) -> None:
+def test_short_formats_numbers_with_three_digits(value: float | None, words: str) -> None:
     assert short(value) == words
 
 

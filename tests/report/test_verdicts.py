@@ -61,7 +61,7 @@ def difference(finals: list[float], theirs: Result) -> Any:
 
 @given(FINALS, RESULTS)
 @example(*LAMB_ON_VGG11)
-def test_what_agrees_is_what_welchs_test_does_not_tell_apart(finals: list[float], theirs: Result) -> None:
+def test_verdict_agrees_if_welch_test_is_not_significant(finals: list[float], theirs: Result) -> None:
     found = difference(finals, theirs)
     p = welch_p(finals, theirs)
     assume(abs(p - 0.05) > 1e-4)
@@ -74,7 +74,7 @@ def test_what_agrees_is_what_welchs_test_does_not_tell_apart(finals: list[float]
 @pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")  # of finals that are all the same
 @given(FINALS, RESULTS)
 @example(*LAMB_ON_VGG11)
-def test_intervals_and_verdicts_are_scipys(finals: list[float], theirs: Result) -> None:
+def test_intervals_and_verdicts_match_scipy(finals: list[float], theirs: Result) -> None:
     found = difference(finals, theirs)
     deviation = sample_deviation(theirs.std, theirs.n)
     ours = np.mean(finals), np.std(finals, ddof=1), len(finals)
@@ -99,14 +99,14 @@ def test_lamb_on_vgg11_agrees() -> None:
     assert welch_p(finals, theirs) == pytest.approx(0.067, abs=0.003)
 
 
-def test_equal_spreads_have_the_degrees_of_freedom_of_both() -> None:
+def test_equal_variances_give_pooled_degrees_of_freedom() -> None:
     found = difference([9.0, 10.0, 11.0], Result(10.0, math.sqrt(2 / 3), 0.1, 3))
     assert found.mean == 0
     assert found.high == -found.low == pytest.approx(T4 * math.sqrt(2 / 3))
 
 
 @pytest.mark.parametrize(("final", "verdict"), [(10.0, "agrees"), (13.03, "agrees"), (13.05, "higher"), (6.9, "lower")])
-def test_one_run_is_held_against_the_prediction_interval_of_the_papers(final: float, verdict: str) -> None:
+def test_single_run_is_compared_with_prediction_interval_of_paper(final: float, verdict: str) -> None:
     found = difference([final], PAPERS)
     half = T2 * 0.5 * math.sqrt(3 / 2) * math.sqrt(1 + 1 / 3)
     assert (found.low, found.high) == (pytest.approx(final - 10 - half), pytest.approx(final - 10 + half))
@@ -115,7 +115,7 @@ def test_one_run_is_held_against_the_prediction_interval_of_the_papers(final: fl
 
 
 @pytest.mark.parametrize("finals", [[10.0], [10.0, 10.0], [10.004, 10.004, 10.004]])
-def test_no_interval_is_narrower_than_the_digits_that_the_paper_prints(finals: list[float]) -> None:
+def test_interval_is_no_narrower_than_printed_precision_of_paper(finals: list[float]) -> None:
     certain = Result(10.0, 0.0, 0.01)
     found = difference(finals, certain)
     assert found.high - found.low == pytest.approx(2 * PRINTED)
@@ -124,21 +124,21 @@ def test_no_interval_is_narrower_than_the_digits_that_the_paper_prints(finals: l
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])
-def test_no_spread_is_too_small_or_too_large(size: float) -> None:
+def test_interval_is_finite_for_tiny_and_huge_spread(size: float) -> None:
     found = difference([size, 2 * size, 3 * size], Result(0.0, size, 0.01))
     assert all(map(math.isfinite, (found.mean, found.low, found.high)))
 
 
-def test_what_diverged_is_not_compared() -> None:
+def test_diverged_runs_are_not_compared() -> None:
     assert compare([10.0], True, PAPERS) == compare([], True, PAPERS) == Comparison(CellStatus.DIVERGED)
 
 
-def test_without_a_run_it_is_missing_and_without_a_number_of_the_papers_there_is_no_verdict() -> None:
+def test_missing_without_runs_and_no_verdict_without_paper_value() -> None:
     assert compare([], False, PAPERS) == Comparison(CellStatus.MISSING)
     assert compare([10.0], False, None) is None
 
 
-def test_the_spread_of_one_run_is_not_known() -> None:
+def test_paper_result_of_single_run_raises() -> None:
     with pytest.raises(ValueError, match="the spread of 1 run"):
         difference([1.0, 2.0], Result(1.0, 0.0, 0.1, n=1))
 
@@ -162,7 +162,7 @@ def deep_entry(table: Table, optim: str) -> Entry:
     return row.entries[optim]
 
 
-def test_a_row_has_a_line_of_verdicts_below_the_papers(store: Store) -> None:
+def test_verdicts_are_shown_below_paper_values(store: Store) -> None:
     fill(store, "mnist", plausible)
     table = mnist_table(store)
     _, _, *body = markdown_rows(to_markdown(table))
@@ -181,7 +181,7 @@ def test_a_row_has_a_line_of_verdicts_below_the_papers(store: Store) -> None:
     assert "σ" not in to_markdown(table)
 
 
-def test_csv_has_verdict_difference_and_interval_of_every_cell(store: Store) -> None:
+def test_csv_has_verdict_difference_and_interval(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.001, 0, 0.3)
     lines = list(csv.DictReader(io.StringIO(to_csv(mnist_table(store)))))
     [nero] = [line for line in lines if (line["task"], line["optim"], line["variant"]) == (DEEP, "nero", "")]
@@ -197,7 +197,7 @@ def test_csv_has_verdict_difference_and_interval_of_every_cell(store: Store) -> 
     assert "deviation" not in nero
 
 
-def test_a_verdict_on_part_of_the_runs_is_preliminary(store: Store) -> None:
+def test_verdict_on_partial_runs_is_preliminary(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.001, 0, 0.3)
     nero = verdict_text(deep_entry(mnist_table(store), "nero"))
     assert (nero.value.partition(":")[0], nero.detail) == ("lower", "preliminary, n = 1")
@@ -208,7 +208,7 @@ def test_a_verdict_on_part_of_the_runs_is_preliminary(store: Store) -> None:
 
 
 @pytest.mark.parametrize("final", [0.3, None])
-def test_nothing_is_compared_before_the_papers_rate_is_in(store: Store, final: float | None) -> None:
+def test_comparison_is_incomplete_until_paper_lr_is_run(store: Store, final: float | None) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     assert paper.mnist().results[DEEP, (), "nero"].lr == 0.001
     write_run(store, cell, 0.01, 0, final)
@@ -224,7 +224,7 @@ def test_nothing_is_compared_before_the_papers_rate_is_in(store: Store, final: f
     assert comparison.mean == pytest.approx((20.0 if final is None else 30.0) - theirs)
 
 
-def test_divergence_is_a_verdict_of_its_own(store: Store) -> None:
+def test_divergence_is_a_separate_verdict(store: Store) -> None:
     lost = {("nero", 2), *(("sgd", seed) for seed in range(3))}
     fill(store, "mnist", lambda c, lr, seed: None if (c.optim, seed) in lost else plausible(c, lr, seed))
     table = mnist_table(store)
@@ -233,27 +233,27 @@ def test_divergence_is_a_verdict_of_its_own(store: Store) -> None:
         assert verdict_text(deep_entry(table, optim)).value == "diverged"
 
 
-def test_a_search_that_has_only_diverged_yet_is_diverged_and_preliminary(store: Store) -> None:
+def test_incomplete_search_with_only_diverged_runs_is_preliminary(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} sgd"], 0.1, 0, None)
     found = verdict_text(deep_entry(mnist_table(store), "sgd"))
     assert (found.value, found.detail) == ("diverged", "preliminary")
 
 
-def test_table_2_has_a_column_of_verdicts(store: Store) -> None:
+def test_table_2_has_a_verdict_column(store: Store) -> None:
     table = build_table(evidence_of(store, "ablation"), paper.ablation(), listings.ABLATION)
     head, _, *body = markdown_rows(to_markdown(table))
     assert head[-1] == "verdict"
     assert [row[-1] for row in body] == ["missing"] * len(loaded("ablation").cells)
 
 
-def test_a_table_without_the_papers_numbers_has_no_verdicts(store: Store) -> None:
+def test_table_without_paper_values_has_no_verdicts(store: Store) -> None:
     text = to_markdown(build_table(evidence_of(store, "smoke")))
     assert "erdict" not in text
     imagenet = build_table(evidence_of(store, "imagenet"), paper.imagenet())
     assert "erdict" not in to_markdown(imagenet)
 
 
-def test_a_page_keeps_an_interval_on_one_line(store: Store) -> None:
+def test_html_keeps_interval_on_one_line(store: Store) -> None:
     fill(store, "mnist", plausible)
     html = to_html(mnist_table(store))
     words = verdict_text(deep_entry(mnist_table(store), "nero")).value

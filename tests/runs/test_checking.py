@@ -34,7 +34,7 @@ def edit_last(run: RunDirectory, **changes: object) -> None:
     edit_lines(run, lambda lines: [*lines[:-1], json.dumps({**json.loads(lines[-1]), **changes}) + "\n"])
 
 
-def rename_under(run: RunDirectory, task: str) -> None:
+def move_to_task(run: RunDirectory, task: str) -> None:
     (run.path.parents[1] / task).mkdir()
     run.path.rename(run.path.parents[1] / task / run.run_id)
 
@@ -43,7 +43,7 @@ def reseed(run: RunDirectory) -> None:
     run.write_config({**run.read_config(), "seed": 7})
 
 
-def one_fewer(run: RunDirectory) -> None:
+def drop_last_line(run: RunDirectory) -> None:
     edit_lines(run, lambda lines: lines[:-1])
 
 
@@ -59,13 +59,13 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "config of another run": (reseed, "config.yaml is that of mnist_mlp100-nero-0.01-s7-"),
     "summary of another run": (lambda run: change_summary(run, run_id="other"), "summary.json is that of other"),
     "summary of another seed": (lambda run: change_summary(run, seed=3), "has seed 3 and config.yaml 0"),
-    "another task's folder": (lambda run: rename_under(run, "mnist_reparam"), "is a run of mnist_mlp100, under mnist_"),
+    "another task's folder": (lambda run: move_to_task(run, "mnist_reparam"), "is a run of mnist_mlp100, under mnist_"),
     "damaged line": (lambda run: edit_lines(run, lambda lines: [lines[0][:9] + "\n", *lines[1:]]), "damaged lines 1"),
     "line without its epoch": (lambda run: edit_last(run, epoch=None), "damaged lines 3"),
     "cut-off line": (lambda run: edit_lines(run, lambda lines: [*lines, '{"epoch": 4']), "its last line was cut off"),
     "missing epoch": (lambda run: edit_lines(run, lambda lines: [lines[0], lines[2]]), "epochs 2 to 2 are missing"),
     "repeated epoch": (lambda run: edit_lines(run, lambda lines: [*lines, lines[2]]), "epoch 3 comes after epoch 3"),
-    "fewer lines than epochs": (one_fewer, "summary.json has 3 epochs done, and metrics.jsonl 2"),
+    "fewer lines than epochs": (drop_last_line, "summary.json has 3 epochs done, and metrics.jsonl 2"),
     "no lines": (lambda run: (run.path / "metrics.jsonl").unlink(), "3 epochs done, and metrics.jsonl 0"),
     "another last value": (lambda run: edit_last(run, **{"train/accuracy": 0.5}), "differ in train/accuracy"),
     "a metric that is not logged": (lambda run: edit_last(run, **{"val/loss": 0.5}), "differ in val/loss"),
@@ -89,7 +89,7 @@ def changed_log(run: RunDirectory) -> None:
     log.write_bytes(log.read_bytes().replace(b'"seconds": ', b'"seconds": 1'))
 
 
-def foreign_checkpoint(run: RunDirectory) -> None:
+def checkpoint_outside_run(run: RunDirectory) -> None:
     (run.path / "checkpoint.json").write_text(json.dumps([{"file": "../elsewhere.pt", "sha256": ""}]))
 
 
@@ -97,12 +97,12 @@ DAMAGES |= {
     "damaged checkpoint": (damaged_checkpoint, "checkpoint-epoch3.pt is damaged"),
     "lost checkpoint": (lost_checkpoint, "checkpoint-epoch3.pt cannot be read (No such file or directory)"),
     "log changed since": (changed_log, "metrics.jsonl is damaged before checkpoint-epoch3.pt"),
-    "checkpoint elsewhere": (foreign_checkpoint, "checkpoint.json is damaged"),
+    "checkpoint elsewhere": (checkpoint_outside_run, "checkpoint.json is damaged"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_told_with_its_path(store: Store, damage: str) -> None:
+def test_damage_is_reported_with_path_and_store_is_unchanged(store: Store, damage: str) -> None:
     run, whole = write_whole(store), write_whole(store, ADAM)
     run.save_checkpoint(b"a state", {"epoch": 3})
     assert findings(store) == []
@@ -116,7 +116,7 @@ def test_damage_is_told_with_its_path(store: Store, damage: str) -> None:
     assert contents(store.root) == before, "a check changes nothing"
 
 
-def test_lines_that_stand_for_several_epochs(store: Store) -> None:
+def test_metrics_lines_covering_several_epochs_are_checked(store: Store) -> None:
     run = write_whole(store, curve=[0.25, 0.5, 0.75], epochs=[10, 20, 24])
     assert problems(store) == ["metrics.jsonl: epochs 1 to 9 are missing"]
     lines = run.read_metrics()
@@ -128,7 +128,7 @@ def test_lines_that_stand_for_several_epochs(store: Store) -> None:
     assert problems(store) == ["metrics.jsonl: epochs before 24 are repeated"]
 
 
-def test_a_run_that_was_cut_off_is_whole_and_so_is_its_torn_line(store: Store) -> None:
+def test_unfinished_run_with_truncated_last_line_is_not_a_problem(store: Store) -> None:
     run = write_unfinished(store)
     assert findings(store) == []
     edit_lines(run, lambda lines: [*lines, '{"epoch": 3, "st'])
@@ -137,7 +137,7 @@ def test_a_run_that_was_cut_off_is_whole_and_so_is_its_torn_line(store: Store) -
     assert "its last line was cut off" in finding.words
 
 
-def test_runs_that_diverged_failed_or_were_not_finite_are_whole(store: Store) -> None:
+def test_diverged_failed_and_non_finite_runs_pass_check(store: Store) -> None:
     diverged = write_whole(store, lr=0.1, final=None)
     change_summary(diverged, epochs=3, epochs_done=1)
     write_whole(store, seed=2, status="failed")
@@ -146,7 +146,7 @@ def test_runs_that_diverged_failed_or_were_not_finite_are_whole(store: Store) ->
     assert findings(store) == []
 
 
-def test_an_unmeasured_run_is_told_and_is_no_problem(store: Store) -> None:
+def test_run_without_its_metric_is_reported_but_not_a_problem(store: Store) -> None:
     run = write_whole(store)
     edit_lines(run, lambda lines: [line.replace("train/accuracy", "train/other") for line in lines])
     change_summary(run, final=None, final_metrics={"train/other": 0.75})
@@ -155,7 +155,7 @@ def test_an_unmeasured_run_is_told_and_is_no_problem(store: Store) -> None:
     assert finding.words.startswith("unmeasured")
 
 
-def test_a_run_that_is_being_written_is_not_looked_into(store: Store) -> None:
+def test_locked_run_is_not_checked(store: Store) -> None:
     run = write_whole(store)
     with run.exclusive():
         (run.path / "summary.json.1.part").write_text("{")
@@ -165,7 +165,7 @@ def test_a_run_that_is_being_written_is_not_looked_into(store: Store) -> None:
     assert problems(store), "now it is left over"
 
 
-def test_one_id_under_two_tasks_is_told_of_both(store: Store) -> None:
+def test_duplicate_run_id_is_reported_at_both_paths(store: Store) -> None:
     run = write_whole(store)
     other = store.root / "copies" / run.run_id
     other.mkdir(parents=True)
@@ -175,7 +175,7 @@ def test_one_id_under_two_tasks_is_told_of_both(store: Store) -> None:
     assert {finding.path for finding in twice} == {run.path, other}
 
 
-def test_a_directory_with_a_lock_alone_is_no_run_and_other_left_overs_are_told(store: Store) -> None:
+def test_lock_only_directory_is_ignored_but_partial_run_is_reported(store: Store) -> None:
     folder = store.root / "mnist_mlp100" / "never-started"
     folder.mkdir(parents=True)
     (folder / "lock").touch()
@@ -185,13 +185,13 @@ def test_a_directory_with_a_lock_alone_is_no_run_and_other_left_overs_are_told(s
     assert problems(store) == ["there is no summary.json", "there is no config.yaml"]
 
 
-def test_the_committed_store_is_whole() -> None:
+def test_committed_store_passes_check() -> None:
     checked = list(check_store(Store(ROOT / "results" / "runs"), run_id))
     assert len(checked) > 100
     assert [finding for found in checked for finding in found] == []
 
 
-def test_the_command_counts_and_says_by_its_status_whether_anything_is_wrong(script: Script, store: Store) -> None:
+def test_check_command_prints_counts_and_exits_nonzero_on_problems(script: Script, store: Store) -> None:
     run = write_whole(store)
     write_whole(store, NERO, seed=1)
     for words in (["check"], ["--check"]):
@@ -206,7 +206,7 @@ def test_the_command_counts_and_says_by_its_status_whether_anything_is_wrong(scr
     assert [line.startswith(f"{run.path}: ") for line in lines[:-1]] == [True, True]
 
 
-def test_a_store_that_is_not_there_is_told(script: Script, tmp_path: Path) -> None:
+def test_check_command_fails_if_store_is_missing(script: Script, tmp_path: Path) -> None:
     result = script("runs.py", "check")
     assert (result.returncode, result.stderr) == (1, f"error: there is no store at {tmp_path / 'runs'}\n")
     (tmp_path / "runs").mkdir()

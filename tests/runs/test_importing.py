@@ -28,14 +28,14 @@ def other(tmp_path: Path) -> Store:
     return Store(tmp_path / "other")
 
 
-def bring(store: Store, other: Store, **options: bool) -> dict[str, ImportOutcome]:
+def import_all(store: Store, other: Store, **options: bool) -> dict[str, ImportOutcome]:
     """Run id -> what became of it."""
     found = Import(store, run_id, **options).runs(logged_runs(other))
     return {run.run_id: outcome for run, outcome, _ in found}
 
 
-def only(store: Store, other: Store, **options: bool) -> ImportOutcome:
-    (outcome,) = bring(store, other, **options).values()
+def import_single(store: Store, other: Store, **options: bool) -> ImportOutcome:
+    (outcome,) = import_all(store, other, **options).values()
     return outcome
 
 
@@ -48,108 +48,106 @@ def at(store: Store, run: RunDirectory) -> RunDirectory:
     return store.run(run.path.parent.name, run.run_id)
 
 
-def test_what_is_not_here_yet_is_copied_whole(store: Store, other: Store) -> None:
+def test_import_copies_missing_runs_completely(store: Store, other: Store) -> None:
     here = write_whole(store, REPARAM)
     runs = [write_whole(other), write_whole(other, ADAM, final=None), write_unfinished(other, seed=1)]
     runs[0].save_checkpoint(b"the last state", {"epoch": 3})
     (runs[0].path / "pictures").mkdir()
     (runs[0].path / "pictures" / "samples-epoch0001.png").write_bytes(b"a picture")
     before = contents(other.root)
-    assert bring(store, other) == {run.run_id: ImportOutcome.IMPORTED for run in runs}
+    assert import_all(store, other) == {run.run_id: ImportOutcome.IMPORTED for run in runs}
     for run in runs:
         assert files_of(at(store, run)) == files_of(run)
     assert at(store, runs[2]).load_checkpoint() == b"the state after two epochs"
     assert contents(other.root) == before
     assert {run.run_id for run in store.runs()} == {run.run_id for run in (here, *runs)}
     assert not list(store.root.glob("*/.*")), "nothing is left over"
-    assert bring(store, other) == {run.run_id: ImportOutcome.ALREADY_HERE for run in runs}
+    assert import_all(store, other) == {run.run_id: ImportOutcome.ALREADY_HERE for run in runs}
 
 
-def test_what_belongs_to_a_place_stays_there(store: Store, other: Store) -> None:
+def test_import_skips_wandb_files_and_lock(store: Store, other: Store) -> None:
     run = write_whole(other)
     (run.path / "wandb" / "offline-run").mkdir(parents=True)
     (run.path / "wandb" / "latest-run").symlink_to("offline-run")
     (run.path / "wandb-synced.json").write_text("{}")
-    assert only(store, other) == ImportOutcome.IMPORTED
+    assert import_single(store, other) == ImportOutcome.IMPORTED
     assert files_of(at(store, run)).keys() == {"config.yaml", "metrics.jsonl", "provenance.jsonl", "summary.json"}
     assert not (at(store, run).path / "lock").exists()
 
 
-def test_without_checkpoints_and_they_make_no_conflict(store: Store, other: Store) -> None:
+def test_import_without_checkpoints_does_not_cause_conflict_later(store: Store, other: Store) -> None:
     run = write_whole(other)
     run.save_checkpoint(b"the last state", {"epoch": 3})
-    assert only(store, other, checkpoints=False) == ImportOutcome.IMPORTED
+    assert import_single(store, other, checkpoints=False) == ImportOutcome.IMPORTED
     assert not list(at(store, run).path.glob("checkpoint*"))
-    assert only(store, other) == ImportOutcome.ALREADY_HERE
+    assert import_single(store, other) == ImportOutcome.ALREADY_HERE
 
 
-def test_another_content_is_a_conflict_and_both_are_kept(store: Store, other: Store) -> None:
+def test_different_content_is_a_conflict_and_both_runs_are_kept(store: Store, other: Store) -> None:
     here, there = write_whole(store, final=0.5), write_whole(other, final=0.75)
     before = contents(store.root), contents(other.root)
     for options in ({}, {"replace_unfinished": True}):
-        assert only(store, other, **options) == ImportOutcome.CONFLICT
+        assert import_single(store, other, **options) == ImportOutcome.CONFLICT
     shutil.rmtree(there.path)
     write_unfinished(other)
-    assert only(store, other) == ImportOutcome.CONFLICT, "a result is not given for a run that was cut off"
+    assert import_single(store, other) == ImportOutcome.CONFLICT, "a result is not given for a run that was cut off"
     assert files_of(here) == {Path(name).name: data for name, data in before[0].items() if not name.endswith("lock")}
 
 
-def test_two_runs_that_were_cut_off_are_a_conflict(store: Store, other: Store) -> None:
+def test_two_differing_unfinished_runs_are_a_conflict(store: Store, other: Store) -> None:
     write_unfinished(store)
     run = write_unfinished(other)
     run.append_metrics({"epoch": 3, "train/accuracy": 0.75})
-    assert only(store, other, replace_unfinished=True) == ImportOutcome.CONFLICT
+    assert import_single(store, other, replace_unfinished=True) == ImportOutcome.CONFLICT
 
 
-def test_a_settled_run_takes_the_place_of_one_that_was_cut_off_if_asked_to(store: Store, other: Store) -> None:
+def test_finished_run_replaces_unfinished_run_only_if_requested(store: Store, other: Store) -> None:
     here, there = write_unfinished(store), write_whole(other)
     before = files_of(here)
-    assert only(store, other) == ImportOutcome.UNFINISHED_HERE
+    assert import_single(store, other) == ImportOutcome.UNFINISHED_HERE
     assert files_of(here) == before
-    assert only(store, other, replace_unfinished=True) == ImportOutcome.REPLACED
+    assert import_single(store, other, replace_unfinished=True) == ImportOutcome.REPLACED
     assert files_of(here) == files_of(there)
     kept = here.path.parent / ".replaced" / here.run_id
     assert files_of(RunDirectory(kept)) == before
     assert [run.path for run in store.runs()] == [here.path], "what was put aside is no run to any reader"
     shutil.rmtree(here.path)
     shutil.copytree(kept, here.path)
-    assert only(store, other, replace_unfinished=True) == ImportOutcome.REPLACED
+    assert import_single(store, other, replace_unfinished=True) == ImportOutcome.REPLACED
     assert files_of(RunDirectory(kept.with_name(f"{here.run_id}.2"))) == before, "of two, both are kept"
 
 
-def test_a_run_that_failed_here_counts_as_unfinished_and_so_does_half_of_one(store: Store, other: Store) -> None:
+def test_failed_run_and_run_without_summary_count_as_unfinished(store: Store, other: Store) -> None:
     here, _ = write_whole(store, status="failed"), write_whole(other)
-    assert only(store, other, replace_unfinished=True) == ImportOutcome.REPLACED
+    assert import_single(store, other, replace_unfinished=True) == ImportOutcome.REPLACED
     (here.path / "summary.json").unlink()
-    assert only(store, other) == ImportOutcome.UNFINISHED_HERE
+    assert import_single(store, other) == ImportOutcome.UNFINISHED_HERE
 
 
-def test_a_directory_with_a_lock_alone_is_no_run(store: Store, other: Store) -> None:
+def test_lock_only_directory_does_not_block_import(store: Store, other: Store) -> None:
     run = write_whole(other)
     here = at(store, run)
     here.path.mkdir(parents=True)
     (here.path / "lock").touch()
     with here.exclusive():
-        assert only(store, other) == ImportOutcome.BUSY
-    assert only(store, other) == ImportOutcome.IMPORTED
+        assert import_single(store, other) == ImportOutcome.BUSY
+    assert import_single(store, other) == ImportOutcome.IMPORTED
     assert files_of(here) == files_of(run)
 
 
-def test_runs_that_a_process_has_are_passed_over(store: Store, other: Store) -> None:
+def test_locked_runs_are_reported_as_busy(store: Store, other: Store) -> None:
     run = write_unfinished(other)
     with run.exclusive():
-        assert only(store, other) == ImportOutcome.BUSY
+        assert import_single(store, other) == ImportOutcome.BUSY
     assert store.runs() == []
     here = write_unfinished(store, ADAM)
     shutil.rmtree(run.path)
     write_whole(other, ADAM)
     with here.exclusive():
-        assert only(store, other, replace_unfinished=True) == ImportOutcome.BUSY
+        assert import_single(store, other, replace_unfinished=True) == ImportOutcome.BUSY
 
 
-def test_a_run_that_is_written_while_it_is_copied_is_passed_over(
-    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_modified_during_copy_is_not_imported(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_unfinished(other)
     copy = importing._copy
 
@@ -158,47 +156,47 @@ def test_a_run_that_is_written_while_it_is_copied_is_passed_over(
         run.append_metrics({"epoch": 3})
 
     monkeypatch.setattr(importing, "_copy", slowly)
-    assert only(store, other) == ImportOutcome.BUSY
+    assert import_single(store, other) == ImportOutcome.BUSY
     assert store.runs() == []
     assert not list(store.root.glob("mnist*"))
 
 
-def test_a_run_that_is_not_whole_is_not_taken(store: Store, other: Store) -> None:
+def test_run_that_fails_check_is_not_imported(store: Store, other: Store) -> None:
     run = write_whole(other)
     change_summary(run, final=0.5)
     ((_, outcome, why),) = Import(store, run_id).runs(logged_runs(other))
     assert outcome == ImportOutcome.PROBLEM
     assert "two final values" in why
-    assert only(store, other, dry=True) == ImportOutcome.PROBLEM
+    assert import_single(store, other, dry=True) == ImportOutcome.PROBLEM
     change_summary(run, final=0.75)
     (run.path / "more").symlink_to("/etc/passwd")
-    assert only(store, other) == ImportOutcome.PROBLEM
+    assert import_single(store, other) == ImportOutcome.PROBLEM
     assert store.runs() == []
 
 
-def test_an_id_that_is_here_under_another_task_is_a_conflict(store: Store, other: Store) -> None:
+def test_run_id_under_another_task_is_a_conflict(store: Store, other: Store) -> None:
     run = write_whole(other)
     (store.root / "elsewhere" / run.run_id).mkdir(parents=True)
-    assert only(store, other) == ImportOutcome.CONFLICT
+    assert import_single(store, other) == ImportOutcome.CONFLICT
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(store: Store, other: Store) -> None:
+def test_dry_run_reports_same_outcomes_without_writing(store: Store, other: Store) -> None:
     write_whole(other)
     write_whole(other, ADAM)
     write_whole(store, ADAM, final=0.5)
     expected = [ImportOutcome.CONFLICT, ImportOutcome.IMPORTED]
     before = contents(store.root)
-    assert list(bring(store, other, dry=True).values()) == expected
+    assert list(import_all(store, other, dry=True).values()) == expected
     assert contents(store.root) == before
-    assert list(bring(store, other).values()) == expected
+    assert list(import_all(store, other).values()) == expected
 
 
-def test_two_imports_keep_out_of_each_others_way(store: Store, other: Store) -> None:
+def test_concurrent_imports_are_mutually_exclusive(store: Store, other: Store) -> None:
     write_whole(other)
     store.root.mkdir()
     with exclusive(store.root / LOCK), pytest.raises(RunBusy):
-        bring(store, other)
-    assert only(store, other) == ImportOutcome.IMPORTED
+        import_all(store, other)
+    assert import_single(store, other) == ImportOutcome.IMPORTED
 
 
 SLOWLY = """
@@ -218,7 +216,7 @@ list(importing.Import(Store(sys.argv[1]), run_id, replace_unfinished=True).runs(
 
 
 @pytest.mark.parametrize("after", [1, 3, 6, 8, 11, 14])
-def test_a_kill_leaves_nothing_that_a_reader_takes_for_a_run(store: Store, other: Store, after: int) -> None:
+def test_killed_import_leaves_no_partial_run_and_can_be_repeated(store: Store, other: Store, after: int) -> None:
     cut_off = write_unfinished(store, REPARAM)
     others = [write_whole(other, name) for name in (NERO, ADAM, REPARAM)]
     others[0].save_checkpoint(b"state" * 1000, {"epoch": 3})
@@ -232,7 +230,7 @@ def test_a_kill_leaves_nothing_that_a_reader_takes_for_a_run(store: Store, other
     for run in store.runs():
         there = at(other, run)
         assert files_of(run) == (before if run.path == cut_off.path and files_of(run) == before else files_of(there))
-    assert set(bring(store, other, replace_unfinished=True).values()) <= {
+    assert set(import_all(store, other, replace_unfinished=True).values()) <= {
         ImportOutcome.IMPORTED,
         ImportOutcome.ALREADY_HERE,
         ImportOutcome.REPLACED,
@@ -241,7 +239,7 @@ def test_a_kill_leaves_nothing_that_a_reader_takes_for_a_run(store: Store, other
     assert {path.name for path in store.root.glob("*/.*")} <= {".replaced"}, "what was left over is gone"
 
 
-def test_the_command_says_what_became_of_each_and_counts(script: Script, store: Store, other: Store) -> None:
+def test_import_command_prints_outcomes_and_counts(script: Script, store: Store, other: Store) -> None:
     write_whole(other, NERO)
     write_whole(other, REPARAM)
     write_whole(other, ADAM)
@@ -264,7 +262,7 @@ def test_the_command_says_what_became_of_each_and_counts(script: Script, store: 
         assert said in wrong.stderr
 
 
-def test_the_committed_store_can_be_imported_quickly(store: Store) -> None:
+def test_importing_committed_runs_is_fast(store: Store) -> None:
     begun = time.monotonic()
     committed = [run for run in logged_runs(Store(ROOT / "results" / "runs")) if run.summary["task"] == "mnist_reparam"]
     found = list(Import(store, run_id).runs(committed))

@@ -32,7 +32,7 @@ def mirrors(run: RunDirectory) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_every_number_the_config_and_the_end_arrive(script: Script, store: Store, home: dict[str, str]) -> None:
+def test_sync_mirrors_all_metrics_config_and_summary(script: Script, store: Store, home: dict[str, str]) -> None:
     done = write_whole(store, NERO, 0.01, 0, 0.75, curve=[0.25, float("nan"), 0.75])
     diverged = write_whole(store, ADAM, 0.1, 1, None)
     result = script("runs.py", "sync", "--project", "turning", **home)
@@ -61,7 +61,7 @@ for words in sys.argv[2:]:
 
 
 @pytest.mark.slow
-def test_a_second_sync_does_only_what_is_new_or_changed(store: Store, home: dict[str, str]) -> None:
+def test_second_sync_mirrors_only_new_or_changed_runs(store: Store, home: dict[str, str]) -> None:
     runs = [write_whole(store, NERO), write_whole(store, ADAM)]
 
     def sync(*each: str) -> list[str]:
@@ -82,7 +82,7 @@ def test_a_second_sync_does_only_what_is_new_or_changed(store: Store, home: dict
     assert [bool(mirrors(run)) for run in runs] == [True] * 3
 
 
-class Silent:
+class FakeWandbMirror:
     """In place of wandb, and told everything."""
 
     def __init__(self, *words: object, **settings: object) -> None:
@@ -100,13 +100,13 @@ class Silent:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Silent:
-    there = Silent()
+def told(monkeypatch: pytest.MonkeyPatch) -> FakeWandbMirror:
+    there = FakeWandbMirror()
     monkeypatch.setattr("nero.runs.tracking.WandbMirror", lambda *words, **settings: there)
     return there
 
 
-def test_only_runs_with_a_result_unless_all_are_asked_for_and_never_one_in_hand(store: Store, told: Silent) -> None:
+def test_mirror_skips_unfinished_runs_unless_all_and_always_locked_runs(store: Store, told: FakeWandbMirror) -> None:
     done, cut_off, held = write_whole(store), write_unfinished(store, ADAM), write_unfinished(store, REPARAM)
     with held.exclusive():
         said = [line for line, _ in mirror(logged_runs(store))]
@@ -118,7 +118,7 @@ def test_only_runs_with_a_result_unless_all_are_asked_for_and_never_one_in_hand(
     assert told.told == [done.run_id, cut_off.run_id]
 
 
-def test_each_destination_is_remembered_and_what_cannot_be_read_is_done_again(store: Store, told: Silent) -> None:
+def test_sync_record_is_per_destination_and_redone_if_unreadable(store: Store, told: FakeWandbMirror) -> None:
     run = write_whole(store)
     for destination in ({}, {"mode": "online"}, {"entity": "we"}, {}):
         list(mirror(logged_runs(store), **destination))
@@ -129,7 +129,7 @@ def test_each_destination_is_remembered_and_what_cannot_be_read_is_done_again(st
     assert len(told.told) == 4
 
 
-def test_what_wandb_complains_of_is_one_line_and_the_run_is_not_remembered(store: Store, told: Silent) -> None:
+def test_wandb_error_is_one_line_and_run_is_not_marked_synced(store: Store, told: FakeWandbMirror) -> None:
     run = write_whole(store)
     run.append_metrics({"epoch": 99})
     with pytest.raises(RuntimeError, match=r"^wandb: no network$"):
@@ -137,12 +137,12 @@ def test_what_wandb_complains_of_is_one_line_and_the_run_is_not_remembered(store
     assert not (run.path / SYNCED).exists()
 
 
-def test_a_mirror_of_a_run_that_goes_on_is_added_to_and_a_replay_takes_its_place() -> None:
+def test_wandb_mirror_resumes_live_run_but_not_replay() -> None:
     assert WandbMirror().settings["resume"] == "allow"
     assert WandbMirror(replay=True).settings["resume"] is None
 
 
-def test_without_wandb_it_says_what_to_install(store: Store) -> None:
+def test_sync_without_wandb_prints_install_hint(store: Store) -> None:
     write_whole(store)
     code = (
         "import sys; sys.modules['wandb'] = None\n"

@@ -18,33 +18,33 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_copy_without_git_says_it_in_a_file(root: Path) -> None:
+def test_code_version_is_read_from_commit_file_without_git(root: Path) -> None:
     (root / "COMMIT").write_text("abc\n")
     assert code_version() == ("abc", False)
     (root / "COMMIT").write_text("abc-dirty\n")
     assert code_version() == ("abc", True)
 
 
-def test_a_history_of_its_own_counts_for_more_than_the_file(root: Path) -> None:
+def test_git_history_takes_precedence_over_commit_file(root: Path) -> None:
     (root / "COMMIT").write_text("abc")
     (root / ".git").mkdir()
     assert code_version() == ("of-git", True)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff\xfe"])
-def test_without_the_file_git_is_asked(root: Path, content: bytes | None) -> None:
+def test_missing_or_unreadable_commit_file_falls_back_to_git(root: Path, content: bytes | None) -> None:
     if content is not None:
         (root / "COMMIT").write_bytes(content)
     assert code_version() == ("of-git", True)
 
 
-def test_the_environment_counts_most(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_takes_precedence(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "COMMIT").write_text("abc")
     monkeypatch.setenv("NERO_COMMIT", "def")
     assert code_version() == ("def", False)
 
 
-def test_git_describes_this_very_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_version_is_git_head_of_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NERO_COMMIT", raising=False)
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=provenance.ROOT, capture_output=True, text=True)
     if head.returncode != 0:

@@ -11,12 +11,12 @@ from nero.runs.slots import counted_among, slot
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(1, [0, 0, 0]), (2, [0, 1, 0, 1, 0]), (3, [0, 1, 2, 0, 1, 2, 0])])
-def test_each_run_takes_the_gpu_with_the_fewest(tmp_path: Path, gpus: int, expected: list[int]) -> None:
+def test_slot_selects_gpu_with_fewest_runs(tmp_path: Path, gpus: int, expected: list[int]) -> None:
     with ExitStack() as held:
         assert [held.enter_context(slot(gpus, tmp_path)) for _ in expected] == expected
 
 
-def test_a_place_is_free_again_once_its_run_has_ended(tmp_path: Path) -> None:
+def test_slot_is_released_when_run_ends_or_fails(tmp_path: Path) -> None:
     with slot(2, tmp_path) as first:
         with slot(2, tmp_path) as second, pytest.raises(RuntimeError), slot(2, tmp_path):
             raise RuntimeError
@@ -24,7 +24,7 @@ def test_a_place_is_free_again_once_its_run_has_ended(tmp_path: Path) -> None:
             assert (first, second, third) == (0, 1, 1)
 
 
-def test_a_killed_process_gives_its_place_back(tmp_path: Path) -> None:
+def test_slot_is_released_when_process_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib; from nero.runs.slots import slot\n"
         "with slot(2, pathlib.Path(sys.argv[1])) as gpu:\n"
@@ -43,7 +43,7 @@ def test_a_killed_process_gives_its_place_back(tmp_path: Path) -> None:
         assert after == 0
 
 
-def test_runs_count_their_neighbours_by_what_they_are_bound_by(tmp_path: Path) -> None:
+def test_concurrent_runs_are_counted_by_resource(tmp_path: Path) -> None:
     with counted_among("gpu", tmp_path) as own:
         assert own() == {"gpu": 0, "cpu": 0}
         with counted_among("cpu", tmp_path) as first, counted_among("cpu", tmp_path) as second:
@@ -54,7 +54,7 @@ def test_runs_count_their_neighbours_by_what_they_are_bound_by(tmp_path: Path) -
         assert own() == {"gpu": 0, "cpu": 0}
 
 
-def test_where_places_cannot_be_kept_nobody_is_counted(tmp_path: Path) -> None:
+def test_concurrent_run_counts_are_empty_if_folder_is_unusable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with counted_among("gpu", tmp_path / "file") as others:
         assert others() == {}

@@ -15,19 +15,19 @@ from nero.runs import lock, stopping
 from nero.runs.stopping import Limits, moment_after, monotonic_at
 
 
-def test_a_moment_comes_back_as_the_same_moment() -> None:
+def test_deadline_round_trips_through_text() -> None:
     for seconds in (0.0, 5.0, 540.0, 1e6):
         assert monotonic_at(moment_after(seconds)) == pytest.approx(time.monotonic() + seconds, abs=0.5)
 
 
-def test_a_clock_that_is_set_does_not_move_a_moment_on_its_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wall_clock_change_does_not_move_deadline_on_same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     moment = moment_after(100)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() - 7200)
     assert monotonic_at(moment) == pytest.approx(time.monotonic() + 100, abs=0.5)
 
 
-def test_on_another_machine_the_calendar_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_deadline_uses_wall_clock_on_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     moment = moment_after(100)
     other = tmp_path / "boot_id"
     other.write_text("another-start\n")
@@ -39,7 +39,7 @@ def test_on_another_machine_the_calendar_counts(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("kind", [float, int, str])
-def test_unix_seconds_are_a_moment(kind: type) -> None:
+def test_unix_timestamp_is_accepted_as_deadline(kind: type) -> None:
     assert monotonic_at(kind(time.time() + 50)) == pytest.approx(time.monotonic() + 50, abs=1.5)
 
 
@@ -53,13 +53,13 @@ def test_unix_seconds_are_a_moment(kind: type) -> None:
         (["machine.budget_seconds=10", "machine.deadline={moment}"], 10),
     ],
 )
-def test_a_run_stops_at_its_sweeps_moment_or_at_its_own_budget(words: list[str], seconds: float) -> None:
+def test_deadline_is_earlier_of_sweep_deadline_and_run_budget(words: list[str], seconds: float) -> None:
     moment = moment_after(30)
     limits = limits_of(compose([word.format(moment=moment) for word in words]).cfg.machine)
     assert limits.deadline - time.monotonic() == pytest.approx(seconds, abs=5)
 
 
-def test_a_file_stops_runs_and_is_looked_for_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_file_is_polled_at_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("nero.runs.stopping.time.monotonic", lambda: now[0])
     limits = Limits(stop_file=tmp_path / "stop")
@@ -71,7 +71,7 @@ def test_a_file_stops_runs_and_is_looked_for_now_and_then(tmp_path: Path, monkey
     assert limits.reason() == "the sweep was asked to stop"
 
 
-def test_a_launcher_hears_of_a_warning_once_all_is_written() -> None:
+def test_signal_is_forwarded_to_launcher_once_after_handling() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
     try:
@@ -88,7 +88,7 @@ def test_a_launcher_hears_of_a_warning_once_all_is_written() -> None:
         interrupt.clear_request()
 
 
-def test_a_warning_that_nobody_else_waits_for_is_not_handed_on() -> None:
+def test_signal_without_previous_handler_is_not_forwarded() -> None:
     """By default it would end the process. Several ranks listen twice."""
     before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     try:

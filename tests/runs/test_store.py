@@ -22,14 +22,14 @@ def run(tmp_path: Path) -> RunDirectory:
     return directory
 
 
-def test_metrics_come_back_in_order(run: RunDirectory) -> None:
+def test_metrics_are_read_back_in_order(run: RunDirectory) -> None:
     records = [{"epoch": epoch, "train/loss": 1 / epoch} for epoch in (1, 2, 3)]
     for record in records:
         run.append_metrics(record)
     assert run.read_metrics() == records
 
 
-def test_not_finite_numbers_become_null_and_the_json_is_strict(run: RunDirectory) -> None:
+def test_non_finite_numbers_are_written_as_null_in_strict_json(run: RunDirectory) -> None:
     run.append_metrics({"epoch": 1, "train/loss": float("nan"), "trace": {"x": [1.0, float("inf")]}})
     run.write_summary({"status": "diverged", "final": float("nan")})
 
@@ -42,7 +42,7 @@ def test_not_finite_numbers_become_null_and_the_json_is_strict(run: RunDirectory
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 4))
-def test_a_line_cut_off_anywhere_costs_that_line_alone(run: RunDirectory, cut: int) -> None:
+def test_truncated_last_line_loses_only_that_line(run: RunDirectory, cut: int) -> None:
     for epoch in (1, 2, 3):
         run.append_metrics({"epoch": epoch, "train/loss": 0.123456})
     whole = (run.path / "metrics.jsonl").read_bytes()
@@ -54,14 +54,14 @@ def test_a_line_cut_off_anywhere_costs_that_line_alone(run: RunDirectory, cut: i
     assert all(json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines())
 
 
-def test_keep_metrics_drops_what_comes_after_the_checkpoint(run: RunDirectory) -> None:
+def test_truncate_metrics_drops_later_epochs(run: RunDirectory) -> None:
     for epoch in range(1, 6):
         run.append_metrics({"epoch": epoch})
     run.truncate_metrics(epochs=3)
     assert [r["epoch"] for r in run.read_metrics()] == [1, 2, 3]
 
 
-def test_the_last_line_is_replaced_and_no_other(run: RunDirectory) -> None:
+def test_replace_last_metrics_changes_only_last_line(run: RunDirectory) -> None:
     for epoch in (1, 2, 3):
         run.append_metrics({"epoch": epoch, "train/loss": 1 / epoch})
     run.replace_last_metrics({**run.read_metrics()[-1], "val/fid": 15.5})
@@ -74,7 +74,7 @@ def test_the_last_line_is_replaced_and_no_other(run: RunDirectory) -> None:
     assert [record["epoch"] for record in run.read_metrics()] == [1, 2, 3, 4]
 
 
-def test_a_last_line_is_replaced_whole_or_not_at_all(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replace_last_metrics_is_atomic(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     for epoch in (1, 2):
         run.append_metrics({"epoch": epoch})
     before = (run.path / "metrics.jsonl").read_bytes()
@@ -85,7 +85,7 @@ def test_a_last_line_is_replaced_whole_or_not_at_all(run: RunDirectory, monkeypa
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_checkpoint_outlives_a_last_line_that_is_replaced_and_a_kill_in_the_midst_of_it(
+def test_checkpoint_stays_resumable_after_replace_last_metrics_even_if_killed(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
     for epoch in (1, 2):
@@ -114,7 +114,7 @@ def test_a_checkpoint_outlives_a_last_line_that_is_replaced_and_a_kill_in_the_mi
     assert run.resumable_checkpoint(said.append) is None, "a log that is damaged is none of the two"
 
 
-def test_pictures_come_back_by_epoch_and_in_order(run: RunDirectory) -> None:
+def test_pictures_are_returned_sorted_by_epoch(run: RunDirectory) -> None:
     assert run.pictures("samples") == {}
     for epoch in (120, 10, 90):
         run.write_picture("samples.jpg", epoch, f"epoch {epoch}".encode())
@@ -125,7 +125,7 @@ def test_pictures_come_back_by_epoch_and_in_order(run: RunDirectory) -> None:
     assert found[10].relative_to(run.path) == Path("pictures/samples-epoch0010.jpg")
 
 
-def test_a_picture_of_the_same_epoch_is_replaced(run: RunDirectory) -> None:
+def test_write_picture_overwrites_same_epoch(run: RunDirectory) -> None:
     run.write_picture("samples.jpg", 10, b"old")
     run.write_picture("samples.jpg", 10, b"new")
     [path] = run.pictures("samples").values()
@@ -133,7 +133,7 @@ def test_a_picture_of_the_same_epoch_is_replaced(run: RunDirectory) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_is_no_picture_of_an_epoch_is_passed_over(run: RunDirectory) -> None:
+def test_pictures_ignores_files_not_named_by_epoch(run: RunDirectory) -> None:
     run.write_picture("samples.jpg", 10000, b"more digits than most")
     for name in ("samples-epoch.jpg", "samples-epoch12x.jpg", "samples.jpg", "my-samples-epoch0010.jpg"):
         (run.path / "pictures" / name).write_bytes(b"")
@@ -155,18 +155,18 @@ FID = {"key": "val/fid", "goal": "min", "label": "FID"}
         ("running", {"val/fid": 15.5}, False),
     ],
 )
-def test_a_run_is_settled_once_it_diverged_or_is_measured(status: str, final_metrics: dict, settled: bool) -> None:
+def test_run_is_settled_once_diverged_or_measured(status: str, final_metrics: dict, settled: bool) -> None:
     assert is_settled({"status": status, "metric": FID, "final_metrics": final_metrics}) is settled
 
 
 @pytest.mark.parametrize(
     "summary", [None, {}, {"status": "done"}, {"status": ["done"]}, {"status": "done", "metric": {}}]
 )
-def test_a_run_without_a_whole_summary_is_not_settled(summary: dict | None) -> None:
+def test_run_without_complete_summary_is_not_settled(summary: dict | None) -> None:
     assert not is_settled(summary)
 
 
-def test_two_checkpoints_are_kept_and_a_damaged_one_gives_way_to_the_one_before(run: RunDirectory) -> None:
+def test_two_checkpoints_are_kept_and_damaged_one_falls_back_to_previous(run: RunDirectory) -> None:
     for epoch in (1, 2, 3):
         run.save_checkpoint(f"state {epoch}".encode(), {"epoch": epoch, "step": 0})
     assert run.load_checkpoint() == b"state 3"
@@ -182,7 +182,7 @@ def test_two_checkpoints_are_kept_and_a_damaged_one_gives_way_to_the_one_before(
     assert run.load_checkpoint() is None
 
 
-def test_a_position_saved_twice_keeps_the_newer_state_and_the_one_before(run: RunDirectory) -> None:
+def test_saving_same_position_twice_overwrites_it_and_keeps_previous(run: RunDirectory) -> None:
     run.save_checkpoint(b"one", {"epoch": 1, "step": 0})
     run.save_checkpoint(b"two", {"epoch": 2, "step": 0})
     run.save_checkpoint(b"two again", {"epoch": 2, "step": 0})
@@ -208,7 +208,7 @@ SUMMARY = {
 
 
 @pytest.mark.parametrize("text", ["", '{"status": ', "[]", "null", '"done"', "\x00" * 50, '{"status": "done"}'])
-def test_a_summary_that_cannot_be_read_counts_as_absent(tmp_path: Path, text: str) -> None:
+def test_unreadable_summary_is_treated_as_missing(tmp_path: Path, text: str) -> None:
     store = Store(tmp_path)
     for name, content in (("a", json.dumps(SUMMARY)), ("b", text)):
         run = store.run("task", name)
@@ -240,7 +240,7 @@ def test_a_summary_that_cannot_be_read_counts_as_absent(tmp_path: Path, text: st
         ("final_metrics", None),
     ],
 )
-def test_a_summary_of_another_version_or_without_what_it_needs_counts_as_absent(
+def test_summary_with_wrong_version_or_invalid_keys_is_treated_as_missing(
     run: RunDirectory, key: str, value: object
 ) -> None:
     run.write_summary(SUMMARY)
@@ -252,14 +252,14 @@ def test_a_summary_of_another_version_or_without_what_it_needs_counts_as_absent(
     assert (run.other_version() is None) == (key != "version")
 
 
-def test_a_run_that_has_not_ended_has_no_metric_yet(run: RunDirectory) -> None:
+def test_summary_of_unfinished_run_may_lack_metric(run: RunDirectory) -> None:
     for status in ("running", "failed"):
         unended = {**SUMMARY, "status": status, "metric": None, "final": None, "final_metrics": {}, "epochs_done": 0}
         run.write_summary(unended)
         assert run.read_summary() == unended
 
 
-def test_a_line_after_one_that_a_kill_cut_off_is_not_lost_with_it(run: RunDirectory) -> None:
+def test_append_after_truncated_provenance_line_is_not_lost(run: RunDirectory) -> None:
     run.add_provenance({"started": "one"})
     with (run.path / "provenance.jsonl").open("ab") as file:
         file.write(b'{"started": "tw')
@@ -268,14 +268,14 @@ def test_a_line_after_one_that_a_kill_cut_off_is_not_lost_with_it(run: RunDirect
     assert [start["started"] for start in run.read_provenance()] == ["one", "three", "four"]
 
 
-def checkpoints(run: RunDirectory, epochs: int) -> None:
+def log_and_save_checkpoints(run: RunDirectory, epochs: int) -> None:
     for epoch in range(1, 1 + epochs):
         run.append_metrics({"epoch": epoch, "train/loss": 1 / epoch})
         run.save_checkpoint(f"state {epoch}".encode(), {"epoch": epoch})
 
 
-def test_a_checkpoint_is_gone_on_from_only_if_the_log_up_to_it_is_whole(run: RunDirectory) -> None:
-    checkpoints(run, 3)
+def test_checkpoint_is_resumable_only_if_log_up_to_it_is_intact(run: RunDirectory) -> None:
+    log_and_save_checkpoints(run, 3)
     log = run.path / "metrics.jsonl"
     whole = log.read_bytes()
     said: list[str] = []
@@ -300,19 +300,19 @@ def test_a_checkpoint_is_gone_on_from_only_if_the_log_up_to_it_is_whole(run: Run
     assert run.load_checkpoint() == b"state 3", "the weights are not damaged"
 
 
-def test_checkpoints_of_before_the_log_was_recorded_are_accepted(run: RunDirectory) -> None:
-    checkpoints(run, 2)
+def test_old_checkpoints_without_log_checksum_are_accepted(run: RunDirectory) -> None:
+    log_and_save_checkpoints(run, 2)
     index = json.loads((run.path / "checkpoint.json").read_text())
     (run.path / "checkpoint.json").write_text(json.dumps([{k: e[k] for k in e if k != "log"} for e in index]))
     found = run.resumable_checkpoint(pytest.fail)
     assert found == (run.path / "checkpoint-epoch2.pt", b"state 2")
 
 
-def test_a_damaged_checkpoint_or_index_is_said_in_a_line(run: RunDirectory) -> None:
+def test_damaged_checkpoint_or_index_is_reported_in_one_line(run: RunDirectory) -> None:
     said: list[str] = []
     assert run.resumable_checkpoint(said.append) is None
     assert said == [], "a run that begins"
-    checkpoints(run, 2)
+    log_and_save_checkpoints(run, 2)
     (run.path / "checkpoint-epoch2.pt").write_bytes(b"state 3")
     run.resumable_checkpoint(said.append)
     assert said.pop() == "checkpoint-epoch2.pt is damaged; resuming from checkpoint-epoch1.pt"
@@ -327,7 +327,7 @@ def test_a_damaged_checkpoint_or_index_is_said_in_a_line(run: RunDirectory) -> N
         said.clear()
 
 
-def test_what_a_killed_writer_had_not_put_in_place_is_cleared_away_by_the_next(run: RunDirectory) -> None:
+def test_temporary_files_of_killed_writer_are_removed_by_next_writer(run: RunDirectory) -> None:
     run.write_picture("samples.jpg", 1, b"picture")
     parts = [run.path / "summary.json.123.part", run.path / "pictures" / "samples-epoch0002.jpg.123.part"]
     for part in parts:
@@ -337,7 +337,7 @@ def test_what_a_killed_writer_had_not_put_in_place_is_cleared_away_by_the_next(r
     assert list(run.pictures("samples")) == [1]
 
 
-def test_two_processes_cannot_take_one_run(run: RunDirectory) -> None:
+def test_run_lock_excludes_other_processes_until_holder_dies(run: RunDirectory) -> None:
     code = (
         "import sys, pathlib; from nero.runs.store import RunDirectory\n"
         "with RunDirectory(pathlib.Path(sys.argv[1])).exclusive():\n"
@@ -357,7 +357,7 @@ def test_two_processes_cannot_take_one_run(run: RunDirectory) -> None:
         assert run.is_held()
 
 
-def test_an_atomic_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+def test_failed_atomic_write_keeps_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomic(path, b"old")
     with pytest.raises(TypeError):
@@ -368,7 +368,7 @@ def test_an_atomic_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 @settings(max_examples=50)
 @given(st.dictionaries(st.text(min_size=1), st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False))))
-def test_any_record_survives_a_round_trip(record: dict[str, float]) -> None:
+def test_metrics_record_round_trips(record: dict[str, float]) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:

@@ -36,7 +36,7 @@ def play(progress: Progress, epochs: int, final: float | None = 0.25) -> None:
     progress.finish({**summary, "run_id": RUN})
 
 
-def test_away_from_a_terminal_there_are_a_few_plain_lines() -> None:
+def test_progress_prints_few_plain_lines_without_terminal() -> None:
     stream = io.StringIO()
     play(Progress(stream), 50)
     lines = stream.getvalue().splitlines()
@@ -49,7 +49,7 @@ def test_away_from_a_terminal_there_are_a_few_plain_lines() -> None:
 
 
 @pytest.mark.parametrize("begun", [0, 10, 13])
-def test_the_first_line_of_the_log_is_shown_whatever_epoch_it_is_of(begun: int) -> None:
+def test_progress_always_shows_first_logged_epoch(begun: int) -> None:
     stream = io.StringIO()
     progress = Progress(stream)
     progress.start(RUN, Path(), {}, 50, begun, "val/error")
@@ -60,7 +60,7 @@ def test_the_first_line_of_the_log_is_shown_whatever_epoch_it_is_of(begun: int) 
     assert "0.20 s/epoch" in lines[1], "of the 2 seconds that ten of them took"
 
 
-def test_each_run_of_a_process_has_its_own_first_line() -> None:
+def test_progress_shows_first_epoch_of_each_run_in_process() -> None:
     stream = io.StringIO()
     progress = Progress(stream)
     for _ in range(2):
@@ -76,13 +76,13 @@ def test_seconds_per_epoch(more: dict[str, float], seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("final", "text"), [(6.494e269, "6.494e+269"), (None, "not finite")])
-def test_a_metric_that_exploded_takes_no_more_room_than_others(final: float | None, text: str) -> None:
+def test_huge_or_non_finite_metric_is_formatted_compactly(final: float | None, text: str) -> None:
     stream = io.StringIO()
     play(Progress(stream), 2, final)
     assert stream.getvalue().splitlines()[-1] == f"{RUN}  done  epoch 2/2  val/error {text}  1:10 in all"
 
 
-def test_a_slow_run_prints_now_and_then_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_run_prints_progress_at_intervals_without_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 10_000, 11))
     monkeypatch.setattr("nero.runs.tracking.time.monotonic", lambda: next(now))
     stream = io.StringIO()
@@ -98,7 +98,7 @@ class Clock:
         monkeypatch.setattr("nero.runs.tracking.time.monotonic", lambda: self.now)
 
 
-def test_a_long_epoch_is_heard_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_printed_within_long_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Away from a terminal, where an epoch of ImageNet may take half an hour."""
     clock_, stream = Clock(monkeypatch), io.StringIO()
     progress = Progress(stream, every=10)
@@ -120,7 +120,7 @@ def test_a_long_epoch_is_heard_of_now_and_then(monkeypatch: pytest.MonkeyPatch) 
     assert stream.getvalue().splitlines()[-1].startswith(f"{RUN}  epoch 1.08/90  val/error 0.9000  720.00 s/epoch")
 
 
-def test_the_time_left_is_right_when_a_run_goes_on_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_time_is_correct_after_mid_epoch_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     clock_, stream = Clock(monkeypatch), io.StringIO()
     progress = Progress(stream)
     progress.start(RUN, Path(), {}, 10, 4.75, "val/error")
@@ -134,7 +134,7 @@ def test_the_time_left_is_right_when_a_run_goes_on_in_the_middle_of_an_epoch(mon
     assert lines[2] == f"{RUN}  epoch 5/10  val/error 0.5000  2000.00 s/epoch  {clock(5 * 2000)} left"
 
 
-def test_on_a_terminal_it_is_one_line_that_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_rewrites_one_line_on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     stream = Terminal()
     play(Progress(stream), 5)
@@ -145,7 +145,7 @@ def test_on_a_terminal_it_is_one_line_that_is_rewritten(monkeypatch: pytest.Monk
         assert len(after) >= len(before.rstrip()), "a shorter line must wipe out the longer one before it"
 
 
-def test_on_a_shared_terminal_lines_are_plain_and_no_line_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_plain_on_shared_terminal_and_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     play(Progress(stream, plain=True), 5)
     assert "\r" not in stream.getvalue()
@@ -163,7 +163,7 @@ def test_clock(seconds: float, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_wandb_is_an_offline_mirror_without_a_login(
+def test_wandb_mirrors_offline_without_login_and_keeps_run_id(
     script: Callable[..., "subprocess.CompletedProcess[str]"], small: list[str], tmp_path: Path
 ) -> None:
     pytest.importorskip("wandb")
@@ -182,7 +182,7 @@ def test_wandb_is_an_offline_mirror_without_a_login(
     assert not list(other.path.glob("wandb*"))
 
 
-def test_without_wandb_the_error_says_what_to_install() -> None:
+def test_missing_wandb_error_includes_install_hint() -> None:
     code = (
         "import sys; sys.modules['wandb'] = None\n"
         "from nero.runs.tracking import WandbMirror\n"

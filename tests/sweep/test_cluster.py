@@ -24,7 +24,7 @@ exit 1
 """
 
 
-def recipes() -> list[list[str]]:
+def readme_slurm_commands() -> list[list[str]]:
     """The README's commands for SLURM, as words."""
     blocks = (ROOT / "README.md").read_text().split("```")[1::2]
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
@@ -32,7 +32,7 @@ def recipes() -> list[list[str]]:
     return [shlex.split(command) for command in commands]
 
 
-def made(target: str) -> list[str]:
+def command_made_by_readme_target(target: str) -> list[str]:
     """What the README's `make` for SLURM runs, as words."""
     blocks = (ROOT / "README.md").read_text().split("```")[1::2]
     lines = [
@@ -45,18 +45,18 @@ def made(target: str) -> list[str]:
     return shlex.split(line)
 
 
-def test_the_readme_has_a_recipe_for_one_node_and_one_for_two() -> None:
-    assert [[word for word in words if ".nodes=" in word] for words in recipes()] == [
+def test_readme_has_slurm_commands_for_one_and_two_nodes() -> None:
+    assert [[word for word in words if ".nodes=" in word] for words in readme_slurm_commands()] == [
         ["hydra.launcher.nodes=1"],
         ["hydra.launcher.nodes=2"],
     ]
 
 
 @pytest.mark.parametrize(("place", "nodes", "gpus"), [(0, 1, 4), (1, 2, 8)])
-def test_the_readmes_commands_ask_slurm_for_what_they_say(tmp_path: Path, place: int, nodes: int, gpus: int) -> None:
-    python, *words = recipes()[place]
+def test_readme_slurm_commands_request_stated_resources(tmp_path: Path, place: int, nodes: int, gpus: int) -> None:
+    python, *words = readme_slurm_commands()[place]
     assert python == "python"
-    script = asked_for(tmp_path, words)
+    script = sbatch_script_lines(tmp_path, words)
     for line in (
         "#SBATCH --array=0-3%4",  # a job for each of the figure's four runs
         f"#SBATCH --nodes={nodes}",
@@ -68,9 +68,9 @@ def test_the_readmes_commands_ask_slurm_for_what_they_say(tmp_path: Path, place:
         assert line in script
 
 
-def test_the_readmes_make_asks_slurm_for_what_it_says(tmp_path: Path) -> None:
-    _, *words = made("imagenet")
-    script = asked_for(tmp_path, words)
+def test_readme_make_command_requests_stated_slurm_resources(tmp_path: Path) -> None:
+    _, *words = command_made_by_readme_target("imagenet")
+    script = sbatch_script_lines(tmp_path, words)
     for line in (
         "#SBATCH --array=0-3%4",
         "#SBATCH --ntasks-per-node=4",
@@ -80,11 +80,11 @@ def test_the_readmes_make_asks_slurm_for_what_it_says(tmp_path: Path) -> None:
         "export SLURM_KILL_BAD_EXIT=1",
     ):
         assert line in script
-    assert "hydra.launcher.array_parallelism=20" in made("table1")
-    assert "hydra.launcher.timeout_min=240" in made("table1")
+    assert "hydra.launcher.array_parallelism=20" in command_made_by_readme_target("table1")
+    assert "hydra.launcher.timeout_min=240" in command_made_by_readme_target("table1")
 
 
-def asked_for(tmp_path: Path, words: list[str]) -> list[str]:
+def sbatch_script_lines(tmp_path: Path, words: list[str]) -> list[str]:
     """The lines of what sbatch is given. A stand-in for it keeps the script and refuses the job."""
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -98,7 +98,7 @@ def asked_for(tmp_path: Path, words: list[str]) -> list[str]:
     return (tmp_path / "job.sh").read_text().splitlines()
 
 
-def test_a_launchers_tasks_train_a_run_together(tmp_path: Path) -> None:
+def test_launcher_tasks_are_ranks_of_one_run(tmp_path: Path) -> None:
     launcher = ("hydra/launcher=submitit_local", "hydra.launcher.tasks_per_node=2", "hydra.launcher.timeout_min=5")
     words = ["--multirun", *WORDS, *launcher, "optim=sgd,nero", f"hydra.sweep.dir={tmp_path / 'out'}"]
     env = {**script_environment(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -34,7 +34,7 @@ class Slurm:
         self.asked.append(command)
         return subprocess.CompletedProcess(command, *self.answers[command[0]])
 
-    def look(self, *jobs: str, times: int = 1) -> list[str]:
+    def poll(self, *jobs: str, times: int = 1) -> list[str]:
         for job in jobs:
             self.queue.register_job(job)
         for _ in range(times):
@@ -43,10 +43,10 @@ class Slurm:
         return states
 
 
-def test_one_question_serves_all_jobs_of_an_array_and_is_not_repeated_at_once() -> None:
+def test_one_squeue_query_covers_whole_array_and_is_rate_limited() -> None:
     slurm = Slurm((0, "12_0|RUNNING\n12_1|PENDING\n", ""))
     slurm.queue.register_job("12")  # submitit announces the array as well as its jobs
-    assert slurm.look("12_0", "12_1") == ["RUNNING", "PENDING"]
+    assert slurm.poll("12_0", "12_1") == ["RUNNING", "PENDING"]
     assert [command[-1] for command in slurm.asked] == ["--jobs=12"]
     slurm.seconds += SECONDS_BETWEEN_QUERIES / 2
     assert not slurm.queue.is_done("12_0")
@@ -67,69 +67,69 @@ def test_one_question_serves_all_jobs_of_an_array_and_is_not_repeated_at_once() 
         "PREEMPTED",
     ],
 )
-def test_a_job_that_may_go_on_is_waited_for(state: str) -> None:
+def test_job_in_non_terminal_state_is_not_done(state: str) -> None:
     slurm = Slurm((0, f"12|{state}\n", ""))
-    slurm.look("12", times=3 * QUERIES_UNTIL_GONE)
+    slurm.poll("12", times=3 * QUERIES_UNTIL_GONE)
     assert not slurm.queue.is_done("12", mode="cache")
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "COMPLETED"])
-def test_a_job_that_the_queue_says_has_ended_is_not(state: str) -> None:
+def test_job_in_terminal_state_is_done(state: str) -> None:
     slurm = Slurm((0, f"12_0|RUNNING\n12_1|{state}\n", ""))
-    assert slurm.look("12_0", "12_1") == ["RUNNING", state]
+    assert slurm.poll("12_0", "12_1") == ["RUNNING", state]
     assert slurm.queue.is_done("12_1", mode="cache")
     assert slurm.queue.get_info("12_1", mode="cache")["State"] == state
 
 
 @pytest.mark.parametrize("absent", [NO_SUCH_JOB, (0, "12_7|RUNNING\n", "")], ids=["forgotten", "others are there"])
-def test_a_job_that_is_gone_from_the_queue_for_several_looks_is_over(absent: tuple[int, str, str]) -> None:
+def test_job_missing_from_several_queries_is_gone(absent: tuple[int, str, str]) -> None:
     slurm = Slurm(absent)
-    slurm.look("12_1", times=QUERIES_UNTIL_GONE - 1)
+    slurm.poll("12_1", times=QUERIES_UNTIL_GONE - 1)
     assert not slurm.queue.is_done("12_1", mode="cache")
-    assert slurm.look("12_1") == ["GONE"]
+    assert slurm.poll("12_1") == ["GONE"]
     assert slurm.queue.is_done("12_1", mode="cache")
 
 
-def test_looks_in_a_row_count_as_one() -> None:
+def test_immediate_repeated_queries_count_as_one() -> None:
     slurm = Slurm(NO_SUCH_JOB)
     for _ in range(3 * QUERIES_UNTIL_GONE):
         assert not slurm.queue.is_done("12", mode="force")
 
 
-def test_a_controller_that_does_not_answer_says_nothing_about_a_job() -> None:
+def test_unreachable_controller_does_not_mark_job_done() -> None:
     slurm = Slurm(NO_CONTROLLER)
-    slurm.look("12", times=50)
+    slurm.poll("12", times=50)
     assert not slurm.queue.is_done("12", mode="cache")
     slurm.answers["squeue"] = NO_SUCH_JOB
-    slurm.look("12", times=QUERIES_UNTIL_GONE - 1)
+    slurm.poll("12", times=QUERIES_UNTIL_GONE - 1)
     slurm.answers["squeue"] = (0, "12|RUNNING\n", "")  # it is back, and so is the job
-    slurm.look("12")
+    slurm.poll("12")
     slurm.answers["squeue"] = NO_SUCH_JOB
-    slurm.look("12", times=QUERIES_UNTIL_GONE - 1)
+    slurm.poll("12", times=QUERIES_UNTIL_GONE - 1)
     assert not slurm.queue.is_done("12", mode="cache")
 
 
-def test_where_there_are_accounts_they_say_what_became_of_a_job_that_the_queue_forgot() -> None:
+def test_sacct_gives_final_state_of_jobs_missing_from_squeue() -> None:
     slurm = Slurm(NO_SUCH_JOB, (0, "12_0|CANCELLED by 0\n12_1|COMPLETED\n12_2|RUNNING\n", ""))
     jobs = ("12_0", "12_1", "12_2")
-    assert slurm.look(*jobs) == ["CANCELLED", "COMPLETED", "UNKNOWN"]
+    assert slurm.poll(*jobs) == ["CANCELLED", "COMPLETED", "UNKNOWN"]
     # Accounts of a node that died can have a job running for ever.
-    assert slurm.look("12_2", times=QUERIES_UNTIL_GONE) == ["GONE"]
+    assert slurm.poll("12_2", times=QUERIES_UNTIL_GONE) == ["GONE"]
 
 
-def test_slurm_that_is_not_there_is_no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_slurm_commands_do_not_mark_job_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not SlurmQueue().is_done("12", mode="force")
 
 
-def said(text: str) -> JobReturn:
+def job_return(text: str) -> JobReturn:
     return JobReturn(overrides=[text], status=JobStatus.COMPLETED, _return_value=text)
 
 
 def killed(overrides: list[str]) -> JobReturn:
     print("so far so good", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-    return said("never")
+    return job_return("never")
 
 
 def broken(overrides: list[str]) -> JobReturn:
@@ -137,14 +137,12 @@ def broken(overrides: list[str]) -> JobReturn:
 
 
 def fine(overrides: list[str]) -> JobReturn:
-    return said(overrides[0])
+    return job_return(overrides[0])
 
 
 @needs_submitit
 @pytest.mark.slow
-def test_after_a_job_that_was_killed_the_others_are_still_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_submitit_job_does_not_hide_results_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from submitit import AutoExecutor
     from submitit.core.core import Job
     from submitit.slurm.slurm import SlurmJob
@@ -171,7 +169,7 @@ def test_after_a_job_that_was_killed_the_others_are_still_heard(
 
 
 @needs_submitit
-def test_all_is_as_before_even_after_a_launch_that_raised() -> None:
+def test_submitit_patches_are_undone_after_exception() -> None:
     from submitit.core.core import Job
     from submitit.slurm.slurm import SlurmJob
 
@@ -203,10 +201,10 @@ def ray_plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     return core
 
 
-def test_after_a_job_that_ray_lost_the_others_are_still_heard(ray_plugin: Any) -> None:
+def test_failed_ray_job_does_not_hide_results_of_others(ray_plugin: Any) -> None:
     ray = ray_plugin.ray
     with collect_all_results():
-        runs = [said("a"), MemoryError("a worker died\nfor want of memory"), said("b")]
+        runs = [job_return("a"), MemoryError("a worker died\nfor want of memory"), job_return("b")]
         returns = [ray_plugin.ray.get(run) for run in runs]
         assert ray_plugin.ray.version == "2"
     assert [job.status.name for job in returns] == ["COMPLETED", "FAILED", "COMPLETED"]
@@ -214,7 +212,7 @@ def test_after_a_job_that_ray_lost_the_others_are_still_heard(ray_plugin: Any) -
     assert ray_plugin.ray is ray
 
 
-def test_what_another_launcher_uses_is_left_alone(ray_plugin: Any) -> None:
+def test_ray_is_patched_only_for_ray_launchers(ray_plugin: Any) -> None:
     ray = ray_plugin.ray
     with collect_all_results(SimpleNamespace()):
         assert ray_plugin.ray is ray
@@ -224,7 +222,7 @@ def test_what_another_launcher_uses_is_left_alone(ray_plugin: Any) -> None:
         assert ray_plugin.ray is not ray
 
 
-def test_sweeps_that_need_no_hearing_start_without_submitit() -> None:
+def test_collect_all_results_does_not_import_submitit_or_ray_if_unneeded() -> None:
     code = (
         "import sys, nero.sweep.library_internals as h\n"
         "with h.collect_all_results(object()): pass\n"

@@ -21,19 +21,19 @@ VGG = Cell("cifar10_vgg11", "nero", (0.01,), 0, ())
 SMOKE = ("experiment=smoke", "only.task=mnist_reparam,pong_ppo")
 
 
-def test_pong_declares_that_it_is_bound_by_the_cpu_and_all_others_are_bound_by_the_gpu() -> None:
+def test_only_pong_is_cpu_bound() -> None:
     kinds = {task: compose([f"task={task}"]).bound_by for task in names("task")}
     assert kinds.pop("pong_ppo") == "cpu"
     assert set(kinds.values()) == {"gpu"}
 
 
-def test_what_a_run_needs_of_a_machine_is_no_part_of_what_it_is() -> None:
+def test_run_id_ignores_cores_and_bound_by() -> None:
     usual, other = compose(["task=pong_ppo"]), compose(["task=pong_ppo", "task.cores=2", "task.bound_by=gpu"])
     assert usual.run_id == other.run_id
     assert not {"cores", "bound_by"} & usual.identity["task"].keys()
 
 
-def test_each_run_of_an_experiment_goes_in_exactly_one_lane() -> None:
+def test_lanes_partition_the_cells_of_an_experiment() -> None:
     whole = load_experiment("table1")
     parts = [lanes.restrict(whole, lane).cells for lane in ("gpu", "cpu")]
     assert {cell.task for cell in parts[1]} == {"pong_ppo"}
@@ -43,11 +43,11 @@ def test_each_run_of_an_experiment_goes_in_exactly_one_lane() -> None:
 
 
 @pytest.mark.parametrize(("cores", "jobs"), [(1, 1), (3, 1), (4, 1), (7, 1), (8, 2), (16, 4), (64, 16)])
-def test_as_many_runs_go_side_by_side_as_have_cores(cores: int, jobs: int) -> None:
+def test_number_of_parallel_runs_is_limited_by_cpu_cores(cores: int, jobs: int) -> None:
     assert lanes.jobs_at_a_time([PONG], cores) == jobs
 
 
-def test_what_goes_where_is_said_in_a_line() -> None:
+def test_describe_summarises_lanes_in_one_line() -> None:
     said = lanes.describe(140, 28, [PONG], 16)
     assert said.startswith(
         "two lanes: 140 runs one after another on the GPU, and beside them 28 runs of pong_ppo, 4 at a"
@@ -56,7 +56,7 @@ def test_what_goes_where_is_said_in_a_line() -> None:
     assert lanes.describe(0, 28, [PONG], 16).startswith("28 runs of pong_ppo, 4 at a time on 16 CPU cores")
 
 
-def test_too_few_cores_for_one_run_are_said_to_be_so() -> None:
+def test_describe_reports_too_few_cores() -> None:
     said = lanes.describe(1, 2, [PONG], 2)
     assert said.endswith("a run of pong_ppo keeps 4 CPU cores busy, and this machine has 2: one at a time")
 
@@ -69,7 +69,7 @@ def launcher(name: str = "BasicLauncher") -> DictConfig:
     return OmegaConf.create({"_target_": f"plugin.{name}"})
 
 
-def test_lanes_are_for_sweeps_on_a_gpu_machine_without_a_launcher_of_the_users_choice(
+def test_lanes_are_enabled_only_on_gpu_with_basic_launcher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lanes, "has_gpu", lambda: True)
@@ -86,7 +86,7 @@ def test_lanes_are_for_sweeps_on_a_gpu_machine_without_a_launcher_of_the_users_c
     assert not lanes.are_enabled(machine(), launcher())
 
 
-def test_a_lane_is_the_same_command_for_runs_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lane_command_is_the_sweep_command_restricted_to_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--multirun", "experiment=table1", "hydra/launcher=basic"])
     assert lanes.command("gpu", 4, ["machine.deadline=5"]) == [
         *(sys.executable, "train.py", "--multirun", "experiment=table1"),
@@ -99,7 +99,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_a_lane_that_fails_does_not_stop_the_other(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_failing_lane_does_not_stop_the_other(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     late = tmp_path / "late"
     commands = {
         "gpu": python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
@@ -119,7 +119,7 @@ print(lanes.run_side_by_side({"gpu": sleeping, "cpu": sleeping}))
 """
 
 
-def test_lanes_that_are_asked_to_stop_before_they_listen_have_not_failed() -> None:
+def test_lanes_interrupted_before_handlers_are_set_are_not_failures() -> None:
     begun = time.monotonic()
     said = subprocess.run([sys.executable, "-c", STOPPED_AT_ONCE], capture_output=True, text=True, timeout=50)
     assert said.stdout == "{'gpu': 0, 'cpu': 0}\n", said.stderr
@@ -160,7 +160,7 @@ def wait_for_both(tmp_path: Path, process: "subprocess.Popen[str]") -> None:
 
 
 @pytest.mark.slow
-def test_both_lanes_run_to_their_ends(tmp_path: Path) -> None:
+def test_both_lanes_finish_after_failed_runs_are_retried(tmp_path: Path) -> None:
     """Runs that fail show in the exit status; the same command then goes on with them."""
     status, said = ended(start(tmp_path, "+optim.clip_norm=-1"))
     assert status == 1, said
@@ -176,7 +176,7 @@ def test_both_lanes_run_to_their_ends(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["signal", "budget", "kill"])
-def test_both_lanes_stop_together_and_go_on_from_there(tmp_path: Path, how: str) -> None:
+def test_both_lanes_stop_together_with_resumable_checkpoints(tmp_path: Path, how: str) -> None:
     """By a signal to the sweep alone, by a budget for all of it, and when the sweep itself is killed."""
     long = ["task.epochs=100000", "machine.checkpoint_seconds=3600"]
     process = start(tmp_path, *long, *(["machine.budget_seconds=25"] if how == "budget" else []))

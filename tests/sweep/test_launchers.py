@@ -68,7 +68,7 @@ def wait_for_lines(tmp_path: Path, process: "subprocess.Popen[str]") -> list[Run
 
 @pytest.mark.slow
 @IN_PROCESSES
-def test_a_run_that_dies_or_fails_hides_no_others(tmp_path: Path, words: list[str]) -> None:
+def test_killed_or_failed_run_does_not_hide_other_runs(tmp_path: Path, words: list[str]) -> None:
     """Of six, one raises and one takes its process with it; the others end, and all six are told."""
     sweep = ["task.depth=3,4,three", "optim._target_=torch.optim.SGD,support.deadly.Deadly", "task.epochs=3"]
     status, said = ended(start(tmp_path, "optim=sgd", *sweep, *words))
@@ -83,7 +83,7 @@ def test_a_run_that_dies_or_fails_hides_no_others(tmp_path: Path, words: list[st
 
 @pytest.mark.slow
 @EVERY
-def test_a_sweep_that_is_asked_to_stop_ends_in_checkpoints_and_goes_on(tmp_path: Path, words: list[str]) -> None:
+def test_interrupted_sweep_checkpoints_its_runs_and_resumes(tmp_path: Path, words: list[str]) -> None:
     sweep = ["optim=nero,sgd", f"task.epochs={EPOCHS}", "machine.checkpoint_seconds=3600", *words]
     process = start(tmp_path, *sweep)
     wait_for_lines(tmp_path, process)
@@ -109,7 +109,7 @@ def test_a_sweep_that_is_asked_to_stop_ends_in_checkpoints_and_goes_on(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [JOBLIB])
-def test_a_budget_is_for_all_runs_of_a_sweep_together(tmp_path: Path, words: list[str]) -> None:
+def test_time_budget_covers_whole_sweep(tmp_path: Path, words: list[str]) -> None:
     """A stand-in for MPS, which has to wait for all processes that use it, counts joblib's when it is to end."""
     sweep = [
         "optim=nero,sgd",
@@ -156,7 +156,7 @@ def test_a_budget_is_for_all_runs_of_a_sweep_together(tmp_path: Path, words: lis
         ),
     ],
 )
-def test_the_words_that_make_hands_to_a_launcher(variables: str, words: str) -> None:
+def test_make_variables_become_launcher_overrides(variables: str, words: str) -> None:
     """And Hydra knows them all, where the launcher is installed."""
     made = make_dry(variables)
     assert made.returncode == 0
@@ -174,13 +174,13 @@ def test_the_words_that_make_hands_to_a_launcher(variables: str, words: str) -> 
         ("LAUNCHER=ray RANKS=2", "LAUNCHER=ray does not take RANKS, but JOBS GPUS"),
     ],
 )
-def test_what_a_launcher_does_not_take_is_refused(variables: str, message: str) -> None:
+def test_make_rejects_variables_unsupported_by_launcher(variables: str, message: str) -> None:
     made = make_dry(variables)
     assert made.returncode == 2
     assert message in made.stderr
 
 
-def test_names_of_the_environment_are_not_taken_for_settings() -> None:
+def test_make_ignores_launcher_variables_from_environment() -> None:
     assert "timeout_min" not in make_dry("LAUNCHER=submitit_slurm", TIME="%e", JOBS="16").stdout
 
 
@@ -194,7 +194,7 @@ def test_names_of_the_environment_are_not_taken_for_settings() -> None:
         ("TASK= OPTIM=", []),
     ],
 )
-def test_a_part_of_an_experiment_is_trained_and_all_of_it_reported(variables: str, words: list[str]) -> None:
+def test_make_trains_selected_part_but_reports_whole_experiment(variables: str, words: list[str]) -> None:
     trained, reported = make_dry(variables, TASK="from", OPTIM="the environment").stdout.splitlines()
     assert shlex.split(trained.partition("--multirun ")[2]) == ["experiment=table1", *words]
     assert "only" not in reported
@@ -203,7 +203,7 @@ def test_a_part_of_an_experiment_is_trained_and_all_of_it_reported(variables: st
 
 
 @pytest.mark.parametrize("goal", ["smoke", "theory", "plan", "test"])
-def test_only_experiments_have_parts(goal: str) -> None:
+def test_make_rejects_task_or_optim_for_non_experiment_targets(goal: str) -> None:
     assert make_dry(f"{goal} OPTIM=sgd").stderr.strip().endswith(f"checks), not of {goal}.  Stop.")
 
 

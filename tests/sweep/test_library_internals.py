@@ -34,12 +34,14 @@ def installed(distribution: str) -> str:
 
 
 @pytest.mark.parametrize("distribution", WRITTEN_FOR)
-def test_the_installed_version_is_the_one_that_the_code_was_written_for(distribution: str) -> None:
+def test_installed_version_matches_supported_version(distribution: str) -> None:
     assert installed(distribution).startswith(f"{WRITTEN_FOR[distribution]}."), "read library_internals.py again"
 
 
 @pytest.mark.parametrize(("distribution", "name", "parameters"), SIGNATURES, ids=[name for _, name, _ in SIGNATURES])
-def test_what_is_used_or_replaced_is_there(distribution: str, name: str, parameters: list[str] | None) -> None:
+def test_library_internals_exist_with_expected_signatures(
+    distribution: str, name: str, parameters: list[str] | None
+) -> None:
     installed(distribution)
     module, _, path = name.partition(":")
     found: Any = import_module(module)
@@ -48,12 +50,12 @@ def test_what_is_used_or_replaced_is_there(distribution: str, name: str, paramet
     assert parameters is None or list(inspect.signature(found).parameters) == parameters
 
 
-def test_hydras_sweeper_has_what_ours_uses() -> None:
+def test_hydra_basic_sweeper_has_expected_attributes() -> None:
     assert basic_sweeper(3, None).launcher is None
     assert list(inspect.signature(Sweeper.setup).parameters) == ["self", "hydra_context", "task_function", "config"]
 
 
-def test_submitits_watcher_has_the_methods_that_ours_replaces() -> None:
+def test_slurm_queue_signatures_match_submitit_watcher() -> None:
     installed("submitit")
     from submitit.core.core import InfoWatcher
     from submitit.slurm.slurm import SlurmJob
@@ -64,7 +66,7 @@ def test_submitits_watcher_has_the_methods_that_ours_replaces() -> None:
         assert ours == theirs, name
 
 
-def test_another_hydra_program_does_not_get_our_sweeper() -> None:
+def test_sweeper_is_not_registered_for_other_hydra_programs() -> None:
     code = (
         "from hydra.core.config_store import ConfigStore\n"
         "from hydra.core.plugins import Plugins\n"

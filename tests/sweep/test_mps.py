@@ -53,20 +53,20 @@ def launcher(name: str, **settings: object) -> DictConfig:
         (True, "auto", "BasicLauncher", None, True),
     ],
 )
-def test_it_is_for_runs_side_by_side_on_this_machines_gpu(
+def test_mps_is_wanted_only_for_parallel_runs_on_local_gpu(
     log: Path, wanted: object, device: str, target: str, n_jobs: int | None, expected: bool
 ) -> None:
     assert mps.is_wanted(machine(wanted, device), launcher(target, n_jobs=n_jobs)) is expected
 
 
-def test_without_nvidias_program_it_is_left_out_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_mps_program_is_an_error_only_if_mps_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert not mps.is_wanted(machine(), launcher("JoblibLauncher", n_jobs=4))
     with pytest.raises(ConfigError, match=r"^machine\.mps=true needs nvidia-cuda-mps-control"):
         mps.is_wanted(machine(True), launcher("JoblibLauncher", n_jobs=4))
 
 
-def test_the_daemon_is_started_and_ended_and_processes_within_find_it(log: Path) -> None:
+def test_daemon_is_started_exported_to_environment_and_stopped(log: Path) -> None:
     with mps.daemon(True):
         folder = os.environ[mps.PIPES]
         assert Path(folder).is_dir()
@@ -77,14 +77,14 @@ def test_the_daemon_is_started_and_ended_and_processes_within_find_it(log: Path)
     assert not Path(folder).exists()
 
 
-def test_it_ends_with_a_sweep_that_raises(log: Path) -> None:
+def test_daemon_is_stopped_when_sweep_raises(log: Path) -> None:
     with pytest.raises(KeyboardInterrupt), mps.daemon(True):
         raise KeyboardInterrupt
     assert log.read_text().splitlines()[-1].endswith("::quit -t 10")
     assert mps.PIPES not in os.environ
 
 
-def test_someone_elses_daemon_is_used_and_left_alone(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_daemon_is_used_and_not_stopped(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(mps.PIPES, "/their/pipes")
     with mps.daemon(True):
         assert os.environ[mps.PIPES] == "/their/pipes"
@@ -92,7 +92,7 @@ def test_someone_elses_daemon_is_used_and_left_alone(log: Path, monkeypatch: pyt
     assert not log.exists()
 
 
-def test_a_daemon_that_does_not_start_is_said_and_runs_take_turns(
+def test_failure_to_start_daemon_is_reported_and_sweep_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = install(tmp_path, monkeypatch, 1)

@@ -149,7 +149,7 @@ def wait_for_epochs(run: RunDirectory, number: int, process: "subprocess.Popen[s
     assert process.poll() is None, end(process)
 
 
-def test_a_command_has_a_slurm_for_itself_and_leaves_nothing_running(tmp_path: Path) -> None:
+def test_temporary_slurm_runs_command_and_leaves_no_processes(tmp_path: Path) -> None:
     stubborn = "sbatch --output=/dev/null --wrap 'srun sh -c \"trap : TERM; while :; do sleep 1; done\"'"
     script = [sys.executable, str(ROOT / "scripts" / "slurm_on_one_machine.py"), "run", str(tmp_path / "slurm")]
     command = f"{stubborn}; srun echo from a job; sleep 1; exit 3"
@@ -162,7 +162,7 @@ def test_a_command_has_a_slurm_for_itself_and_leaves_nothing_running(tmp_path: P
     assert not list(slurm.steps(tmp_path / "slurm"))
 
 
-def logged_but_for(optim: str, words: list[str], store: Store) -> None:
+def log_all_runs_except(optim: str, words: list[str], store: Store) -> None:
     """Of the experiment `mnist` all that is asked for, except two rates of an optimiser and what follows from them."""
     for cell in load_experiment("mnist", words).cells:
         if (cell.task, cell.optim) == ("mnist_mlp100", optim):
@@ -175,13 +175,11 @@ def logged_but_for(optim: str, words: list[str], store: Store) -> None:
             write_run(store, cell, cell.lrs[0], seed, 0.5, data="embedded")
 
 
-def test_an_experiment_one_of_whose_jobs_is_cancelled_is_completed_by_a_second_make(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_second_make_completes_experiment_after_cancelled_job(cluster: Cluster, tmp_path: Path) -> None:
     before = len(cluster.jobs())
     store = Store(tmp_path / "runs")
     words = [word for word in TINY if not word.startswith("machine.")] + [f"task.epochs={LONG}"]
-    logged_but_for("adam", words, store)
+    log_all_runs_except("adam", words, store)
     logged = set(store.summaries())
     further = [*TINY, f"task.epochs={LONG}", "hydra.launcher.cpus_per_task=1", f"hydra.sweep.dir={tmp_path / 'out'}"]
     over_slurm = ["LAUNCHER=submitit_slurm", "PARTITION=main", "JOBS=2", "TIME=5", f"RESULTS={tmp_path / 'results'}"]
@@ -223,7 +221,7 @@ def test_an_experiment_one_of_whose_jobs_is_cancelled_is_completed_by_a_second_m
     assert sorted(states) == ["CANCELLED"] + ["COMPLETED"] * 4
 
 
-def test_a_job_that_is_cancelled_and_one_that_is_killed_cost_a_sweep_nothing_else(
+def test_cancelled_and_killed_jobs_do_not_affect_other_runs(
     sweep: Callable[..., "subprocess.Popen[str]"], cluster: Cluster, tmp_path: Path
 ) -> None:
     store = Store(tmp_path / "runs")
@@ -255,7 +253,7 @@ def test_a_job_that_is_cancelled_and_one_that_is_killed_cost_a_sweep_nothing_els
     assert len(first.read_provenance()) == 1
 
 
-def test_slurms_warning_ends_in_a_checkpoint_and_the_job_goes_on_by_itself_or_with_the_next_call(
+def test_slurm_time_limit_signal_checkpoints_and_job_is_requeued_or_resumed(
     sweep: Callable[..., "subprocess.Popen[str]"], cluster: Cluster, tmp_path: Path
 ) -> None:
     """A job's process is made to stand still, so that no run is too quick to be warned; the warning wakes it."""
@@ -294,7 +292,7 @@ def test_slurms_warning_ends_in_a_checkpoint_and_the_job_goes_on_by_itself_or_wi
         assert len(run.read_provenance()) == 2
 
 
-def test_a_job_that_the_queue_forgot_is_lost_and_one_whose_controller_is_restarted_is_not(
+def test_forgotten_job_fails_but_job_survives_controller_restart(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from submitit import AutoExecutor

@@ -47,7 +47,7 @@ class Launcher:
         return self.store.run(config.task_name, config.run_id)
 
 
-def settle(run: RunDirectory, status: str = "done") -> dict:
+def write_finished_summary(run: RunDirectory, status: str = "done") -> dict:
     run.path.mkdir(parents=True, exist_ok=True)
     config = dict(zip(("task", "optim", "lr", "seed"), run.run_id.split("-"), strict=False))
     final = float(config["lr"])
@@ -76,17 +76,17 @@ def sweep(
     return own._sweep_experiments(experiments, [], limits or Limits())
 
 
-def test_a_sweep_asks_again_after_each_batch_and_ends_when_nothing_is_pending(
+def test_sweep_replans_after_each_batch_until_nothing_is_pending(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launcher = Launcher(store, settle)
+    launcher = Launcher(store, write_finished_summary)
     outcomes = sweep(store, launcher, tmp_path, monkeypatch)
     assert [len(batch) for batch in launcher.launched] == [2, 1]
     assert "0.01-s1" in launcher.launched[1][0], "the other seed at the better rate"
     assert [outcome["status"] for outcome in outcomes] == ["done"] * 3
 
 
-def test_a_run_that_fails_is_asked_for_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_run_is_launched_only_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = Launcher(store, lambda run: {"run_id": run.run_id, "status": "failed", "message": "no"})
     outcomes = sweep(store, launcher, tmp_path, monkeypatch)
     assert len(launcher.launched) == 1
@@ -103,10 +103,10 @@ rows:
 """
 
 
-def test_of_two_experiments_one_runs_after_the_other_and_what_they_share_once(
+def test_experiments_run_in_order_and_shared_runs_only_once(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launcher = Launcher(store, settle)
+    launcher = Launcher(store, write_finished_summary)
     outcomes = sweep(store, launcher, tmp_path, monkeypatch, plans=(PLAN, OTHER))
     told = [[run_id.removeprefix("mnist_mlp100-nero-")[:-9] for run_id in batch] for batch in launcher.launched]
     assert told == [["0.001-s0", "0.01-s0"], ["0.01-s1"], ["0.001-s5"]]
@@ -114,7 +114,7 @@ def test_of_two_experiments_one_runs_after_the_other_and_what_they_share_once(
 
 
 @pytest.mark.parametrize(("status", "batches"), [("failed", [2, 1]), ("interrupted", [2])])
-def test_a_failure_does_not_keep_the_second_experiment_from_running_and_an_interruption_does(
+def test_second_experiment_runs_after_failure_but_not_after_interruption(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, batches: list[int]
 ) -> None:
     launcher = Launcher(store, lambda run: {"run_id": run.run_id, "status": status, "message": "no"})
@@ -132,7 +132,7 @@ def test_a_failure_does_not_keep_the_second_experiment_from_running_and_an_inter
         (["experiment=null", "only.task=null"], None, []),
     ],
 )
-def test_the_words_name_the_experiments(words: list[str], configured: str | None, names: list[str]) -> None:
+def test_experiments_are_parsed_from_overrides(words: list[str], configured: str | None, names: list[str]) -> None:
     experiments = sweeper._experiments([*words, "data=embedded"], configured)
     assert [experiment.name for experiment in experiments] == names
     for cell in (cell for experiment in experiments for cell in experiment.cells):
@@ -140,7 +140,7 @@ def test_the_words_name_the_experiments(words: list[str], configured: str | None
         assert not any("experiment" in word for word in cell.overrides)
 
 
-def test_a_part_is_chosen_from_each_experiment() -> None:
+def test_only_overrides_filter_every_experiment() -> None:
     found = sweeper._experiments(["experiment=mnist,pong", "only.optim=sgd"], None)
     assert [{(cell.task, cell.optim) for cell in each.cells} for each in found] == [
         {("mnist_mlp100", "sgd")},
@@ -156,13 +156,13 @@ def test_a_part_is_chosen_from_each_experiment() -> None:
         (["only.task=pong_ppo"], "only.task and only.optim choose a part of an experiment: add .*experiment=NAME$"),
     ],
 )
-def test_nothing_is_launched_where_one_of_the_experiments_or_its_part_is_none(words: list[str], said: str) -> None:
+def test_unknown_experiment_or_part_raises_config_error(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=f"^{said}"):
         sweeper._experiments(words, None)
 
 
 @pytest.mark.parametrize("ending", ["settled", "dead"])
-def test_a_sweep_waits_for_a_run_that_another_process_has_and_goes_on_whatever_becomes_of_it(
+def test_sweep_waits_for_run_locked_by_another_process_then_continues(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     held, let_go = threading.Event(), threading.Event()
@@ -171,7 +171,7 @@ def test_a_sweep_waits_for_a_run_that_another_process_has_and_goes_on_whatever_b
         if "-0.001-" in run.run_id and not let_go.is_set():
             let_go.set()
             return {"run_id": run.run_id, "status": "busy", "message": "another process"}
-        return settle(run)
+        return write_finished_summary(run)
 
     launcher = Launcher(store, carry_out)
     other = store.run("mnist_mlp100", load_first_id(tmp_path))
@@ -182,7 +182,7 @@ def test_a_sweep_waits_for_a_run_that_another_process_has_and_goes_on_whatever_b
             let_go.wait(30)
             time.sleep(0.3)
             if ending == "settled":
-                settle(other)
+                write_finished_summary(other)
 
     thread = threading.Thread(target=other_process)
     thread.start()
@@ -199,7 +199,7 @@ def load_first_id(tmp_path: Path) -> str:
     return cell.run(0.001, 0).run_id
 
 
-def test_a_sweep_does_not_wait_beyond_its_budget(
+def test_sweep_does_not_wait_past_its_deadline(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launcher = Launcher(store, lambda run: {"run_id": run.run_id, "status": "busy", "message": "another process"})
@@ -213,7 +213,7 @@ class Fragile(Launcher):
     """Breaks down as a pool of processes does when one of them dies: all that were at it die with it."""
 
     def __init__(self, store: Store, deadly: set[str], at_once: int = 2) -> None:
-        super().__init__(store, settle)
+        super().__init__(store, write_finished_summary)
         self.deadly, self.at_once = deadly, at_once
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
@@ -222,14 +222,14 @@ class Fragile(Launcher):
         for place, run in enumerate(runs):
             if run.run_id in self.deadly:
                 for beside in runs[max(0, place + 1 - self.at_once) : place + 1]:
-                    settle(beside, "running")
+                    write_finished_summary(beside, "running")
                 raise RuntimeError("a worker process managed by the executor was unexpectedly terminated\nmore")
-            settle(run)
+            write_finished_summary(run)
         return [JobReturn(status=JobStatus.COMPLETED, _return_value=run.read_summary()) for run in runs]
 
 
 @pytest.mark.parametrize("deadly", [set(), {0}, {2}, {1, 3}, {0, 1, 2, 3, 4, 5}], ids=str)
-def test_a_launcher_that_breaks_down_costs_the_runs_that_broke_it(store: Store, deadly: set[int]) -> None:
+def test_launcher_crash_fails_only_the_runs_that_caused_it(store: Store, deadly: set[int]) -> None:
     jobs = [[f"seed={seed}"] for seed in range(6)]
     ids = [compose(words).run_id for words in jobs]
     launcher = Fragile(store, {ids[number] for number in deadly})
@@ -243,32 +243,32 @@ def test_a_launcher_that_breaks_down_costs_the_runs_that_broke_it(store: Store, 
         assert outcomes[number]["message"].endswith("was unexpectedly terminated"), "in one line"
 
 
-def test_a_launcher_that_cannot_start_at_all_is_not_tried_for_ever(store: Store) -> None:
+def test_launcher_that_cannot_start_is_tried_once(store: Store) -> None:
     class Broken(Launcher):
         def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
             self.launched.append([])
             raise OSError("no sbatch here")
 
-    launcher = Broken(store, settle)
+    launcher = Broken(store, write_finished_summary)
     returns = FaultTolerantLauncher(launcher, store, lambda: False).launch([["seed=0"], ["seed=1"]], 0)  # type: ignore[arg-type]
     assert [job.return_value["message"] for job in returns] == ["OSError: no sbatch here"] * 2
     assert len(launcher.launched) == 1
 
 
-def test_a_breakdown_after_the_sweep_was_asked_to_stop_starts_nothing_again(store: Store) -> None:
+def test_launcher_crash_after_stop_request_is_not_retried(store: Store) -> None:
     launcher = Fragile(store, {compose(["seed=0"]).run_id})
     returns = FaultTolerantLauncher(launcher, store, lambda: True).launch([["seed=0"], ["seed=1"]], 0)  # type: ignore[arg-type]
     assert [job.return_value["status"] for job in returns] == ["interrupted"] * 2
     assert len(launcher.launched) == 1
 
 
-def test_a_job_that_raised_is_told_by_its_run_and_a_run_that_ended_all_the_same_by_its_result(store: Store) -> None:
+def test_job_exception_is_reported_unless_run_has_a_result(store: Store) -> None:
     class Raising(Launcher):
         def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
             return [JobReturn(status=JobStatus.FAILED, _return_value=ValueError("odd")) for _ in job_overrides]
 
-    settle(store.run("mnist_mlp100", compose(["seed=1"]).run_id))
-    heard = FaultTolerantLauncher(Raising(store, settle), store, lambda: False)  # type: ignore[arg-type]
+    write_finished_summary(store.run("mnist_mlp100", compose(["seed=1"]).run_id))
+    heard = FaultTolerantLauncher(Raising(store, write_finished_summary), store, lambda: False)  # type: ignore[arg-type]
     words = ["seed=0", "seed=1", "seed=-1"]
     said = [job.return_value for job in heard.launch([[word, "machine.threads=1"] for word in words], 0)]
     assert [outcome["status"] for outcome in said] == ["failed", "done", "failed"]
@@ -278,6 +278,6 @@ def test_a_job_that_raised_is_told_by_its_run_and_a_run_that_ended_all_the_same_
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="\x00\n\r$", exclude_categories=["Cs", "Cc"]), min_size=1))
-def test_any_path_comes_through_hydras_command_line(path: str) -> None:
+def test_quoted_path_round_trips_through_hydra_overrides(path: str) -> None:
     [override] = OverridesParser.create().parse_overrides([f"machine.stop_file={sweeper._quoted(path)}"])
     assert override.value() == path

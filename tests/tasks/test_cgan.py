@@ -138,7 +138,7 @@ def summary_of(run: RunDirectory) -> dict:
         ("task.discriminator.width=3", "task: .*multiple of 8 channels, not 6"),
     ],
 )
-def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:
+def test_invalid_setting_gives_one_line_error(tmp_path: Path, word: str, message: str) -> None:
     assert_one_line(tmp_path, "cifar10_cgan", [*SMALL, *NARROW, word], message)
 
 
@@ -159,7 +159,7 @@ def as_pixels(images: Tensor) -> Tensor:
     return images.to(torch.float32) * (2 / 255) - 1
 
 
-def test_the_discriminator_learns_from_the_hinge_loss_and_leaves_the_generator_alone() -> None:
+def test_discriminator_loss_is_hinge_without_generator_gradients() -> None:
     task = make_task(batch_size=TRAIN)
     generator, discriminator = deepcopy(task.generator), deepcopy(task.discriminator)
     pixels, labels = batch = next(task.batches(0))
@@ -180,7 +180,7 @@ def test_the_discriminator_learns_from_the_hinge_loss_and_leaves_the_generator_a
     assert all(some.any() and not some.all() for some in beyond), "both sides of each hinge are looked at"
 
 
-def test_the_generator_learns_second_through_a_discriminator_that_takes_no_gradient() -> None:
+def test_generator_loss_comes_second_without_discriminator_gradients() -> None:
     task = make_task()
     generator, discriminator = deepcopy(task.generator), deepcopy(task.discriminator)
     _, labels = batch = next(task.batches(0))
@@ -203,7 +203,7 @@ def test_the_generator_learns_second_through_a_discriminator_that_takes_no_gradi
     assert all(parameter.requires_grad for parameter in task.discriminator.parameters())
 
 
-def test_the_discriminator_takes_gradients_again_when_a_step_ends_early() -> None:
+def test_discriminator_requires_grad_is_restored_when_step_ends_early() -> None:
     task = make_task()
     losses = task.losses(next(task.batches(0)))
     next(losses)
@@ -213,7 +213,7 @@ def test_the_discriminator_takes_gradients_again_when_a_step_ends_early() -> Non
     assert all(parameter.requires_grad for parameter in task.discriminator.parameters())
 
 
-def test_the_generator_sees_the_discriminator_already_stepped(tmp_path: Path) -> None:
+def test_generator_loss_uses_updated_discriminator(tmp_path: Path) -> None:
     discriminator = TinyDiscriminator()
     task = make_task(discriminator=discriminator, epochs=1, batch_size=TRAIN)
     make_loop(task, RunDirectory(tmp_path / "run")).run()
@@ -222,7 +222,7 @@ def test_the_generator_sees_the_discriminator_already_stepped(tmp_path: Path) ->
     assert torch.equal(second, discriminator.score.weight), "and the generator's loss does not step it"
 
 
-def test_fake_and_real_images_in_one_pass_are_judged_as_in_two() -> None:
+def test_single_pass_over_fake_and_real_matches_two_passes() -> None:
     networks = Generator(width=4, rows=10).eval(), Discriminator(width=4, rows=10).eval()  # spectral norm stands still
     task = make_task(generator=networks[0], discriminator=networks[1])
     pixels, labels = batch = next(task.batches(0))
@@ -235,7 +235,7 @@ def test_fake_and_real_images_in_one_pass_are_judged_as_in_two() -> None:
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_split_passes_have_a_power_iteration_each_fake_images_first() -> None:
+def test_split_passes_do_one_power_iteration_each_fake_first() -> None:
     """Against plain calls of a copy: D(fake), then D(real), whose weights are divided by another estimate."""
     seed_global(3)
     networks = Generator(width=4, rows=10), Discriminator(width=4, rows=10)
@@ -259,12 +259,12 @@ def test_split_passes_have_a_power_iteration_each_fake_images_first() -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_the_shipped_settings_are_the_authors() -> None:
+def test_default_settings_match_authors() -> None:
     settings = compose(["task=cifar10_cgan"]).cfg.task
     assert (settings.fid, settings.split_passes, settings.generator.norm_bias_std) == ("released", True, 0.01)
 
 
-def test_losses_are_logged_as_means_over_the_images_of_an_epoch() -> None:
+def test_losses_are_logged_as_means_over_epoch_images() -> None:
     task = make_task(fid_every=3)
     sums = {"discriminator": 0.0, "generator": 0.0}
     for batch in task.batches(0):
@@ -279,12 +279,12 @@ def test_losses_are_logged_as_means_over_the_images_of_an_epoch() -> None:
 # ------------------------------------------------------------------------------------------------------------- pixels
 
 
-def test_pixels_are_from_minus_one_to_one() -> None:
+def test_pixels_are_scaled_to_minus_one_to_one() -> None:
     every = torch.arange(256, dtype=torch.uint8)
     torch.testing.assert_close(make_task().prepare(every), torch.linspace(-1, 1, 256))
 
 
-def test_samples_are_what_the_generator_makes_when_it_does_not_train(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_come_from_generator_in_eval_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task()
     for batch in task.batches(0):
         list(task.losses(batch))  # running statistics are no longer those of the start
@@ -302,7 +302,7 @@ def test_samples_are_what_the_generator_makes_when_it_does_not_train(monkeypatch
     assert (torch.cat(parts).int() - images.int()).abs().max() <= 1, "rounding apart"
 
 
-def test_sampling_leaves_the_generator_in_training_as_it_was() -> None:
+def test_sampling_restores_training_mode_and_state() -> None:
     task = make_task()
     before = deepcopy(task.generator.state_dict())
     samples = task.samples(torch.zeros(3, Z), torch.arange(3))
@@ -316,7 +316,7 @@ def test_sampling_leaves_the_generator_in_training_as_it_was() -> None:
         assert torch.equal(value, before[name]), name
 
 
-def test_whites_and_blacks_stay_within_a_byte() -> None:
+def test_samples_are_clamped_to_byte_range() -> None:
     class Extreme(TinyGenerator):
         def forward(self, z: Tensor, labels: Tensor) -> Tensor:
             values = torch.tensor([-1.001, -1.0, 1.0, 1.001])[: len(z)]
@@ -326,7 +326,7 @@ def test_whites_and_blacks_stay_within_a_byte() -> None:
     assert images[:, 0, 0, 0].tolist() == [0, 0, 255, 255]
 
 
-def test_training_images_are_flipped_and_nothing_else() -> None:
+def test_training_images_are_only_flipped() -> None:
     task = make_task(augmentation=Augmentation(flip=True))
     data = shapes(train=TRAIN, test=100)
     there = list(zip(data.train_images, data.train_labels.tolist(), strict=True))
@@ -340,7 +340,7 @@ def test_training_images_are_flipped_and_nothing_else() -> None:
     assert 0 < flipped < 2 * TRAIN
 
 
-def test_the_paper_flips_images() -> None:
+def test_paper_config_flips_images() -> None:
     config = compose(["task=cifar10_cgan"]).identity["task"]["augmentation"]
     assert config == {"_target_": "nero.data.augmentation.Augmentation", "flip": True}
     assert Augmentation(flip=True) == replace(Augmentation(), flip=True)
@@ -352,7 +352,7 @@ def test_the_paper_flips_images() -> None:
 @pytest.mark.parametrize(
     ("epochs", "fid_every", "measured"), [(5, 2, [2, 4, 5]), (4, 2, [2, 4]), (2, 3, [2]), (2, 1, [1, 2])]
 )
-def test_fid_and_pictures_come_every_few_epochs_and_at_the_end(
+def test_fid_and_pictures_are_made_every_few_epochs_and_at_end(
     tmp_path: Path, epochs: int, fid_every: int, measured: list[int]
 ) -> None:
     config, run = prepare(tmp_path, *TINY, f"task.epochs={epochs}", f"task.fid_every={fid_every}")
@@ -371,7 +371,7 @@ def test_fid_and_pictures_come_every_few_epochs_and_at_the_end(
             assert (picture.size, picture.format, picture.mode) == ((320, 256), "JPEG", "RGB")
 
 
-def test_pictures_show_the_same_z_each_time_and_fid_is_of_others() -> None:
+def test_pictures_use_fixed_z_and_fid_uses_fresh_z() -> None:
     task = make_task(epochs=2)
     shown, distances = [], []
     for epoch in range(2):
@@ -388,7 +388,7 @@ def test_pictures_show_the_same_z_each_time_and_fid_is_of_others() -> None:
     assert other.pictures() != shown[0], "each seed has its own"
 
 
-def test_a_picture_of_one_epoch_is_not_shown_for_the_next() -> None:
+def test_picture_of_one_epoch_is_not_repeated_in_next() -> None:
     task = make_task(epochs=4, fid_every=2)
     for epoch, pictures in enumerate([0, 1, 0, 1]):
         task.batches(epoch)
@@ -396,7 +396,7 @@ def test_a_picture_of_one_epoch_is_not_shown_for_the_next() -> None:
         assert len(task.pictures()) == pictures
 
 
-def test_a_picture_has_a_column_for_each_class() -> None:
+def test_picture_has_one_column_per_class() -> None:
     class Grey(TinyGenerator):
         def forward(self, z: Tensor, labels: Tensor) -> Tensor:
             return (labels / 4.5 - 1)[:, None, None, None].expand(-1, 3, 32, 32)
@@ -409,7 +409,7 @@ def test_a_picture_has_a_column_for_each_class() -> None:
     assert (pixels - expected).abs().max() < 3, "JPEG apart"
 
 
-def test_a_grid_has_images_row_after_row() -> None:
+def test_grid_places_images_row_by_row() -> None:
     images = torch.randint(0, 256, (6, 3, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     picture = grid(images, rows=2)
     assert picture.shape == (8, 15, 3)
@@ -422,7 +422,7 @@ def test_a_grid_has_images_row_after_row() -> None:
     assert to_jpeg(picture) == to_jpeg(picture.clone())
 
 
-def test_every_test_label_is_sampled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_have_labels_of_test_set(monkeypatch: pytest.MonkeyPatch) -> None:
     task, asked = make_task(), []
     samples = task.samples
 
@@ -438,7 +438,7 @@ def test_every_test_label_is_sampled_once(monkeypatch: pytest.MonkeyPatch) -> No
 # ---------------------------------------------------------------------------------------------------------- who judges
 
 
-def test_on_embedded_data_nothing_is_called_fid(tmp_path: Path) -> None:
+def test_embedded_data_metric_is_stand_in_fid(tmp_path: Path) -> None:
     config, run = prepare(tmp_path, *TINY, "task.epochs=1")
     train(config)
     summary = summary_of(run)
@@ -486,7 +486,7 @@ def prepare_real(tmp_path: Path, root: Path, *words: str) -> tuple[RunConfig, Ru
     return prepare(tmp_path / "runs", *TINY, "data=real", f"data_root={root}", *words)
 
 
-def test_a_run_without_inception_is_measured_later_and_not_trained_again(
+def test_run_without_inception_is_measured_later_without_retraining(
     tmp_path: Path, real: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, run = prepare_real(tmp_path, real)
@@ -525,7 +525,7 @@ def test_a_run_without_inception_is_measured_later_and_not_trained_again(
 
 
 @pytest.mark.parametrize("kept", ["true", "false"])
-def test_a_run_that_still_lacks_inception_stays_as_it_is(tmp_path: Path, real: Path, kept: str) -> None:
+def test_run_without_inception_is_unchanged_and_keeps_checkpoint(tmp_path: Path, real: Path, kept: str) -> None:
     config, run = prepare_real(tmp_path, real, f"machine.keep_checkpoint={kept}")
     train(config)
     lines = run.read_metrics()
@@ -539,7 +539,7 @@ def test_a_run_that_still_lacks_inception_stays_as_it_is(tmp_path: Path, real: P
 
 
 @pytest.mark.parametrize("problem", ["damaged", "packages"])
-def test_what_is_wrong_with_inception_is_said_and_the_run_goes_on(
+def test_inception_problem_is_reported_and_run_continues(
     tmp_path: Path, real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: str
 ) -> None:
     def not_installed(weights: dict[str, Tensor]) -> nn.Module:
@@ -561,7 +561,7 @@ def test_what_is_wrong_with_inception_is_said_and_the_run_goes_on(
 
 
 @pytest.mark.parametrize("told", ["by a word", "by the environment"])
-def test_inception_may_lie_elsewhere_and_the_run_is_the_same(
+def test_inception_path_is_configurable_without_changing_run_id(
     tmp_path: Path, real: Path, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     plain, _ = prepare_real(tmp_path, real)
@@ -576,14 +576,14 @@ def test_inception_may_lie_elsewhere_and_the_run_is_the_same(
     assert "elsewhere" not in (run.path / "config.yaml").read_text()
 
 
-def test_a_file_that_is_named_and_not_there_is_the_one_that_is_missed(tmp_path: Path, real: Path) -> None:
+def test_remark_names_configured_inception_file_if_missing(tmp_path: Path, real: Path) -> None:
     (real / "inception-fid.pth").write_text("weights")
     config, _ = prepare_real(tmp_path, real, f"inception={tmp_path / 'none.pth'}", "task.epochs=1")
     [remark] = train(config)["remarks"]
     assert str(tmp_path / "none.pth") in remark
 
 
-def test_the_judge_of_real_images_is_inception(real: Path) -> None:
+def test_real_images_are_judged_by_inception(real: Path) -> None:
     (real / "inception-fid.pth").write_text("weights")
     task = make_task(data="real", data_root=real)
     assert all(isinstance(judge.network, Watched) for judge in task.judges.values())
@@ -592,7 +592,7 @@ def test_the_judge_of_real_images_is_inception(real: Path) -> None:
     assert (released.metric.key, released.metric.label) == ("val/fid_released", "FID")
 
 
-def test_real_images_are_looked_at_once(
+def test_statistics_of_real_images_are_computed_once(
     real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (real / "inception-fid.pth").write_text("weights")
@@ -621,7 +621,7 @@ def test_real_images_are_looked_at_once(
     assert distances[2]["val/fid"] != distances[0]["val/fid"]
 
 
-def test_kept_statistics_are_those_of_one_network(tmp_path: Path) -> None:
+def test_cached_statistics_belong_to_one_network(tmp_path: Path) -> None:
     real = {"val": shapes(train=TRAIN, test=30).test_images}
     Judge(Watched(), "fid", "FID", real, CPU, folder=tmp_path).references  # noqa: B018 - looks at the images
     same, other = Watched(), StandIn()
@@ -635,7 +635,7 @@ def test_kept_statistics_are_those_of_one_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_features_have_one_arithmetic_whatever_that_of_the_run(tmp_path: Path, real: Path, precision: str) -> None:
+def test_features_do_not_depend_on_precision_of_run(tmp_path: Path, real: Path, precision: str) -> None:
     network = Watched()
     data = shapes(train=TRAIN, test=30)
     judging = Judge(network, "fid", "FID", {"val": data.test_images}, CPU)
@@ -649,7 +649,7 @@ def test_features_have_one_arithmetic_whatever_that_of_the_run(tmp_path: Path, r
     assert found == Judge(StandIn(), "fid", "FID", {"val": data.test_images}, CPU).distances([data.train_images])
 
 
-def test_a_distance_is_nan_where_samples_are_not_finite_and_the_run_ends(tmp_path: Path) -> None:
+def test_distance_is_nan_for_non_finite_features(tmp_path: Path) -> None:
     class Broken(StandIn):
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images) * math.nan
@@ -666,7 +666,7 @@ def test_a_distance_is_nan_where_samples_are_not_finite_and_the_run_ends(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_learns(tmp_path: Path) -> None:
+def test_run_reduces_stand_in_fid(tmp_path: Path) -> None:
     words = ["optim=adam", "optim.lr=0.001", "task.epochs=1", "task.train_examples=96", "task.batch_size=8"]
     wider = [word.replace("width=4", "width=8") for word in NARROW]
     config, run = prepare(tmp_path, *wider, *words)
@@ -681,7 +681,7 @@ def test_a_run_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_neros_run_in_the_chain_on_embedded_data_learns(tmp_path: Path) -> None:
+def test_nero_run_of_smoke_experiment_reduces_stand_in_fid(tmp_path: Path) -> None:
     [cell] = [cell for cell in load_experiment("smoke").cells if (cell.task, cell.optim) == ("cifar10_cgan", "nero")]
     config = compose([*cell.run(*cell.lrs, cell.search_seed).overrides, "machine=cpu", f"store={tmp_path}"])
     train(config)
@@ -693,7 +693,7 @@ def test_neros_run_in_the_chain_on_embedded_data_learns(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("networks", [TINY, NARROW], ids=["tiny", "narrow"])
-def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path, networks: tuple[str, ...]) -> None:
+def test_interrupted_run_ends_like_uninterrupted_run(tmp_path: Path, networks: tuple[str, ...]) -> None:
     assert_cut_runs_go_on(tmp_path, "cifar10_cgan", *SMALL, *networks, "task.augmentation.flip=true")
 
 
@@ -708,7 +708,7 @@ def test_every_precision_trains(tmp_path: Path, precision: str) -> None:
     assert all(math.isfinite(record[key]) for key in ("train/d_loss", "train/g_loss", "val/stand_in_fid"))
 
 
-def test_weights_of_convolutions_are_channels_last(tmp_path: Path) -> None:
+def test_convolution_weights_are_channels_last(tmp_path: Path) -> None:
     networks = build_task(prepare(tmp_path, *NARROW)[0], CPU).networks()
     assert list(networks) == ["generator", "discriminator"]
     for network in networks.values():
@@ -720,7 +720,7 @@ def test_weights_of_convolutions_are_channels_last(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------- the paper's search for momentum
 
 
-def test_runs_without_momentum_are_the_runs_of_table_1() -> None:
+def test_momentum_search_shares_runs_without_momentum_with_table_1() -> None:
     table1 = {cell.optim: cell for cell in load_experiment("table1").cells if cell.task == "cifar10_cgan"}
     *searched, released = load_experiment("cgan").cells
     ids = [cell.run(lr, cell.search_seed).run_id for cell in (*searched, released) for lr in cell.lrs]
@@ -743,7 +743,7 @@ def _beta1(cell) -> float | None:  # type: ignore[no-untyped-def]
     return None if betas is None else float(betas[0])
 
 
-def test_the_search_for_momentum_has_a_table_that_tells_its_rows_apart(tmp_path: Path) -> None:
+def test_momentum_search_table_distinguishes_its_rows(tmp_path: Path) -> None:
     table = build_table(evidence_of(Store(tmp_path), "cgan"))
     rows = [(dict(row.key.variant), list(row.entries)) for row in table.rows]
     assert [optims for _, optims in rows] == [["sgd"], ["sgd"], ["adam", "lamb"], ["adam", "lamb"], ["adam"]]
@@ -761,14 +761,14 @@ RATES = {"nero": 1e-3, "adam": 1e-5}
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", RATES)
-def test_a_captured_run_follows_the_cpu(tmp_path: Path, optim: str) -> None:
+def test_captured_run_matches_cpu_run(tmp_path: Path, optim: str) -> None:
     assert_captured_follows(tmp_path, optim)
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("optim", RATES)
-def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path, optim: str) -> None:
+def test_compiled_and_captured_run_matches_cpu_run(tmp_path: Path, optim: str) -> None:
     assert_captured_follows(tmp_path, optim, "machine.compile=true")
 
 
@@ -779,7 +779,7 @@ def assert_captured_follows(tmp_path: Path, optim: str, *gpu: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("words", [[], pytest.param(["machine.compile=true"], marks=pytest.mark.slow)])
-def test_z_differs_from_replay_to_replay(tmp_path: Path, words: list[str]) -> None:
+def test_z_differs_between_graph_replays(tmp_path: Path, words: list[str]) -> None:
     # All images in one batch and weights that stand still: only z is left to make a difference.
     still = [f"task.batch_size={TRAIN}", "task.augmentation=null", "optim=sgd", "optim.lr=1e-12", "machine=gpu"]
     config, run = prepare(tmp_path, *TINY, *still, "task.epochs=8", *words)
@@ -790,7 +790,7 @@ def test_z_differs_from_replay_to_replay(tmp_path: Path, words: list[str]) -> No
 
 
 @pytest.mark.gpu
-def test_features_on_a_gpu_are_the_same_with_tf32_allowed_and_not() -> None:
+def test_gpu_features_do_not_depend_on_tf32_setting() -> None:
     device, data = torch.device("cuda"), shapes(train=300, test=200)
     assert_the_same_with_tf32(Judge(StandIn(), "fid", "FID", {"val": data.test_images}, device), data.train_images)
 
@@ -798,7 +798,7 @@ def test_features_on_a_gpu_are_the_same_with_tf32_allowed_and_not() -> None:
 @pytest.mark.gpu
 @pytest.mark.data
 @pytest.mark.slow
-def test_cifar10_itself_has_the_fid_that_is_known() -> None:
+def test_fid_between_cifar10_train_and_test_matches_known_value() -> None:
     data = load_cifar10(root_with("cifar10"))
     judging = real_judge(data)
     references = judging.references
@@ -808,7 +808,7 @@ def test_cifar10_itself_has_the_fid_that_is_known() -> None:
 @pytest.mark.gpu
 @pytest.mark.data
 @pytest.mark.slow
-def test_inceptions_features_are_the_same_with_tf32_allowed_and_not() -> None:
+def test_inception_features_do_not_depend_on_tf32_setting() -> None:
     data = load_cifar10(root_with("cifar10"))
     few = replace(data, test_images=data.test_images[:1000], test_labels=data.test_labels[:1000])
     judging = real_judge(few)

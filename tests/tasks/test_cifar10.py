@@ -68,7 +68,7 @@ def joined(batches: Iterator[tuple[Tensor, ...]]) -> tuple[Tensor, Tensor]:
     return torch.cat(pixels), torch.cat(labels)
 
 
-def test_an_epoch_has_every_image_once_and_keeps_the_last_smaller_batch() -> None:
+def test_epoch_has_every_image_once_including_last_smaller_batch() -> None:
     task = make_task(Augmentation())
     batches = list(task.batches(0))
     assert [len(labels) for _, labels in batches] == [16, 16, 16, 2]
@@ -80,7 +80,7 @@ def test_an_epoch_has_every_image_once_and_keeps_the_last_smaller_batch() -> Non
     assert {int(image.sum()): int(label) for image, label in zip(pixels, labels, strict=True)} == sums
 
 
-def test_epochs_differ_in_order_and_in_augmentation_and_a_seed_gives_them_again() -> None:
+def test_epochs_differ_and_are_reproducible_from_seed() -> None:
     task = make_task()
     first, second = joined(task.batches(0)), joined(task.batches(1))
     assert not torch.equal(first[1], second[1])
@@ -90,7 +90,7 @@ def test_epochs_differ_in_order_and_in_augmentation_and_a_seed_gives_them_again(
     assert not torch.equal(first[0], joined(make_task(seed=1).batches(0))[0])
 
 
-def test_an_epoch_can_be_taken_up_in_its_middle() -> None:
+def test_epoch_can_resume_midway() -> None:
     whole, rest = list(make_task().batches(2)), list(make_task().batches(2, start=1))
     assert len(rest) == 3
     for (pixels, labels), (again, others) in zip(whole[1:], rest, strict=True):
@@ -98,7 +98,7 @@ def test_an_epoch_can_be_taken_up_in_its_middle() -> None:
         assert torch.equal(labels, others)
 
 
-def test_data_made_ahead_are_of_the_next_epoch_alone() -> None:
+def test_prefetch_is_only_for_the_next_epoch() -> None:
     task = make_task()
     list(task.batches(0))
     skipped = joined(task.batches(2))
@@ -114,14 +114,14 @@ def test_batches_are_channels_last_bytes() -> None:
     assert pixels.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_pixels_are_normalised_as_torchvision_does() -> None:
+def test_normalisation_matches_torchvision() -> None:
     task = make_task()
     pixels, _ = next(task.batches(0))
     transform = Compose([lambda image: convert_image_dtype(image, torch.float32), Normalize(MEAN, STD)])
     torch.testing.assert_close(task.prepare(pixels), torch.stack([transform(image) for image in pixels]))
 
 
-def test_errors_are_counted_over_the_batches_as_they_came_and_over_all_test_images() -> None:
+def test_metrics_cover_training_batches_and_all_test_images() -> None:
     task = make_task()
     loss, wrong, steps = 0.0, 0, list(task.batches(0))
     for batch in steps:
@@ -142,7 +142,7 @@ def test_errors_are_counted_over_the_batches_as_they_came_and_over_all_test_imag
     assert task.network.training
 
 
-def test_test_images_that_do_not_fill_their_last_batch_count_as_much_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_last_evaluation_batch_is_weighted_correctly(monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task()
     whole = task.test_score()
     monkeypatch.setattr("nero.tasks.classification.EVALUATION_BATCH", 33)
@@ -153,7 +153,7 @@ def test_test_images_that_do_not_fill_their_last_batch_count_as_much_as_others(m
 
 
 @EVERY_TASK
-def test_weights_of_convolutions_are_channels_last(tmp_path: Path, task: str) -> None:
+def test_convolution_weights_are_channels_last(tmp_path: Path, task: str) -> None:
     network = build_task(prepare(tmp_path, task)[0], CPU).networks()["network"]
     weights = [param for param in network.parameters() if param.ndim == 4 and param.shape[1] > 1]
     assert weights
@@ -161,7 +161,7 @@ def test_weights_of_convolutions_are_channels_last(tmp_path: Path, task: str) ->
 
 
 @EVERY_TASK
-def test_a_run_logs_errors_and_its_final_validation_error(tmp_path: Path, task: str) -> None:
+def test_run_logs_errors_and_final_validation_error(tmp_path: Path, task: str) -> None:
     config, run = prepare(tmp_path, task)
     outcome = train(config)
     assert outcome["status"] == "done"
@@ -175,7 +175,7 @@ def test_a_run_logs_errors_and_its_final_validation_error(tmp_path: Path, task: 
 
 @pytest.mark.slow
 @EVERY_TASK
-def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path, task: str) -> None:
+def test_interrupted_run_ends_like_uninterrupted_run(tmp_path: Path, task: str) -> None:
     assert_cut_runs_go_on(tmp_path, task, *WORDS[task])
 
 
@@ -202,11 +202,11 @@ def test_every_precision_trains(tmp_path: Path, task: str, precision: str) -> No
         ("task.train_examples=-3", "task: train_examples must be a positive integer, not -3"),
     ],
 )
-def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:
+def test_invalid_setting_gives_one_line_error(tmp_path: Path, word: str, message: str) -> None:
     assert_one_line(tmp_path, "cifar10_resnet18", [*WORDS["cifar10_resnet18"], word], message)
 
 
-def test_a_bug_in_somebodys_network_keeps_its_traceback(tmp_path: Path) -> None:
+def test_exception_in_user_network_keeps_traceback(tmp_path: Path) -> None:
     words = [
         "task.network._target_=tasks.test_cifar10.Broken",
         "~task.network.width",
@@ -227,7 +227,7 @@ class Broken(nn.Module):
         self.wrong = {}["forgotten"]
 
 
-def test_more_images_than_there_are_cannot_be_asked_for() -> None:
+def test_train_examples_beyond_dataset_size_raises() -> None:
     context = Context(CPU, SeedStreams(0), "real", Path())
     there = shapes(train=20, test=10)
     some = load_images(context, 7, real=lambda root: there, embedded=shapes)
@@ -236,7 +236,7 @@ def test_more_images_than_there_are_cannot_be_asked_for() -> None:
         load_images(context, 21, real=lambda root: there, embedded=shapes)
 
 
-def test_without_augmentation_images_come_as_they_are(tmp_path: Path) -> None:
+def test_images_are_unchanged_without_augmentation(tmp_path: Path) -> None:
     task = make_task(Augmentation())
     still = CIFAR10(Context(CPU, SeedStreams(0), "embedded", Path()), Pixels(), None, 4, BATCH, TRAIN)
     for ours, theirs in zip(joined(task.batches(1)), joined(still.batches(1)), strict=True):
@@ -245,7 +245,7 @@ def test_without_augmentation_images_come_as_they_are(tmp_path: Path) -> None:
     assert train(config)["status"] == "done"
 
 
-def test_another_network_joins_by_its_name(tmp_path: Path) -> None:
+def test_network_can_be_configured_by_target(tmp_path: Path) -> None:
     words = ["task.network._target_=torchvision.models.squeezenet1_1", "+task.network.num_classes=10"]
     words += [f"~task.network.{key}" for key in ("width", "fan_out", "stem_relu")]
     words += ["task.epochs=1", "task.train_examples=8", "task.batch_size=8"]
@@ -253,14 +253,14 @@ def test_another_network_joins_by_its_name(tmp_path: Path) -> None:
     assert train(config)["status"] == "done"
 
 
-def test_missing_images_are_said_with_the_command_that_gets_them(tmp_path: Path) -> None:
+def test_missing_data_error_names_download_command(tmp_path: Path) -> None:
     config, _ = prepare(tmp_path, "cifar10_vgg11", "data=real", f"data_root={tmp_path / 'none'}")
     with pytest.raises(MissingData, match=r"prepare_data\.py cifar10"):
         train(config)
 
 
 @pytest.mark.data
-def test_real_images_are_cifar10s() -> None:
+def test_real_images_come_from_cifar10() -> None:
     root = root_with("cifar10")
     whole = load_cifar10(root)
     task = CIFAR10(Context(CPU, SeedStreams(0), "real", root), Pixels(), None, 1, BATCH, 70)
@@ -269,7 +269,7 @@ def test_real_images_are_cifar10s() -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_run_is_the_plain_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_run_equals_eager_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = CompileCounter()  # runs what it is given as it stands
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
     losses = []
@@ -285,7 +285,7 @@ def test_a_compiled_run_is_the_plain_one(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb", "madam_constrained"])
 @EVERY_TASK
-def test_a_captured_run_follows_the_cpu(tmp_path: Path, task: str, optim: str) -> None:
+def test_captured_run_matches_cpu_run(tmp_path: Path, task: str, optim: str) -> None:
     assert_captured_follows(tmp_path, task, optim)
 
 
@@ -294,7 +294,7 @@ def test_a_captured_run_follows_the_cpu(tmp_path: Path, task: str, optim: str) -
 @pytest.mark.parametrize(
     ("task", "optim"), [("cifar10_resnet18", "nero"), ("cifar10_vgg11", "adam"), ("cifar10_vgg11", "lamb")]
 )
-def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path, task: str, optim: str) -> None:
+def test_compiled_and_captured_run_matches_cpu_run(tmp_path: Path, task: str, optim: str) -> None:
     assert_captured_follows(tmp_path, task, optim, "machine.compile=true")
 
 
@@ -314,7 +314,7 @@ def assert_captured_follows(tmp_path: Path, task: str, optim: str, *gpu: str) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("words", [[], pytest.param(["machine.compile=true"], marks=pytest.mark.slow)])
-def test_dropout_differs_from_replay_to_replay(tmp_path: Path, words: list[str]) -> None:
+def test_dropout_differs_between_graph_replays(tmp_path: Path, words: list[str]) -> None:
     # The same images in the same order with weights that stand still: only dropout is left to make a difference.
     still = ["task.batch_size=50", "task.augmentation=null", "optim=sgd", "optim.lr=1e-12", "machine=gpu"]
     config, run = prepare(tmp_path, "cifar10_vgg11", *still, "task.network.width=8", "task.epochs=8", *words)

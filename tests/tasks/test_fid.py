@@ -56,7 +56,7 @@ def statistics(count: int = 200, dimension: int = 8, seed: int = 0) -> Statistic
 # ------------------------------------------------------------------------------------------------------ the distance
 
 
-def test_the_distance_is_that_of_torchmetrics() -> None:
+def test_distance_matches_torchmetrics() -> None:
     """Which works with eigenvalues of the product of covariances."""
     fid = pytest.importorskip("torchmetrics.image.fid")
 
@@ -80,7 +80,7 @@ def test_the_distance_is_that_of_torchmetrics() -> None:
     assert found > 1e-3
 
 
-def test_the_distance_of_gaussians_with_diagonal_covariances_is_known() -> None:
+def test_distance_matches_closed_form_for_diagonal_covariances() -> None:
     """The sum of (μ₁ - μ₂)² + (σ₁ - σ₂)² over the dimensions."""
     first, second = torch.tensor([1.0, 2.0, 0.5, 0.0]), torch.tensor([3.0, 0.25, 0.5, 2.0])
     means = torch.tensor([0.0, 1.0, -2.0, 5.0]), torch.tensor([1.0, 1.0, 2.0, 5.5])
@@ -92,7 +92,7 @@ def test_the_distance_of_gaussians_with_diagonal_covariances_is_known() -> None:
     assert one.distance(two) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_distance_of_rotated_gaussians_is_known() -> None:
+def test_distance_matches_closed_form_for_rotated_gaussians() -> None:
     """Covariances that share their eigenvectors: rotating the space changes no distance."""
     turn = torch.linalg.qr(torch.randn(4, 4, generator=generator(0), dtype=torch.float64)).Q
     first, second = torch.tensor([1.0, 2.0, 0.5, 0.1]).double(), torch.tensor([3.0, 0.25, 0.5, 2.0]).double()
@@ -101,7 +101,7 @@ def test_the_distance_of_rotated_gaussians_is_known() -> None:
     assert one.distance(two) == pytest.approx(float((first - second).square().sum()), rel=1e-12)
 
 
-def test_equal_statistics_are_no_distance_apart() -> None:
+def test_distance_between_equal_statistics_is_zero() -> None:
     own = statistics()
     distance = own.distance(own)
     assert 0 <= distance < 1e-10 * float(own.covariance.trace())
@@ -109,14 +109,14 @@ def test_equal_statistics_are_no_distance_apart() -> None:
 
 @given(seeds=st.tuples(st.integers(0, 1000), st.integers(0, 1000)), dimension=st.integers(1, 12))
 @settings(max_examples=30)
-def test_the_distance_is_symmetric_and_never_negative(seeds: tuple[int, int], dimension: int) -> None:
+def test_distance_is_symmetric_and_non_negative(seeds: tuple[int, int], dimension: int) -> None:
     one, two = (statistics(50, dimension, seed) for seed in seeds)
     there, back = one.distance(two), two.distance(one)
     assert there >= 0
     assert there == pytest.approx(back, rel=1e-8, abs=1e-6)
 
 
-def test_fewer_images_than_features_still_have_a_distance() -> None:
+def test_distance_with_singular_covariances() -> None:
     """Their covariances are singular, and some of the eigenvalues come out below zero."""
     one, two = statistics(5, 40, seed=0), statistics(7, 40, seed=2)
     distance = one.distance(two)
@@ -136,7 +136,7 @@ def by_singular_values(one: Statistics, two: Statistics) -> float:
     return float(apart + np.trace(one.covariance.numpy()) + np.trace(two.covariance.numpy()) - 2 * shared)
 
 
-def test_statistics_that_are_not_finite_give_nan_and_others_are_refused() -> None:
+def test_non_finite_statistics_give_nan_and_mismatched_ones_raise() -> None:
     own = statistics(dimension=3)
     broken = Statistics(10, own.mean * math.nan, own.covariance)
     assert math.isnan(own.distance(broken))
@@ -151,7 +151,7 @@ def test_statistics_that_are_not_finite_give_nan_and_others_are_refused() -> Non
     count=st.integers(2, 60), dimension=st.integers(1, 6), seed=st.integers(0, 1000), cuts=st.sets(st.integers(0, 60))
 )
 @settings(max_examples=50)
-def test_batches_split_anywhere_give_the_same_statistics(count: int, dimension: int, seed: int, cuts: set[int]) -> None:
+def test_statistics_do_not_depend_on_batch_split(count: int, dimension: int, seed: int, cuts: set[int]) -> None:
     rows = features(count, dimension, seed)
     edges = [0, *sorted(cut for cut in cuts if cut <= count), count]  # some of the batches are empty
     found = Statistics.of(as_they_are, [rows[a:b] for a, b in pairwise(edges)])
@@ -163,7 +163,7 @@ def test_batches_split_anywhere_give_the_same_statistics(count: int, dimension: 
     np.testing.assert_allclose(found.covariance.numpy(), expected, rtol=1e-10, atol=1e-10 * expected.max())
 
 
-def test_features_far_from_zero_lose_nothing() -> None:
+def test_covariance_is_accurate_for_features_far_from_zero() -> None:
     """Plain sums of squares would lose the covariance altogether."""
     rows = features(100, 3, 0).double()
     far = Statistics.of(as_they_are, (rows + 1e8).split(7))
@@ -172,12 +172,12 @@ def test_features_far_from_zero_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize("batches", [[], [images(1, 0)], [images(1, 0), images(0, 0)]])
-def test_fewer_than_two_images_have_no_statistics(batches: list[Tensor]) -> None:
+def test_fewer_than_two_images_raise(batches: list[Tensor]) -> None:
     with pytest.raises(ValueError, match=r"at least 2 images, not [01]$"):
         Statistics.of(StandIn(), batches)
 
 
-def test_autocast_around_changes_nothing() -> None:
+def test_statistics_are_unaffected_by_autocast() -> None:
     batch = images(20, 0)
     plain = Statistics.of(StandIn(), [batch])
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -190,7 +190,7 @@ def test_autocast_around_changes_nothing() -> None:
     assert distance == plain.distance(plain)
 
 
-def test_no_graph_is_kept() -> None:
+def test_statistics_keep_no_autograd_graph() -> None:
     layer = nn.Linear(4, 2)
     found = Statistics.of(layer, [torch.rand(8, 4)])
     assert not found.mean.requires_grad
@@ -200,7 +200,7 @@ def test_no_graph_is_kept() -> None:
 # ------------------------------------------------------------------------------------------------------- the stand-in
 
 
-def test_the_stand_in_is_always_the_same_and_leaves_the_generator_alone() -> None:
+def test_stand_in_is_deterministic_and_keeps_rng_state() -> None:
     batch = images(5, 0)
     before = torch.get_rng_state()
     first, second = StandIn(), StandIn()
@@ -213,7 +213,7 @@ def test_the_stand_in_is_always_the_same_and_leaves_the_generator_alone() -> Non
     assert not list(first.parameters())
 
 
-def test_the_stand_in_tells_images_apart() -> None:
+def test_stand_in_distinguishes_image_distributions() -> None:
     network = StandIn()
     real = Statistics.of(network, [images(400, 0)])
     alike = real.distance(Statistics.of(network, [images(400, 1)]))
@@ -235,7 +235,7 @@ class Counting:
         return statistics(seed=self.seed)
 
 
-def test_statistics_are_worked_out_once(tmp_path: Path) -> None:
+def test_cached_statistics_are_computed_once(tmp_path: Path) -> None:
     path, compute = tmp_path / "new folder" / "real.pt", Counting()
     first = cached_statistics(path, "key", compute)
     second = cached_statistics(path, "key", compute)
@@ -246,7 +246,7 @@ def test_statistics_are_worked_out_once(tmp_path: Path) -> None:
     assert [found.name for found in path.parent.iterdir()] == ["real.pt"]
 
 
-def test_another_key_replaces_what_was_kept(tmp_path: Path) -> None:
+def test_other_key_replaces_cached_statistics(tmp_path: Path) -> None:
     path = tmp_path / "real.pt"
     old = cached_statistics(path, "key", Counting())
     new = cached_statistics(path, "other", Counting(seed=5))
@@ -265,7 +265,7 @@ def damages(whole: bytes) -> Iterator[bytes]:
         yield whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
 
 
-def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
+def test_damaged_cache_file_is_recomputed(tmp_path: Path) -> None:
     path = tmp_path / "real.pt"
     expected = cached_statistics(path, "key", Counting())
     whole = path.read_bytes()
@@ -278,7 +278,7 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
         assert path.read_bytes() == whole
 
 
-def test_what_cannot_be_kept_is_a_warning(tmp_path: Path) -> None:
+def test_unwritable_cache_only_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.warns(UserWarning, match="could not store"):
         found = cached_statistics(tmp_path / "file" / "real.pt", "key", Counting())
@@ -288,14 +288,14 @@ def test_what_cannot_be_kept_is_a_warning(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ Inception
 
 
-def test_without_torchmetrics_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torchmetrics_error_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchmetrics.image.fid", None)
     with pytest.raises(NoInception, match=r"pip install -e '\.\[fid\]'") as caught:
         inception({})
     assert "\n" not in str(caught.value)
 
 
-def test_without_torch_fidelity_the_same_line_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_fidelity_error_names_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest.importorskip("torchmetrics.image.fid"), "_TORCH_FIDELITY_AVAILABLE", False)
     with pytest.raises(NoInception, match="torch-fidelity"):
         inception({})
@@ -320,7 +320,7 @@ def random_inception(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
 
 
 @pytest.mark.slow
-def test_the_fast_inception_gives_the_same_features(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_inception_matches_plain_inception(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = images(2, 0)
     plain = random_inception(monkeypatch)
     expected = plain(batch)
@@ -331,7 +331,7 @@ def test_the_fast_inception_gives_the_same_features(monkeypatch: pytest.MonkeyPa
 
 
 @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1))
-def test_a_number_is_the_sum_of_two_of_fewer_bits(values: list[float]) -> None:
+def test_tf32_parts_sum_to_original(values: list[float]) -> None:
     whole = torch.tensor(values)
     near, rest = tf32_parts(whole)
     assert torch.equal(near + rest, whole)
@@ -342,7 +342,7 @@ def test_a_number_is_the_sum_of_two_of_fewer_bits(values: list[float]) -> None:
 @pytest.mark.parametrize("channels", [3, 8])
 @pytest.mark.parametrize("split_weights", [False, True])
 @pytest.mark.parametrize("split_inputs", [False, True])
-def test_a_layer_with_split_weights_and_inputs_loses_nothing_to_tf32(
+def test_split_weights_and_inputs_recover_float32_accuracy_in_tf32(
     split_inputs: bool, split_weights: bool, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TF32 is emulated: operands are rounded, sums are in float64."""
@@ -364,7 +364,7 @@ def test_a_layer_with_split_weights_and_inputs_loses_nothing_to_tf32(
 
 
 @pytest.mark.gpu
-def test_the_fast_inception_is_near_float32_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_inception_on_gpu_is_close_to_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """As near as TF32's eleven bits can be: their steps are of 1e-3."""
     batch = images(8, 0).cuda()
     plain = random_inception(monkeypatch).cuda()
@@ -378,7 +378,7 @@ def test_the_fast_inception_is_near_float32_on_a_gpu(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_inception_gives_the_features_of_torchmetrics() -> None:
+def test_inception_features_match_torchmetrics() -> None:
     path = root_with("inception") / "inception-fid.pth"
     fid = pytest.importorskip("torchmetrics.image.fid")
     two = load_cifar10(root_with("cifar10")).train_images[:2]

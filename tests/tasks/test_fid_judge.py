@@ -21,7 +21,7 @@ def real() -> dict[str, Tensor]:
     return {"train": images.train_images, "val": images.test_images}
 
 
-def test_distances_are_from_both_parts_of_the_real_images() -> None:
+def test_distances_are_to_both_splits_of_real_images() -> None:
     judge = Judge(StandIn(), "fid", "FID", real(), CPU)
     images = shapes(seed=1, train=90, test=10).train_images
     found = judge.distances(images.split(33))
@@ -32,7 +32,7 @@ def test_distances_are_from_both_parts_of_the_real_images() -> None:
     assert judge.distances([real()["val"]])["val/fid"] == pytest.approx(0, abs=1e-9)
 
 
-def test_images_are_stretched_as_torchvision_normalises_what_it_writes() -> None:
+def test_stretched_matches_torchvision_grid_normalisation() -> None:
     images = torch.cat([real()["train"], torch.full((1, 3, 32, 32), 7, dtype=torch.uint8)])
     theirs = torch.stack([make_grid(image / 255, normalize=True, padding=0) for image in images])
     # What torchvision's save_image makes of it.
@@ -45,7 +45,7 @@ def test_images_are_stretched_as_torchvision_normalises_what_it_writes() -> None
     assert (ours[-1] == 0).all()
 
 
-def test_fid_as_released_is_of_files_that_torchvision_wrote(tmp_path: Path) -> None:
+def test_released_fid_matches_images_saved_by_torchvision(tmp_path: Path) -> None:
     """The authors' way by hand: real images flipped at random, all of them written by save_image(normalize=True)."""
 
     def written(images: Tensor) -> Tensor:
@@ -71,12 +71,12 @@ def test_fid_as_released_is_of_files_that_torchvision_wrote(tmp_path: Path) -> N
     assert abs(found["val/fid_released"] - plain) > 0.05 * plain, "else the two could not be told apart"
 
 
-def test_a_judge_that_is_missing_has_the_names_of_either_kind() -> None:
+def test_missing_judge_has_released_key_and_no_distances() -> None:
     judge = Judge(None, "fid", "FID", real(), CPU).released()
     assert (judge.key("val"), judge.distances([])) == ("val/fid_released", {})
 
 
-def test_features_do_not_depend_on_the_run_and_leave_its_switches_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_use_fixed_cudnn_flags_and_restore_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[bool, bool]] = set()
     cudnn = torch.backends.cudnn
 

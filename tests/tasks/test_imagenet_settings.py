@@ -57,16 +57,16 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["machine.channels_last=maybe"], "machine.channels_last must be true or false, not 'maybe'"),
     ],
 )
-def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, data: Path, words: list[str], message: str) -> None:
+def test_invalid_setting_gives_one_line_error(tmp_path: Path, data: Path, words: list[str], message: str) -> None:
     assert_one_line(tmp_path, TASK, [*WORDS, f"data_root={data}", *words], message)
 
 
-def test_more_images_than_there_are_cannot_be_asked_for(tmp_path: Path, photographs: Path) -> None:
+def test_train_examples_beyond_dataset_size_gives_one_line_error(tmp_path: Path, photographs: Path) -> None:
     words = [*WORDS, f"data_root={photographs}", "data=real", "task.train_examples=25"]
     assert_one_line(tmp_path / "runs", TASK, words, "task: train_examples must be at most 24, not 25")
 
 
-def test_there_is_a_worker_for_each_core_but_for_embedded_images(
+def test_one_worker_per_core_except_for_embedded_images(
     photographs: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = ["data=real", "task.train_examples=null", "task.batch_size=8"]
@@ -77,9 +77,7 @@ def test_there_is_a_worker_for_each_core_but_for_embedded_images(
     assert make_task(data).workers == 0
 
 
-def test_ranks_of_a_machine_share_its_cores_and_each_has_its_part_of_a_batch(
-    data: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_share_cores_and_split_each_batch(data: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
 
     def task_of(rank: int, size: int, root: Path = photographs) -> ImageNet:
@@ -100,7 +98,7 @@ def test_ranks_of_a_machine_share_its_cores_and_each_has_its_part_of_a_batch(
 # the paper's settings
 
 
-def test_the_schedule_warms_up_for_an_epoch_and_then_follows_a_cosine_to_zero() -> None:
+def test_schedule_is_one_epoch_warmup_then_cosine_to_zero() -> None:
     schedule = instantiate(compose([f"task={TASK}"]).cfg.task.schedule)
     assert [schedule(progress) for progress in (0, 0.25, 0.5, 1)] == [0, 0.25, 0.5, 1]
     for progress in (1, 10.5, 45.5, 77, 89.99, 90):
@@ -112,7 +110,7 @@ def test_the_schedule_warms_up_for_an_epoch_and_then_follows_a_cosine_to_zero() 
         cosine(epochs=1, warmup=1)
 
 
-def test_the_runs_of_figure_9_are_the_protocols() -> None:
+def test_figure_9_runs_follow_protocol() -> None:
     runs = {}
     for cell in load_experiment("imagenet").cells:
         (lr,) = cell.lrs

@@ -88,7 +88,7 @@ def plain_network(task: ImageNet) -> Tiny:
         ("cpu", 0, "auto", False),
     ],
 )
-def test_the_gpu_decodes_where_few_workers_do(device: str, workers: int, decode: str, on_device: bool) -> None:
+def test_gpu_decodes_when_there_are_few_workers(device: str, workers: int, decode: str, on_device: bool) -> None:
     context = Context(torch.device(device), SeedStreams(0), "real", Path(), machine=Machine(workers, decode))
     assert (_decoder(context, 8, workers) is not None) == on_device
 
@@ -97,7 +97,7 @@ def test_the_gpu_decodes_where_few_workers_do(device: str, workers: int, decode:
 
 
 @pytest.mark.parametrize("optim", ["nero", "sgd", "nero_tuned"])
-def test_a_few_epochs_learn_what_chance_does_not_know(tmp_path: Path, optim: str) -> None:
+def test_few_epochs_beat_chance(tmp_path: Path, optim: str) -> None:
     """Two of three guesses would be wrong."""
     for split, each in (("train", 20), ("val", 5)):
         colour_folders(tmp_path / "imagenet" / split, each, seed=each)
@@ -111,7 +111,7 @@ def test_a_few_epochs_learn_what_chance_does_not_know(tmp_path: Path, optim: str
     assert records[-1]["val/loss"] < records[0]["val/loss"]
 
 
-def test_what_a_run_logs(tmp_path: Path, data: Path) -> None:
+def test_run_logs_all_metrics(tmp_path: Path, data: Path) -> None:
     config, run = prepare(tmp_path, data)
     outcome = train(config)
     assert outcome["status"] == "done"
@@ -127,12 +127,12 @@ def test_what_a_run_logs(tmp_path: Path, data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path, data: Path) -> None:
+def test_interrupted_run_ends_like_uninterrupted_run(tmp_path: Path, data: Path) -> None:
     assert_cut_runs_go_on(tmp_path, TASK, *WORDS, f"data_root={data}", "task.epochs=3")
 
 
 @pytest.mark.slow
-def test_how_the_machine_is_used_changes_nothing(tmp_path: Path, data: Path) -> None:
+def test_machine_settings_do_not_change_results(tmp_path: Path, data: Path) -> None:
     logged: dict[str, list[dict]] = {}
     for word in ("machine.workers=null", "machine.workers=2", "machine.decode=cpu", "machine.channels_last=false"):
         config, run = prepare(tmp_path / str(len(logged)), data, word)
@@ -147,7 +147,7 @@ def test_how_the_machine_is_used_changes_nothing(tmp_path: Path, data: Path) -> 
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_images_and_weights_lie_in_memory_as_was_asked(data: Path, channels_last: bool) -> None:
+def test_images_and_weights_have_requested_memory_format(data: Path, channels_last: bool) -> None:
     task = make_task(data, f"machine.channels_last={str(channels_last).lower()}")
     order = torch.channels_last if channels_last else torch.contiguous_format
     pixels, _ = next(task.batches(0))
@@ -162,7 +162,7 @@ def test_every_precision_trains(tmp_path: Path, data: Path, precision: str) -> N
 
 
 @pytest.mark.slow
-def test_a_compiled_run_is_the_plain_one(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_run_matches_eager_run(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = CompileCounter()  # runs what it is given as it stands
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
     losses = []
@@ -177,7 +177,7 @@ def test_a_compiled_run_is_the_plain_one(tmp_path: Path, data: Path, monkeypatch
 # batches and losses
 
 
-def test_an_epoch_has_its_images_in_an_order_of_its_own_and_leaves_the_rest_out(data: Path) -> None:
+def test_each_epoch_has_its_own_order_and_drops_the_remainder(data: Path) -> None:
     """Drawn from the seed and the epoch alone: another task of the same seed has the same."""
     orders = [make_task(data).stream.order(epoch)[0].tolist() for epoch in (0, 1, 0)]
     assert orders[0] == orders[2] != orders[1]
@@ -190,7 +190,7 @@ def test_an_epoch_has_its_images_in_an_order_of_its_own_and_leaves_the_rest_out(
     assert labels.tolist() == listed.labels[orders[1][: STEPS * BATCH]].tolist()
 
 
-def test_some_of_the_images_are_of_all_classes_alike(tmp_path: Path) -> None:
+def test_subset_of_images_is_balanced_over_classes(tmp_path: Path) -> None:
     for split in ("train", "val"):
         class_folders(tmp_path / "imagenet" / split, classes=4, each=9)
     task = make_task(tmp_path, "data=real", "machine.workers=0", "task.train_examples=12", "task.batch_size=4")
@@ -201,13 +201,13 @@ def test_some_of_the_images_are_of_all_classes_alike(tmp_path: Path) -> None:
     assert [len(labels) for labels in batches] == [4] * 6
 
 
-def test_pixels_are_normalised_as_torchvision_does(data: Path) -> None:
+def test_normalisation_matches_torchvision(data: Path) -> None:
     task = make_task(data)
     pixels, _ = next(task.batches(0))
     torch.testing.assert_close(task.prepare(pixels), NORMALISE(pixels), rtol=1e-5, atol=1e-5)
 
 
-def test_the_loss_is_the_mean_over_the_batch(data: Path) -> None:
+def test_loss_is_mean_over_batch(data: Path) -> None:
     task = make_task(data)
     batch = next(task.batches(0))
     pixels, labels = batch
@@ -229,7 +229,7 @@ class Linear(nn.Module):
         return self.linear(x.flatten(1))
 
 
-def test_nothing_is_learnt_of_images_that_were_skipped(data: Path) -> None:
+def test_skipped_images_do_not_contribute_to_gradient(data: Path) -> None:
     """And what is learnt of the others is what would have been learnt of them anyway."""
     words = ["task.network._target_=tasks.test_imagenet_task.Linear", "~task.network.norm_parts"]
     task = make_task(data, *words)
@@ -269,7 +269,7 @@ def by_torchvision(task: ImageNet, folder: Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("at_a_time", [250, 6])
-def test_validation_is_what_a_plain_loop_measures(data: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
+def test_validation_matches_plain_torchvision_loop(data: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
     monkeypatch.setattr("nero.tasks.imagenet.EVALUATION_BATCH", at_a_time)
     task = make_task(data)
     torch.manual_seed(0)
@@ -299,7 +299,7 @@ def damaged(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("workers", ["null", "0"])
-def test_damaged_images_are_named_counted_and_do_not_end_a_run(
+def test_damaged_images_are_reported_and_counted_without_ending_run(
     tmp_path: Path, damaged: Path, capfd: pytest.CaptureFixture[str], workers: str
 ) -> None:
     words = ["data=real", "task.train_examples=null", "task.batch_size=8", f"machine.workers={workers}"]
@@ -319,7 +319,7 @@ def test_damaged_images_are_named_counted_and_do_not_end_a_run(
     assert multiprocessing.active_children() == []
 
 
-def test_errors_are_of_the_images_that_could_be_read(damaged: Path) -> None:
+def test_errors_are_over_readable_images_only(damaged: Path) -> None:
     task = make_task(damaged, "data=real", "task.train_examples=null", "task.batch_size=8", "machine.workers=0")
     task.val_faults.say = lambda line: None
     with torch.no_grad():
@@ -330,7 +330,7 @@ def test_errors_are_of_the_images_that_could_be_read(damaged: Path) -> None:
     assert found["val/top5_error"] == 0, "of two classes the best five are all"
 
 
-def test_a_folder_of_which_nothing_can_be_read_fails_in_one_line(tmp_path: Path) -> None:
+def test_entirely_unreadable_folder_fails_with_one_line_message(tmp_path: Path) -> None:
     class_folders(tmp_path / "imagenet" / "train", 2, 12, damaged=tuple(range(24)))
     class_folders(tmp_path / "imagenet" / "val", 2, 5)
     words = ["data=real", "task.train_examples=null", "task.batch_size=12"]
@@ -342,7 +342,7 @@ def test_a_folder_of_which_nothing_can_be_read_fails_in_one_line(tmp_path: Path)
     assert multiprocessing.active_children() == []
 
 
-def test_missing_images_are_said_in_one_line_with_how_to_get_them(tmp_path: Path) -> None:
+def test_missing_data_error_names_command_on_one_line(tmp_path: Path) -> None:
     config, run = prepare(tmp_path, tmp_path / "none", "data=real")
     with pytest.raises(MissingData, match=r"^imagenet: .*prepare_data\.py imagenet") as error:
         train(config)
@@ -355,9 +355,7 @@ def test_missing_images_are_said_in_one_line_with_how_to_get_them(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_all_processes_of_a_run_ends_it_with_a_checkpoint(
-    tmp_path: Path, data: Path, number: signal.Signals
-) -> None:
+def test_signal_to_process_group_stops_run_with_checkpoint(tmp_path: Path, data: Path, number: signal.Signals) -> None:
     """As a scheduler or a terminal sends it: workers are among them, and are not what it is meant for."""
     words = [f"task={TASK}", "data=embedded", "machine=cpu", *WORDS, f"data_root={data}"]
     words += ["task.epochs=4000", "machine.workers=2"]

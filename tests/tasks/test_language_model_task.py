@@ -49,7 +49,7 @@ def mean_loss(task: LanguageModelling, inputs: Tensor, targets: Tensor) -> float
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
 
 
-def test_batches_are_the_next_words_of_every_stream() -> None:
+def test_batches_are_consecutive_blocks_of_every_stream() -> None:
     task = make_task()
     text = grammar_corpus(60, 10).train
     length = len(text) // 5
@@ -63,7 +63,7 @@ def test_batches_are_the_next_words_of_every_stream() -> None:
         assert torch.equal(torch.cat([targets[stream] for _, targets in batches]), piece[1:])
 
 
-def test_an_epoch_can_be_taken_up_in_its_middle() -> None:
+def test_epoch_can_resume_midway() -> None:
     task = make_task()
     whole = list(task.batches(1))
     for start in (3, len(whole) - 1):
@@ -74,13 +74,13 @@ def test_an_epoch_can_be_taken_up_in_its_middle() -> None:
         )
 
 
-def test_a_text_that_streams_cut_evenly_has_no_smaller_batch() -> None:
+def test_evenly_divided_text_has_no_smaller_last_batch() -> None:
     task = make_task(block=1)
     assert task.rest is None
     assert {tuple(inputs.shape) for inputs, _ in task.batches(0)} == {(5, 1)}
 
 
-def test_losses_are_means_over_words() -> None:
+def test_loss_is_mean_over_words() -> None:
     task = make_task()
     for batch in [*task.batches(0)][-2:]:
         [(name, loss)] = task.losses(batch)
@@ -88,7 +88,7 @@ def test_losses_are_means_over_words() -> None:
         assert loss.item() == pytest.approx(mean_loss(task, *batch), rel=1e-5)
 
 
-def test_perplexities_are_of_all_words_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_perplexity_weights_all_words_equally(monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task()
     total = count = 0.0
     for batch in task.batches(0):
@@ -110,7 +110,7 @@ def test_perplexities_are_of_all_words_alike(monkeypatch: pytest.MonkeyPatch) ->
     assert task.loss_over(task.valid) == pytest.approx(metrics["val/loss"], rel=1e-6)
 
 
-def test_validation_looks_no_further_back_than_a_block(tmp_path: Path) -> None:
+def test_validation_context_is_limited_to_one_block(tmp_path: Path) -> None:
     config, _ = prepare(tmp_path, TASK, *SMALL)
     task = build_task(config, CPU)
     task.network.eval()
@@ -126,14 +126,14 @@ def test_validation_looks_no_further_back_than_a_block(tmp_path: Path) -> None:
     assert task.loss_over(task.valid) == pytest.approx(total / (10 * (length - 1)), rel=1e-5)
 
 
-def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
+def test_perplexity_overflow_is_infinite() -> None:
     assert perplexity(0.0) == 1.0
     assert perplexity(700.0) < math.inf
     assert perplexity(1e4) == math.inf
     assert math.isnan(perplexity(math.nan))
 
 
-def test_a_run_logs_its_final_perplexity(tmp_path: Path) -> None:
+def test_run_logs_final_perplexity(tmp_path: Path) -> None:
     config, run = prepare(tmp_path, TASK, *SMALL, "task.schedule.milestones=[2]")
     outcome = train(config)
     assert outcome["status"] == "done"
@@ -143,21 +143,21 @@ def test_a_run_logs_its_final_perplexity(tmp_path: Path) -> None:
     assert [record["lr"] for record in records] == pytest.approx([0.01, 0.01, 0.001]), "a tenth after the milestone"
 
 
-def test_the_papers_rate_falls_after_its_tenth_epoch(tmp_path: Path) -> None:
+def test_paper_schedule_drops_after_epoch_ten(tmp_path: Path) -> None:
     from hydra.utils import instantiate
 
     schedule = instantiate(prepare(tmp_path, TASK)[0].cfg.task.schedule)
     assert [schedule(epoch) for epoch in (0, 9.99, 10, 19)] == pytest.approx([1, 1, 0.1, 0.1])
 
 
-def test_sgd_alone_is_clipped(tmp_path: Path) -> None:
+def test_only_sgd_has_gradient_clipping(tmp_path: Path) -> None:
     for optim in ("nero", "sgd", "adam", "lamb"):
         config, _ = prepare(tmp_path, TASK, f"optim={optim}")
         assert config.cfg.optim.get("clip_norm") == (0.25 if optim == "sgd" else None)
 
 
 @pytest.mark.slow
-def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_interrupted_run_ends_like_uninterrupted_run(tmp_path: Path) -> None:
     assert_cut_runs_go_on(tmp_path, TASK, *SMALL)
 
 
@@ -168,7 +168,7 @@ def test_every_precision_trains(tmp_path: Path, precision: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_grammar_is_learnt(tmp_path: Path) -> None:
+def test_language_model_learns_grammar(tmp_path: Path) -> None:
     """A unigram model of this text has a perplexity of 80 and more."""
     words = ["task.train_examples=1200", "task.epochs=3", "task.network.width=32", "task.network.dropout=0"]
     config, _ = prepare(tmp_path, TASK, *words, "task.schedule.milestones=[2]", "optim=adam", "optim.lr=0.003")
@@ -187,18 +187,18 @@ def test_the_grammar_is_learnt(tmp_path: Path) -> None:
         ("+task.network.colour=3", "task: network: .*unexpected keyword argument 'colour'"),
     ],
 )
-def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:
+def test_invalid_setting_gives_one_line_error(tmp_path: Path, word: str, message: str) -> None:
     assert_one_line(tmp_path, TASK, [*SMALL, word], message)
 
 
-def test_missing_text_is_said_with_the_command_that_gets_it(tmp_path: Path) -> None:
+def test_missing_data_error_names_download_command(tmp_path: Path) -> None:
     config, _ = prepare(tmp_path, TASK, "data=real", f"data_root={tmp_path / 'none'}")
     with pytest.raises(MissingData, match=r"prepare_data\.py wikitext2"):
         train(config)
 
 
 @pytest.mark.data
-def test_an_epoch_of_wikitext2_has_2984_steps(tmp_path: Path) -> None:
+def test_wikitext2_epoch_has_2984_steps(tmp_path: Path) -> None:
     root = root_with("wikitext2")
     config, _ = prepare(tmp_path, TASK, "data=real", f"data_root={root}")
     task = build_task(config, CPU)
@@ -214,13 +214,13 @@ def test_an_epoch_of_wikitext2_has_2984_steps(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb"])
-def test_a_captured_run_follows_the_cpu(tmp_path: Path, optim: str) -> None:
+def test_captured_run_matches_cpu_run(tmp_path: Path, optim: str) -> None:
     assert_follows_the_cpu(tmp_path, TASK, LANGUAGE_RATES[optim], [*STILL, f"optim={optim}"])
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("optim", ["nero", "sgd"])
-def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path, optim: str) -> None:
+def test_compiled_and_captured_run_matches_cpu_run(tmp_path: Path, optim: str) -> None:
     words = [*STILL, f"optim={optim}"]
     assert_follows_the_cpu(tmp_path, TASK, LANGUAGE_RATES[optim], words, gpu=["machine.compile=true"])

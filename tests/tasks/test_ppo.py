@@ -66,7 +66,7 @@ def make_task(device: torch.device = CPU, seed: int = 0, **settings: Any) -> PPO
     return PPO(context, **{**defaults, **settings})
 
 
-def loud(task: PPO) -> PPO:
+def make_policy_confident(task: PPO) -> PPO:
     """A policy that is sure of some things: at first every action is as likely as any other."""
     with torch.no_grad():
         task.network.policy.weight.mul_(300)
@@ -105,8 +105,8 @@ def gae(rewards: Tensor, values: Tensor, ended: Tensor, last: Tensor, discount: 
     return torch.stack(found[::-1])
 
 
-def test_a_rollout_holds_what_was_seen_done_and_won_across_updates() -> None:
-    task = loud(make_task())
+def test_rollout_matches_replayed_games_across_updates() -> None:
+    task = make_policy_confident(make_task())
     replay = Replay(task)
     network, rollout = task.network, task.rollout
     ends = 0
@@ -139,7 +139,7 @@ def test_a_rollout_holds_what_was_seen_done_and_won_across_updates() -> None:
     seed=st.integers(0, 99),
     factor=st.floats(0, 1),
 )
-def test_sums_ahead_are_the_recurrence_from_the_end(values: list[list[float]], seed: int, factor: float) -> None:
+def test_discounted_sums_match_backward_recurrence(values: list[list[float]], seed: int, factor: float) -> None:
     given_values = torch.tensor(values, dtype=torch.float64)
     ended = torch.rand(given_values.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
     expected, total = [], torch.zeros(2, dtype=torch.float64)
@@ -150,8 +150,8 @@ def test_sums_ahead_are_the_recurrence_from_the_end(values: list[list[float]], s
     assert torch.allclose(sums, torch.stack(expected[::-1]), atol=1e-9)
 
 
-def test_the_loss_is_the_clipped_objective_and_its_gradient() -> None:
-    task = loud(make_task())
+def test_loss_and_gradient_match_clipped_objective() -> None:
+    task = make_policy_confident(make_task())
     list(task.batches(0))
     with torch.no_grad():  # a policy and values that have moved on since they played
         for weight in task.network.parameters():
@@ -194,7 +194,7 @@ def test_the_loss_is_the_clipped_objective_and_its_gradient() -> None:
     assert means["kl"] > 0
 
 
-def test_minibatches_are_every_step_of_every_game_once_per_pass_in_new_orders() -> None:
+def test_minibatches_cover_all_steps_once_per_pass_in_new_order() -> None:
     task = make_task()
     batches = [batch for (batch,) in task.batches(0)]
     assert len(batches) == task.steps_per_epoch == 2 * 4
@@ -205,7 +205,7 @@ def test_minibatches_are_every_step_of_every_game_once_per_pass_in_new_orders() 
     assert not torch.equal(torch.cat([batch for (batch,) in task.batches(1)][:4]), passes[0])
 
 
-def test_actions_come_as_often_as_the_policy_says() -> None:
+def test_sampled_actions_follow_policy_distribution() -> None:
     noise = make_task(environments=100, steps=200)._gumbel_noise(0)
     logits = torch.tensor([0.0, 1.0, -0.5])
     drawn = (logits + noise).argmax(dim=-1).flatten().bincount() / noise[..., 0].numel()
@@ -213,7 +213,7 @@ def test_actions_come_as_often_as_the_policy_says() -> None:
     assert noise.isfinite().all()
 
 
-def test_another_seed_plays_and_acts_otherwise() -> None:
+def test_actions_are_determined_by_seed() -> None:
     actions = []
     for seed in (0, 0, 1):
         task = make_task(seed=seed)
@@ -223,7 +223,7 @@ def test_another_seed_plays_and_acts_otherwise() -> None:
     assert not torch.equal(actions[0], actions[2])
 
 
-def test_the_policy_learns_from_the_sign_of_rewards_and_scores_are_the_games_own(
+def test_rollout_rewards_are_signs_while_scores_are_unclipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task = make_task()
@@ -247,7 +247,7 @@ def test_the_policy_learns_from_the_sign_of_rewards_and_scores_are_the_games_own
 
 
 @pytest.mark.parametrize(("ready_at", "looks"), [(1, 1), (4, 4), (10, 10), (11, 10)])
-def test_the_host_watches_the_device_for_a_moment_and_then_sleeps(
+def test_wait_polls_device_briefly_then_synchronises(
     monkeypatch: pytest.MonkeyPatch, ready_at: int, looks: int
 ) -> None:
     """The moment is as long as ten looks; to sleep is nothing where the device is ready."""
@@ -273,7 +273,7 @@ def test_the_host_watches_the_device_for_a_moment_and_then_sleeps(
     assert events == ["asked", *["looked"] * looks, "slept"]
 
 
-def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
+def test_episode_statistics_average_last_finished_games() -> None:
     scores = EpisodeStatistics(count=2, window=3)
     assert all(map(math.isnan, scores.means(3)))
 
@@ -299,7 +299,7 @@ def test_scores_are_of_the_last_finished_games_by_the_games_own_count() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_logs_what_the_update_did_and_how_games_went(tmp_path: Path) -> None:
+def test_run_logs_update_and_game_metrics(tmp_path: Path) -> None:
     config, run = prepare(tmp_path, TASK, *SMALL, "task.steps=32", "task.epochs=5")
     outcome = train(config)
     assert outcome["status"] == "done"
@@ -323,7 +323,7 @@ def test_a_run_logs_what_the_update_did_and_how_games_went(tmp_path: Path) -> No
     assert -3 <= outcome["final"] <= 3
 
 
-def test_the_reward_is_logged_over_10_games_and_over_those_that_the_paper_is_compared_by() -> None:
+def test_reward_is_logged_over_10_games_and_over_window() -> None:
     """Against a list of all returns: 30 games with another return each."""
     task = make_task(window=20)
     returns = [float(number % 7 - number / 10) for number in range(30)]
@@ -339,7 +339,7 @@ def test_the_reward_is_logged_over_10_games_and_over_those_that_the_paper_is_com
 
 
 @pytest.mark.slow
-def test_a_cut_run_on_games_that_can_be_saved_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_interrupted_run_on_saveable_games_resumes_exactly(tmp_path: Path) -> None:
     config, whole = prepare(tmp_path / "whole", TASK, *SMALL)
     train(config)
     for stop in (1, 3, 5):  # after so many updates, in the middle of what a line of the log stands for and not
@@ -351,7 +351,7 @@ def test_a_cut_run_on_games_that_can_be_saved_goes_on_as_if_nothing_had_happened
             assert torch.equal(ours, theirs)
 
 
-def test_the_speed_of_a_run_that_goes_on_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_per_second_excludes_time_before_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An update takes a second, and what was played before the cut took no time of the process that goes on."""
     now, collect = [0.0], PPO._collect
 
@@ -369,7 +369,7 @@ def test_the_speed_of_a_run_that_goes_on_is_its_own(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_emulators_begin_anew_and_the_log_says_so(tmp_path: Path) -> None:
+def test_resumed_atari_run_restarts_games_and_logs_it(tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
     config, run = prepare(tmp_path, TASK, *SMALL, "data=real")
     train_until(config, 4)
@@ -378,7 +378,7 @@ def test_emulators_begin_anew_and_the_log_says_so(tmp_path: Path) -> None:
     assert [record["train/environment_steps"] for record in run.read_metrics()] == [48, 96, 144]
 
 
-def test_another_game_has_its_own_actions_and_screen(tmp_path: Path) -> None:
+def test_actions_and_screen_depend_on_game(tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
     config, _ = prepare(tmp_path, TASK, *SMALL, "data=real", "task.game=journey_escape")
     task = build_task(config, CPU)
@@ -399,7 +399,7 @@ def test_another_game_has_its_own_actions_and_screen(tmp_path: Path) -> None:
         (["task.clip_norm=-1"], "clip_norm must be a positive number"),
     ],
 )
-def test_settings_that_cannot_be_are_one_line(tmp_path: Path, words: list[str], message: str) -> None:
+def test_invalid_settings_give_one_line_error(tmp_path: Path, words: list[str], message: str) -> None:
     if "data=real" in words:
         pytest.importorskip("ale_py")
     assert_one_line(tmp_path, TASK, [*SMALL, *words], message)
@@ -417,7 +417,7 @@ def test_gradients_are_clipped_for_every_optimiser(tmp_path: Path, optim: str) -
     assert norm.item() == pytest.approx(0.5, rel=1e-4)
 
 
-def test_the_papers_settings_are_the_shipped_ones() -> None:
+def test_default_settings_match_paper() -> None:
     settings = compose([f"task={TASK}", "optim=adam"]).cfg
     assert settings.task.epochs * settings.task.environments * settings.task.steps == 4_999_168
     assert settings.task.schedule.epochs == settings.task.epochs
@@ -465,7 +465,7 @@ def assert_alike(start: ShortRun, one: ShortRun, *others: ShortRun) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("data", ["embedded", "real"])
-def test_a_run_by_another_library_for_convolutions_learns_the_same(tmp_path: Path, data: str) -> None:
+def test_run_without_mkldnn_ends_with_similar_weights(tmp_path: Path, data: str) -> None:
     start = ShortRun(tmp_path / "start", "nero", data, "optim.lr=1e-12")
     usual = ShortRun(tmp_path / "usual", "nero", data, "optim.lr=1e-5")
     with torch.backends.mkldnn.flags(enabled=False):
@@ -476,7 +476,7 @@ def test_a_run_by_another_library_for_convolutions_learns_the_same(tmp_path: Pat
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["nero", "adam"])
 @pytest.mark.parametrize("data", ["embedded", "real"])
-def test_a_captured_run_on_a_gpu_plays_and_learns_as_one_that_is_not(tmp_path: Path, optim: str, data: str) -> None:
+def test_captured_gpu_run_matches_eager_and_cpu_runs(tmp_path: Path, optim: str, data: str) -> None:
     start = ShortRun(tmp_path / "start", optim, data, "machine=gpu", "optim.lr=1e-12")
     captured = ShortRun(tmp_path / "captured", optim, data, "machine=gpu", "optim.lr=1e-5")
     eager = ShortRun(tmp_path / "eager", optim, data, "machine=gpu", "machine.capture=false", "optim.lr=1e-5")
@@ -509,7 +509,7 @@ class Told(nn.Module):
 
 
 @pytest.mark.slow
-def test_the_game_is_learnt(tmp_path: Path) -> None:
+def test_agent_learns_catch(tmp_path: Path) -> None:
     """From losing two balls of three to catching more than two. To learn to see as well takes minutes on a CPU."""
     learning = {"epochs": 30, "environments": 16, "steps": 32, "clip": 0.2, "discount": 0.95}
     task = make_task(**learning, window=50, log_every=5, network=Told)
@@ -520,10 +520,10 @@ def test_the_game_is_learnt(tmp_path: Path) -> None:
     assert returns[-1] > 1
 
 
-def test_on_a_cpu_torch_keeps_its_threads() -> None:
+def test_thread_count_is_unchanged_on_cpu() -> None:
     assert make_task().threads is None
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_torch_leaves_the_cores_to_the_games() -> None:
+def test_torch_uses_one_cpu_thread_on_gpu() -> None:
     assert make_task(torch.device("cuda")).threads == 1

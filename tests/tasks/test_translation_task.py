@@ -49,7 +49,7 @@ def sentences(tokens: Tensor) -> list[list[int]]:
     return [row for row in rows if row]
 
 
-def test_an_epoch_has_every_pair_once_in_few_shapes(tmp_path: Path) -> None:
+def test_epoch_has_every_pair_once_in_few_shapes(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     batches = list(task.batches(0))
     assert len(batches) == task.steps_per_epoch == 5
@@ -70,7 +70,7 @@ def test_an_epoch_has_every_pair_once_in_few_shapes(tmp_path: Path) -> None:
     assert found == Counter(zip(map(tuple, train_text.source), map(tuple, train_text.target), strict=True))
 
 
-def test_pairs_of_a_batch_are_of_like_length_unless_pools_are_single_batches(tmp_path: Path) -> None:
+def test_larger_pool_reduces_padding(tmp_path: Path) -> None:
     def padding(*words: str) -> float:
         task = make_task(tmp_path, "task.train_examples=640", *words)
         batches = [*task.batches(0)]
@@ -80,7 +80,7 @@ def test_pairs_of_a_batch_are_of_like_length_unless_pools_are_single_batches(tmp
     assert padding("task.pool=100") < 0.6 * padding("task.pool=1")
 
 
-def test_epochs_differ_in_order_and_a_seed_gives_them_again(tmp_path: Path) -> None:
+def test_epochs_differ_and_are_reproducible_from_seed(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     first, second = [*task.batches(0)], [*task.batches(1)]
     assert not all(torch.equal(a[0], b[0]) for a, b in zip(first, second, strict=True) if a[0].shape == b[0].shape)
@@ -106,7 +106,7 @@ def plain_sums(task: Translation, source: Tensor, target: Tensor, smoothing: flo
     return total, words
 
 
-def test_losses_are_sums_over_words_with_smoothing(tmp_path: Path) -> None:
+def test_loss_is_sum_over_words_with_label_smoothing(tmp_path: Path) -> None:
     task = make_task(tmp_path, "task.network.dropout=0")
     total = words = 0.0
     for batch in task.batches(0):
@@ -141,7 +141,7 @@ def test_validation_has_no_smoothing_and_no_dropout(tmp_path: Path, monkeypatch:
     assert again.validation_loss() == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_run_logs_its_final_perplexity_and_its_rate(tmp_path: Path) -> None:
+def test_run_logs_final_perplexity_and_learning_rate(tmp_path: Path) -> None:
     words = ["task.schedule.peak=2", "task.schedule.epochs=3"]
     config, run = prepare(tmp_path, TASK, *SMALL, *words)
     outcome = train(config)
@@ -153,13 +153,13 @@ def test_a_run_logs_its_final_perplexity_and_its_rate(tmp_path: Path) -> None:
     assert records[2]["val/loss"] == records[1]["val/loss"], "the last epoch stands still, as the authors' did"
 
 
-def test_the_papers_rate_rises_to_epoch_50_and_falls_to_100(tmp_path: Path) -> None:
+def test_paper_schedule_rises_to_epoch_50_and_falls_to_100(tmp_path: Path) -> None:
     schedule = instantiate(prepare(tmp_path, TASK)[0].cfg.task.schedule)
     assert [schedule(epoch - 1) for epoch in (1, 25, 50, 75, 100)] == pytest.approx([0.02, 0.5, 1, 0.5, 0])
 
 
 @pytest.mark.slow
-def test_a_run_that_was_cut_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_interrupted_run_ends_like_uninterrupted_run(tmp_path: Path) -> None:
     assert_cut_runs_go_on(tmp_path, TASK, *SMALL)
 
 
@@ -170,7 +170,7 @@ def test_every_precision_trains(tmp_path: Path, precision: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_grammar_is_learnt(tmp_path: Path) -> None:
+def test_translator_learns_grammar(tmp_path: Path) -> None:
     words = ["task.train_examples=1500", "task.batch_size=32", "task.epochs=6", "task.minimum_count=1", "optim=adam"]
     words += ["task.network.width=64", "task.network.heads=4", "task.network.inner=64", "task.network.layers=1"]
     words += ["task.schedule.peak=3", "task.schedule.epochs=6", "optim.lr=0.003", "task.network.scale_embedding=true"]
@@ -193,18 +193,18 @@ def test_the_grammar_is_learnt(tmp_path: Path) -> None:
         ("task.network.heads=3", "task: network: width must be a multiple of heads: 8 is not a multiple of 3"),
     ],
 )
-def test_a_setting_that_cannot_be_is_one_line(tmp_path: Path, word: str, message: str) -> None:
+def test_invalid_setting_gives_one_line_error(tmp_path: Path, word: str, message: str) -> None:
     assert_one_line(tmp_path, TASK, [*SMALL, word], message)
 
 
-def test_missing_text_is_said_with_the_command_that_gets_it(tmp_path: Path) -> None:
+def test_missing_data_error_names_download_command(tmp_path: Path) -> None:
     config, _ = prepare(tmp_path, TASK, "data=real", f"data_root={tmp_path / 'none'}")
     with pytest.raises(MissingData, match=r"prepare_data\.py multi30k"):
         train(config)
 
 
 @pytest.mark.data
-def test_an_epoch_of_multi30k_has_227_steps_in_few_shapes(tmp_path: Path) -> None:
+def test_multi30k_epoch_has_227_steps_in_few_shapes(tmp_path: Path) -> None:
     root = root_with("multi30k")
     config, _ = prepare(tmp_path, TASK, "data=real", f"data_root={root}", "task.network.layers=1")
     task = build_task(config, CPU)
@@ -224,13 +224,13 @@ STILL = (*SMALL, "task.network.dropout=0", "task.schedule.peak=1", "task.schedul
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb"])
-def test_a_captured_run_follows_the_cpu(tmp_path: Path, optim: str) -> None:
+def test_captured_run_matches_cpu_run(tmp_path: Path, optim: str) -> None:
     assert_follows_the_cpu(tmp_path, TASK, LANGUAGE_RATES[optim], [*STILL, f"optim={optim}"])
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_compiled_and_captured_run_follows_the_cpu(tmp_path: Path, fused: bool) -> None:
+def test_compiled_and_captured_run_matches_cpu_run(tmp_path: Path, fused: bool) -> None:
     words = [*STILL, "optim=nero", f"+task.network.fused={fused}", "task.network.width=32"]  # kernels have a least size
     assert_follows_the_cpu(tmp_path, TASK, LANGUAGE_RATES["nero"], words, gpu=["machine.compile=true"])

@@ -87,14 +87,14 @@ def test_balanced_neurons_standardise_uncorrelated_inputs_of_any_mean(draw, kurt
 # The same examples every time: of enough of them, one is five standard errors off.
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), mean=st.floats(-1000, 1000), draw=st.sampled_from(list(DRAWS)))
-def test_the_claim_needs_no_particular_neurons(seed, mean, draw):
+def test_any_balanced_neurons_standardise_inputs_of_any_mean(seed, mean, draw):
     weight = drawn_weight(seed, balanced=True)
     x = mean + draw(torch.Generator().manual_seed(5))
     assert_moments(weight, x, torch.zeros(NEURONS), torch.ones(NEURONS), excess_of(weight, DRAWS[draw]))
 
 
 @pytest.mark.parametrize(("draw", "kurtosis"), DRAWS.items(), ids=lambda value: getattr(value, "__name__", ""))
-def test_neurons_out_of_balance_have_the_predicted_moments(draw, kurtosis):
+def test_unbalanced_neurons_have_predicted_moments(draw, kurtosis):
     weight = drawn_weight(seed=1, balanced=False)
     x = 0.7 + 2 * draw(torch.Generator().manual_seed(0))
     mean, variance = 0.7 * weight.sum(-1), 4 * weight.square().sum(-1)
@@ -105,7 +105,7 @@ def test_neurons_out_of_balance_have_the_predicted_moments(draw, kurtosis):
 
 @pytest.mark.parametrize("correlation", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("balanced", [True, False])
-def test_correlated_inputs_keep_a_balanced_mean_at_zero_and_lose_its_variance(correlation, balanced):
+def test_correlated_inputs_keep_zero_mean_but_reduce_variance_if_balanced(correlation, balanced):
     """A factor that all inputs share: its part of a centred neuron's output is nothing."""
     weight = drawn_weight(seed=1, balanced=balanced)
     generator = torch.Generator().manual_seed(0)
@@ -123,7 +123,7 @@ def test_correlated_inputs_keep_a_balanced_mean_at_zero_and_lose_its_variance(co
 
 @pytest.mark.parametrize("shape", [(5, 7), (4, 3, 3, 3), (3, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_predictions_are_reckoned_in_float64(shape, dtype):
+def test_predicted_moments_are_computed_in_float64(shape, dtype):
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
     mean, variance = predicted_moments(weight, 1.5, 0.25)
     rows = weight.double().numpy().reshape(shape[0], -1)
@@ -190,7 +190,7 @@ def parts(x: Tensor) -> Iterator[Tensor]:
     yield from x.split([3, 1, 0, len(x) - 4])
 
 
-def test_a_convolutional_network_is_measured_as_by_hand():
+def test_convolutional_network_matches_numpy_reference():
     torch.manual_seed(0)
     network = nn.Sequential(
         nn.Conv2d(3, 4, 3, stride=2, padding=1),
@@ -227,7 +227,7 @@ def test_a_convolutional_network_is_measured_as_by_hand():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_papers_perceptron_is_measured_in_every_layer(training):
+def test_every_layer_of_mlp_is_measured(training):
     """In training it does not call its hidden layers."""
     torch.manual_seed(0)
     network = MLP(4, 12, 5).train(training)
@@ -243,7 +243,7 @@ def test_the_papers_perceptron_is_measured_in_every_layer(training):
 @pytest.mark.parametrize(
     ("make", "layers"), [(lambda: VGG11(width=2, hidden=6), 11), (lambda: ResNet18(width=2), 21)], ids=["VGG", "ResNet"]
 )
-def test_the_papers_networks_are_measured_as_if_they_wrote_nothing_in_place(make, layers):
+def test_in_place_activations_do_not_affect_measurements(make, layers):
     torch.manual_seed(0)
     network = make().eval()
     x = torch.rand(5, 3, 32, 32)
@@ -271,7 +271,7 @@ def test_the_papers_networks_are_measured_as_if_they_wrote_nothing_in_place(make
         assert_same(asdict(layer), expected(name, module, *kept[name]), rel=2e-4)
 
 
-def test_tokens_are_positions():
+def test_sequence_positions_are_pooled():
     layer = nn.Linear(4, 3, dtype=torch.float64)
     x = torch.randn(6, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     whole = measure_activations(layer, [x])[0]
@@ -280,7 +280,7 @@ def test_tokens_are_positions():
         assert_same(asdict(measure_activations(layer, batches)[0]), asdict(whole))
 
 
-def test_a_convolution_of_single_images_is_that_of_their_batch():
+def test_convolution_of_single_images_matches_their_batch():
     layer = nn.Conv2d(2, 3, 3, dtype=torch.float64)
     x = torch.randn(6, 2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert_same(asdict(measure_activations(layer, x)[0]), asdict(measure_activations(layer, [x])[0]))
@@ -289,7 +289,7 @@ def test_a_convolution_of_single_images_is_that_of_their_batch():
 # ------------------------------------------------------------------------------------------------------ numerics
 
 
-def test_a_mean_far_larger_than_the_spread_costs_no_accuracy():
+def test_variance_is_accurate_for_large_mean():
     weight = project(torch.randn(4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)) + 0.5
     x = 1e8 + torch.randn(3000, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     layer = measure_activations(linear(weight), x.split(170))[0]
@@ -301,7 +301,7 @@ def test_a_mean_far_larger_than_the_spread_costs_no_accuracy():
     assert (naive - x.var(0, correction=0)).abs().max() > 1e-3
 
 
-def test_parts_that_lie_far_apart_are_merged():
+def test_batches_with_distant_means_are_merged_accurately():
     layer = nn.Linear(3, 2, bias=False, dtype=torch.float64)
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     x[:100] += 1000
@@ -309,7 +309,7 @@ def test_parts_that_lie_far_apart_are_merged():
     assert_same(asdict(measure_activations(layer, x.split([100, 250, 50]))[0]), expected("", layer, x.numpy(), y))
 
 
-def test_large_batches_are_widened_bit_by_bit(monkeypatch):
+def test_large_batches_are_processed_in_chunks(monkeypatch):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 9, 2))
     x = torch.randn(20, 3, 5, 5)
@@ -327,7 +327,7 @@ def test_half_precision_is_summed_in_float64():
     assert_same(asdict(measure_activations(layer, x.split(5000))[0]), expected("", layer, x.double().numpy(), y))
 
 
-def test_what_is_not_finite_shows():
+def test_non_finite_activations_propagate():
     network = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
     measured = measure_activations(network, [torch.tensor([[1.0, math.nan, 2.0]])])
     assert all(math.isnan(layer.variance["median"]) and math.isnan(layer.mean["max"]) for layer in measured)
@@ -366,7 +366,7 @@ def assert_untouched(network: Fussy) -> None:
     assert network.frozen.num_batches_tracked == 0
 
 
-def test_the_calls_of_a_layer_are_pooled_and_layers_that_are_not_called_left_out():
+def test_repeated_calls_are_pooled_and_uncalled_layers_omitted():
     network = fussy()
     x = torch.randn(10, 4, dtype=torch.float64)
     twice, once = measure_activations(network, parts(x))
@@ -382,7 +382,7 @@ def test_the_calls_of_a_layer_are_pooled_and_layers_that_are_not_called_left_out
     assert_same(asdict(once), expected("once.1", network.once[1], value.numpy(), y.numpy()))
 
 
-def test_a_failure_leaves_the_network_as_it_was():
+def test_exception_leaves_network_unchanged():
     network = fussy()
     with pytest.raises(ArithmeticError):
         measure_activations(network, [torch.randn(3, 4).double(), torch.full((3, 4), math.nan).double()])
@@ -398,12 +398,12 @@ def test_a_failure_leaves_the_network_as_it_was():
     assert torch.is_grad_enabled()
 
 
-def test_nothing_measured_of_nothing():
+def test_no_batches_or_no_layers_give_empty_result():
     assert measure_activations(fussy(), []) == []
     assert measure_activations(nn.ReLU(), [torch.zeros(3)]) == []
 
 
-def test_a_hook_that_replaces_outputs_is_not_in_the_way():
+def test_existing_forward_hooks_do_not_affect_measurements():
     layer = nn.Linear(4, 3, dtype=torch.float64)
     x = torch.randn(6, 4, dtype=torch.float64)
     plain = measure_activations(layer, [x])
@@ -413,7 +413,7 @@ def test_a_hook_that_replaces_outputs_is_not_in_the_way():
 
 
 @pytest.mark.gpu
-def test_a_gpu_measures_the_same():
+def test_gpu_measurements_match_cpu():
     torch.manual_seed(0)
     network = VGG11(width=2, hidden=6).double()
     x = torch.rand(5, 3, 32, 32).double()

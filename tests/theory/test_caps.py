@@ -28,7 +28,7 @@ def mpmath_at(digits: int) -> Any:
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_the_logarithm_is_mpmaths_to_thirteen_digits_up_to_the_equator(dim: int) -> None:
+def test_log_cap_matches_mpmath_up_to_equator(dim: int) -> None:
     mpmath = mpmath_at(40)
     for angle in (*ANGLES, *(math.pi / 2 - k / math.sqrt(dim) for k in DEVIATIONS)):
         if 0 < angle <= math.pi / 2:
@@ -38,7 +38,7 @@ def test_the_logarithm_is_mpmaths_to_thirteen_digits_up_to_the_equator(dim: int)
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_beyond_the_equator_the_small_remainder_is_mpmaths_to_twelve_digits(dim: int) -> None:
+def test_log_cap_matches_mpmath_beyond_equator(dim: int) -> None:
     mpmath = mpmath_at(40)
     for rest in (0.1, 0.5, 1.0, 1.4, *(math.pi / 2 - k / math.sqrt(dim) for k in DEVIATIONS)):
         if 0 < rest <= math.pi / 2:
@@ -49,7 +49,7 @@ def test_beyond_the_equator_the_small_remainder_is_mpmaths_to_twelve_digits(dim:
 
 
 @pytest.mark.parametrize("angle", [1e-4, 0.5, 1.4, 1.5, 1.5678, 1.5688, 1.5698])
-def test_a_million_dimensions_are_as_good(angle: float) -> None:
+def test_log_cap_matches_integral_in_a_million_dimensions(angle: float) -> None:
     """mpmath's incomplete beta function gives up here; the integral of sin^(dim - 1) is done instead where it is not
     vanishing beside its end."""
     mpmath, dim = mpmath_at(40), 10**6
@@ -63,14 +63,14 @@ def test_a_million_dimensions_are_as_good(angle: float) -> None:
     assert abs(log_cap(angle, dim) - exact) <= 1e-13 * abs(exact)
 
 
-def test_a_cap_that_underflows_every_float_has_a_logarithm() -> None:
+def test_log_cap_is_finite_where_cap_underflows() -> None:
     assert math.exp(log_cap(1e-4, 4606)) == 0
     # sin^dim / (sqrt(2 pi dim) cos), the first term for small caps
     assert log_cap(1e-4, 4606) == pytest.approx(4606 * math.log(1e-4) - math.log(2 * math.pi * 4606) / 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("angle", [1e-5, 0.01, 0.4, 1.0, 1.5, math.pi / 2, 1.6, 2.4, 3.1])
-def test_circles_and_small_spheres_have_closed_forms(angle: float) -> None:
+def test_log_cap_matches_closed_forms_in_low_dimensions(angle: float) -> None:
     shares = {
         0: 0.5,
         1: angle / math.pi,
@@ -84,7 +84,7 @@ def test_circles_and_small_spheres_have_closed_forms(angle: float) -> None:
 
 
 @pytest.mark.parametrize("dim", range(1, 7))
-def test_as_many_random_points_lie_in_a_cap(dim: int) -> None:
+def test_log_cap_matches_share_of_random_points(dim: int) -> None:
     points = 200_000
     drawn = np.random.default_rng(dim).standard_normal((points, dim + 1))
     turned = np.arctan2(np.linalg.norm(drawn[:, 1:], axis=1), drawn[:, 0])
@@ -98,7 +98,7 @@ def test_as_many_random_points_lie_in_a_cap(dim: int) -> None:
                 assert abs((turned <= angle).mean() - math.exp(log_cap(angle, other))) > 4 * deviation
 
 
-def test_the_ends() -> None:
+def test_log_cap_at_extreme_angles() -> None:
     for dim in (1, 2, 3, 1000, 10**6):
         assert log_cap(0.0, dim) == log_cap_lower_bound(0.0, dim) == -math.inf
         assert log_cap(math.pi / 2, dim) == math.log(0.5)
@@ -110,33 +110,33 @@ def test_the_ends() -> None:
 
 
 @given(angle=st.floats(0, math.pi, exclude_min=True), dim=dims)
-def test_it_is_finite_for_every_cap(angle: float, dim: int) -> None:
+def test_log_cap_is_finite_for_positive_angles(angle: float, dim: int) -> None:
     assert -math.inf < log_cap(angle, dim) <= 0
 
 
 @given(first=angles, second=angles, dim=dims)
-def test_a_wider_cap_has_no_less(first: float, second: float, dim: int) -> None:
+def test_log_cap_increases_with_angle(first: float, second: float, dim: int) -> None:
     narrow, wide = (log_cap(angle, dim) for angle in sorted((first, second)))
     assert narrow <= (wide if math.isinf(wide) else wide + 1e-12 * abs(wide))
 
 
 @given(angle=st.floats(1e-6, math.pi - 1e-6), dim=dims)
-def test_a_cap_and_its_opposite_are_the_sphere(angle: float, dim: int) -> None:
+def test_cap_and_opposite_cap_sum_to_one(angle: float, dim: int) -> None:
     assert math.exp(log_cap(angle, dim)) + math.exp(log_cap(math.pi - angle, dim)) == pytest.approx(1, abs=1e-12)
 
 
 @given(angle=angles, dim=dims)
-def test_balls_bound_is_one(angle: float, dim: int) -> None:
+def test_ball_lower_bound_does_not_exceed_log_cap(angle: float, dim: int) -> None:
     exact = log_cap(angle, dim)
     # S^0 has equality.
     assert log_cap_lower_bound(angle, dim) <= (exact if dim == 0 or math.isinf(exact) else exact + 1e-14 * abs(exact))
 
 
-def test_balls_bound_takes_the_sine_of_half_the_angle() -> None:
+def test_ball_lower_bound_uses_sine_of_half_angle() -> None:
     assert math.exp(log_cap_lower_bound(2.0, 3)) == pytest.approx(math.sin(1.0) ** 3 / 2)
 
 
-def test_balls_bound_loses_a_bit_per_dimension_for_small_caps_and_half_a_bit_at_the_equator() -> None:
+def test_ball_bound_loses_one_bit_per_dim_for_small_caps_half_at_equator() -> None:
     for dim in (1000, 4606):
         loss = log_cap(1e-3, dim) - log_cap_lower_bound(1e-3, dim)
         assert loss / dim == pytest.approx(math.log(2), rel=0.01)
@@ -156,7 +156,7 @@ def test_balls_bound_loses_a_bit_per_dimension_for_small_caps_and_half_a_bit_at_
         (1.0, 2.5, "a non-negative integer, not 2.5"),
     ],
 )
-def test_what_is_no_cap_is_refused_in_one_line(measure: Any, angle: float, dim: Any, complaint: str) -> None:
+def test_invalid_cap_gives_one_line_error(measure: Any, angle: float, dim: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as refusal:
         measure(angle, dim)
     assert "\n" not in str(refusal.value)

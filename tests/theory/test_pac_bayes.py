@@ -48,18 +48,18 @@ shares = st.floats(1e-6, 0.999)
 # ------------------------------------------------------------------------------------------------------ by hand
 
 
-def test_the_bound_of_two_examples_and_half_the_weights() -> None:
+def test_bound_for_two_examples_and_measure_one_half() -> None:
     bound = realisable_bound(math.log(1 / 2), examples=2, delta=0.5)
     assert bound.nats == pytest.approx(math.log(2 * 8))
     assert bound.error == pytest.approx(15 / 16)
 
 
-def test_the_bound_of_a_thousand_examples() -> None:
+def test_bound_for_a_thousand_examples() -> None:
     # (ln 1e10 + ln 40000) / 999
     assert realisable_bound(math.log(1e-10), examples=1000, delta=0.05).nats == pytest.approx(0.033656142, rel=1e-7)
 
 
-def test_the_version_space_is_a_product_of_caps() -> None:
+def test_version_space_is_product_of_caps() -> None:
     # A cap of pi/3 is a quarter of a sphere and a third of a circle.
     one = math.log(1 / 4**3 / 3**2)
     assert log_version_space(SMALL, math.pi / 3) == pytest.approx(one)
@@ -67,19 +67,19 @@ def test_the_version_space_is_a_product_of_caps() -> None:
     assert five_halves == pytest.approx(one + math.log(2.5))
 
 
-def test_no_version_space_is_more_than_everything() -> None:
+def test_version_space_measure_is_at_most_one() -> None:
     assert log_version_space(SMALL, math.pi / 3, log_solutions=100.0) == 0
     assert log_version_space(SMALL, math.pi) == 0
 
 
-def test_a_solution_that_no_turning_keeps_bounds_nothing() -> None:
+def test_zero_angle_gives_vacuous_bound() -> None:
     bound = realisable_bound(log_version_space(SMALL, 0.0), examples=1000, delta=0.05)
     assert bound.error == 1
     assert bound.is_vacuous(10)
     assert bound.nats >= 1
 
 
-def test_bounds_that_are_no_better_than_guessing_are_vacuous() -> None:
+def test_bounds_no_better_than_guessing_are_vacuous() -> None:
     assert Bound(math.log(10)).error == pytest.approx(0.9)
     assert Bound(math.log(10) + 1e-9).is_vacuous(10)
     assert not Bound(math.log(10) - 1e-9).is_vacuous(10)
@@ -88,11 +88,11 @@ def test_bounds_that_are_no_better_than_guessing_are_vacuous() -> None:
     assert not Bound(1.0).is_vacuous(3)
 
 
-def test_small_errors_keep_their_digits() -> None:
+def test_small_errors_keep_full_precision() -> None:
     assert Bound(1e-20).error == 1e-20
 
 
-def test_half_spheres_cost_one_bit_a_neuron() -> None:
+def test_half_spheres_cost_one_bit_per_neuron() -> None:
     neurons = sum(layer.neurons for layer in VGG)
     bound = realisable_bound(log_version_space(VGG, math.pi / 2), examples=50_000, delta=0.01)
     assert bound.nats == pytest.approx((neurons * math.log(2) + math.log(1e7)) / 49_999, rel=1e-15)
@@ -106,7 +106,7 @@ def test_half_spheres_cost_one_bit_a_neuron() -> None:
     delta=shares,
     part=st.floats(0, 1),
 )
-def test_the_papers_inequality_is_what_follows_from_balls_caps(
+def test_paper_inequality_follows_from_ball_lower_bound(
     neurons: int, fan_in: int, angle: float, examples: int, delta: float, part: float
 ) -> None:
     one = log_version_space([Spheres(neurons, fan_in - 2)], angle, cap=log_cap_lower_bound)
@@ -151,7 +151,7 @@ def two_classifiers(examples: int, draws: int) -> Iterator[Draw]:
 
 @pytest.mark.parametrize("problem", [thresholds, two_classifiers])
 @pytest.mark.parametrize("delta", [0.02, 0.1, 0.5])
-def test_the_theorem_holds_for_all_but_a_share_delta_of_training_sets(
+def test_bound_holds_with_probability_one_minus_delta(
     problem: Callable[[int, int], Iterator[Draw]], delta: float
 ) -> None:
     examples, draws = 60, 2000
@@ -166,7 +166,7 @@ def test_the_theorem_holds_for_all_but_a_share_delta_of_training_sets(
     assert np.mean(errors) > 0.001  # of something
 
 
-def test_training_sets_are_many_enough_to_tell_a_bound_that_forgets_its_confidence() -> None:
+def test_bound_without_confidence_term_is_violated() -> None:
     """Without ln 2n/delta the same check fails."""
     violated = sum(error > Bound(-log_measure / 59).error for log_measure, error in two_classifiers(60, 2000))
     assert violated / 2000 > 0.1 + 3 * math.sqrt(0.1 * 0.9 / 2000)
@@ -176,7 +176,7 @@ def test_training_sets_are_many_enough_to_tell_a_bound_that_forgets_its_confiden
 
 
 @given(spheres=networks, first=angles, second=angles, examples=counts, delta=shares)
-def test_a_wider_angle_never_loosens_the_bound(
+def test_larger_angle_never_loosens_bound(
     spheres: list[Spheres], first: float, second: float, examples: int, delta: float
 ) -> None:
     narrow, wide = (
@@ -186,7 +186,7 @@ def test_a_wider_angle_never_loosens_the_bound(
 
 
 @given(spheres=networks, angle=angles, first=counts, second=counts, delta=shares)
-def test_more_examples_never_loosen_the_bound(
+def test_more_examples_never_loosen_bound(
     spheres: list[Spheres], angle: float, first: int, second: int, delta: float
 ) -> None:
     measure = log_version_space(spheres, angle)
@@ -195,7 +195,7 @@ def test_more_examples_never_loosen_the_bound(
 
 
 @given(spheres=networks, angle=angles, first=st.floats(0, 1e6), second=st.floats(0, 1e6), examples=counts)
-def test_more_solutions_never_loosen_the_bound(
+def test_more_solutions_never_loosen_bound(
     spheres: list[Spheres], angle: float, first: float, second: float, examples: int
 ) -> None:
     one, other = sorted((first, second))
@@ -204,19 +204,19 @@ def test_more_solutions_never_loosen_the_bound(
 
 
 @given(measure=st.floats(-1e6, 0), examples=counts, first=shares, second=shares)
-def test_less_confidence_never_loosens_the_bound(measure: float, examples: int, first: float, second: float) -> None:
+def test_lower_confidence_never_loosens_bound(measure: float, examples: int, first: float, second: float) -> None:
     sure, unsure = (realisable_bound(measure, examples, delta).nats for delta in sorted((first, second)))
     assert unsure <= sure
 
 
 @given(nats=st.floats(0, 1e9))
-def test_the_tighter_inequality_is_the_tighter(nats: float) -> None:
+def test_error_bound_is_at_most_nats(nats: float) -> None:
     assert 0 <= Bound(nats).error <= min(nats, 1)
 
 
 @pytest.mark.parametrize("angle", [1e-6, 0.01, 0.1, 1.0, 1.5, 2.0, 3.0])
 @pytest.mark.parametrize("cap", [log_cap, log_cap_lower_bound])
-def test_millions_of_weights_have_a_finite_bound(angle: float, cap: Callable[[float, int], float]) -> None:
+def test_bound_is_finite_for_millions_of_weights(angle: float, cap: Callable[[float, int], float]) -> None:
     weights = sum(layer.neurons * layer.dim for layer in VGG)
     assert weights > 25e6
     measure = log_version_space(VGG, angle, cap=cap)
@@ -230,7 +230,7 @@ def test_millions_of_weights_have_a_finite_bound(angle: float, cap: Callable[[fl
 @pytest.mark.parametrize(("spheres", "examples"), [(SMALL, 60), (VGG, 50_000)])
 @pytest.mark.parametrize("error", [0.2, 0.5, 0.9])
 @pytest.mark.parametrize("cap", [log_cap, log_cap_lower_bound])
-def test_the_critical_angle_is_critical(
+def test_bound_reaches_error_exactly_at_critical_angle(
     spheres: list[Spheres], examples: int, error: float, cap: Callable[[float, int], float]
 ) -> None:
     delta = 0.05
@@ -244,25 +244,25 @@ def test_the_critical_angle_is_critical(
     assert bounded(angle * (1 - 1e-6)) > error >= bounded(min(angle * (1 + 1e-6), math.pi))
 
 
-def test_the_critical_angle_of_one_neuron_by_hand() -> None:
+def test_critical_angle_of_one_neuron_matches_closed_form() -> None:
     # A circle's cap is angle / pi: nats of ln 2 with 11 examples are 10 ln 2 = ln(pi / angle) + ln(22 / delta).
     angle = critical_angle([Spheres(1, 1)], examples=11, delta=0.5, error=0.5)
     assert angle == pytest.approx(math.pi * 44 / 2**10)
 
 
-def test_there_may_be_no_critical_angle() -> None:
+def test_critical_angle_is_none_when_unattainable() -> None:
     assert critical_angle(SMALL, examples=5, delta=0.05, error=0.5) is None
     # Ball's caps never grow beyond half spheres: 50 examples are too few for 20 neurons' halves.
     assert critical_angle([Spheres(20, 5)], examples=50, delta=0.05, error=0.25) is not None
     assert critical_angle([Spheres(20, 5)], examples=50, delta=0.05, error=0.25, cap=log_cap_lower_bound) is None
 
 
-def test_two_points_need_no_angle() -> None:
+def test_critical_angle_is_zero_for_zero_dimensional_spheres() -> None:
     assert critical_angle([Spheres(3, 0)], examples=1000, delta=0.05, error=0.5) == 0
 
 
 @given(spheres=networks, angle=angles, examples=counts, error=shares, log_share=st.floats(-100, 0))
-def test_as_many_solutions_as_needed_are_just_enough(
+def test_log_solutions_needed_is_minimal(
     spheres: list[Spheres], angle: float, examples: int, error: float, log_share: float
 ) -> None:
     needed = log_solutions_needed(log_version_space(spheres, angle, log_share=log_share), examples, 0.05, error)
@@ -279,7 +279,7 @@ def test_as_many_solutions_as_needed_are_just_enough(
 
 
 @given(spheres=networks, angle=angles, error=shares, log_solutions=st.floats(0, 1e5), log_share=st.floats(-100, 0))
-def test_as_many_examples_as_needed_are_just_enough(
+def test_examples_needed_is_minimal(
     spheres: list[Spheres], angle: float, error: float, log_solutions: float, log_share: float
 ) -> None:
     measure = log_version_space(spheres, angle, log_solutions, log_share)
@@ -289,7 +289,7 @@ def test_as_many_examples_as_needed_are_just_enough(
     assert needed == 2 or realisable_bound(measure, needed - 1, 0.05).error > error
 
 
-def test_examples_needed_by_hand_and_without_end() -> None:
+def test_examples_needed_known_value_and_infinity() -> None:
     # A measure of 1 and an error of 1/2: the first n with 2n / delta <= 2^(n - 1).
     assert examples_needed(log_version_space(SMALL, math.pi), delta=0.5, error=0.5) == 6
     assert examples_needed(log_version_space(SMALL, 0.0), delta=0.5, error=0.5) == math.inf
@@ -323,7 +323,7 @@ def test_examples_needed_by_hand_and_without_end() -> None:
         (lambda: Bound(1.0).is_vacuous(1), "2 classes or more, not 1"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(asked: Callable[[], Any], complaint: str) -> None:
+def test_invalid_arguments_give_one_line_error(asked: Callable[[], Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as refusal:
         asked()
     assert "\n" not in str(refusal.value)

@@ -28,14 +28,14 @@ BALANCED = pytest.mark.parametrize("balanced", [False, True])
 # ----------------------------------------------------------------------------------------------------- solutions
 
 
-def test_margins_are_the_labels_logit_less_the_best_other() -> None:
+def test_margin_is_label_logit_minus_best_other() -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0], [1.0, 3.0, 2.0], [5.0, 5.0, 0.0], [math.nan, 0.0, 1.0]])
     found = margin(logits, torch.tensor([1, 0, 0, 2]))
     assert found[:3].tolist() == [1.0, -2.0, 0.0]
     assert found[3].isnan()
 
 
-def test_a_solution_keeps_what_it_has_fitted_weakest_first_and_counts_the_rest() -> None:
+def test_solution_sorts_fitted_examples_by_margin_and_counts_errors() -> None:
     network = nn.Linear(2, 2, bias=False)
     with torch.no_grad():
         network.weight.copy_(torch.eye(2))
@@ -50,7 +50,7 @@ def test_a_solution_keeps_what_it_has_fitted_weakest_first_and_counts_the_rest()
     assert solution.has_error(flipped)
 
 
-def test_an_error_is_found_wherever_it_is() -> None:
+def test_has_error_checks_every_batch() -> None:
     network = nn.Linear(1, 2, bias=False)
     with torch.no_grad():
         network.weight.copy_(torch.tensor([[1.0], [0.0]]))
@@ -74,9 +74,7 @@ def test_an_error_is_found_wherever_it_is() -> None:
         (nn.BatchNorm1d(2), torch.ones(3, 2), torch.zeros(3, dtype=torch.long), "nothing to turn"),
     ],
 )
-def test_what_is_no_solution_is_refused(
-    network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, message: str
-) -> None:
+def test_invalid_solution_raises(network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Solution(network, inputs, labels)
 
@@ -86,7 +84,7 @@ def test_what_is_no_solution_is_refused(
 
 @BALANCED
 @pytest.mark.parametrize("seed", range(6))
-def test_the_adversary_finds_the_closed_form_of_a_linear_classifier(seed: int, balanced: bool) -> None:
+def test_adversarial_angle_matches_closed_form_for_linear_classifier(seed: int, balanced: bool) -> None:
     solution = small_solutions.linear(seed, balanced=balanced)
     truth = small_solutions.true_angle_of_linear(solution)
     found = adversarial_angle(solution, candidates=40, attacked=40)
@@ -96,7 +94,7 @@ def test_the_adversary_finds_the_closed_form_of_a_linear_classifier(seed: int, b
 
 
 @BALANCED
-def test_a_witness_turns_no_neuron_further_and_is_wrong(balanced: bool) -> None:
+def test_witness_misclassifies_within_adversarial_angle(balanced: bool) -> None:
     solution = small_solutions.perceptron(3, balanced=balanced)
     found = adversarial_angle(solution)
     assert found is not None
@@ -114,7 +112,7 @@ def test_a_witness_turns_no_neuron_further_and_is_wrong(balanced: bool) -> None:
 
 
 @pytest.mark.slow
-def test_the_adversary_is_no_worse_than_a_search_by_brute_force() -> None:
+def test_adversarial_angle_matches_brute_force_search() -> None:
     """Two layers of two neurons of two weights each turn on circles: all four angles on a grid."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)).double()
@@ -141,7 +139,7 @@ def rotated(solution: Solution, name: str, angles: torch.Tensor) -> torch.Tensor
     return angles.cos()[..., None] * weight + angles.sin()[..., None] * across
 
 
-def test_nothing_is_found_where_nothing_can_be_made_wrong() -> None:
+def test_adversarial_angle_is_none_when_no_neuron_can_turn() -> None:
     network = nn.Linear(1, 2, bias=False).double()  # on a line no neuron can turn
     with torch.no_grad():
         network.weight.copy_(torch.tensor([[1.0], [-1.0]]))
@@ -157,7 +155,7 @@ def test_nothing_is_found_where_nothing_can_be_made_wrong() -> None:
 @pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
-def test_what_is_certified_is_below_what_is_found(seed: int, depth: int, balanced: bool) -> None:
+def test_certified_angle_is_below_adversarial_angle(seed: int, depth: int, balanced: bool) -> None:
     solution = small_solutions.perceptron(seed, depth=depth, balanced=balanced)
     certified = certified_angle(solution, small_solutions.chain(solution))
     found = adversarial_angle(solution, steps=5)
@@ -165,7 +163,7 @@ def test_what_is_certified_is_below_what_is_found(seed: int, depth: int, balance
     assert not any(solution.has_error(solution.turned_at_random(certified, seed, i)) for i in range(5))
 
 
-def test_layers_that_are_not_the_networks_are_refused() -> None:
+def test_certified_angle_rejects_mismatched_layers() -> None:
     solution = small_solutions.perceptron(0, depth=2)
     chain = small_solutions.chain(solution)
     with pytest.raises(ValueError, match="other logits"):
@@ -177,7 +175,7 @@ def test_layers_that_are_not_the_networks_are_refused() -> None:
 # -------------------------------------------------------------------------------------------------------- at random
 
 
-def test_how_many_draws_confidence_takes() -> None:
+def test_draws_needed_for_confidence() -> None:
     assert draws_needed(0.95, 0.95) == 59
     assert 0.95**59 < 0.05 < 0.95**58
     for bad in (0.0, 1.0, -1.0, math.nan):
@@ -188,7 +186,7 @@ def test_how_many_draws_confidence_takes() -> None:
 
 
 @BALANCED
-def test_at_least_the_share_of_rotations_makes_no_error(balanced: bool) -> None:
+def test_random_angle_keeps_required_share_of_rotations_error_free(balanced: bool) -> None:
     """By as many further draws as tell 85 from 90 per cent."""
     solution = small_solutions.linear(1, balanced=balanced, fan_in=5)
     said: list[str] = []
@@ -203,14 +201,14 @@ def test_at_least_the_share_of_rotations_makes_no_error(balanced: bool) -> None:
     assert further < 170, "else the angle is needlessly small"
 
 
-def test_the_same_seed_finds_the_same_angle() -> None:
+def test_random_angle_is_determined_by_seed() -> None:
     solution = small_solutions.perceptron(5)
     first, second, other = (random_angle(solution, seed=seed) for seed in (3, 3, 4))
     assert first == second
     assert first != other
 
 
-def test_errors_grow_with_the_angle() -> None:
+def test_error_curve_grows_with_angle() -> None:
     solution = small_solutions.perceptron(2, examples=200)
     curve = error_curve(solution, [1e-6, 0.3, 1.5], draws=8)
     assert [angle for angle, _ in curve] == [1e-6, 0.3, 1.5]
@@ -219,7 +217,7 @@ def test_errors_grow_with_the_angle() -> None:
 
 @pytest.mark.gpu
 @BALANCED
-def test_a_gpu_finds_what_a_cpu_finds(balanced: bool) -> None:
+def test_gpu_angles_match_cpu(balanced: bool) -> None:
     here = small_solutions.perceptron(3, balanced=balanced)
     there = Solution(deepcopy(here.network).cuda(), here.inputs.cuda(), here.labels.cuda())
     ours, theirs = adversarial_angle(here), adversarial_angle(there)

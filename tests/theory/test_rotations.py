@@ -21,7 +21,7 @@ def rows(seed: int, neurons: int = 5, fan_in: int = 7, balanced: bool = False) -
 
 @pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("angle", [1e-9, 0.01, 1.0, math.pi / 2, 3.0])
-def test_a_turn_is_by_the_angle_and_keeps_norm_and_mean(angle: float, centred: bool) -> None:
+def test_turn_rotates_by_angle_and_keeps_norm_and_mean(angle: float, centred: bool) -> None:
     old = rows(0, balanced=centred)
     new = turn(old, tangent(old, rows(1), centred), angle)
     torch.testing.assert_close(
@@ -32,7 +32,7 @@ def test_a_turn_is_by_the_angle_and_keeps_norm_and_mean(angle: float, centred: b
         torch.testing.assert_close(new.sum(1), torch.zeros(5, dtype=torch.float64), rtol=0, atol=1e-14)
 
 
-def test_a_turn_in_the_plane_is_the_rotation_of_the_plane() -> None:
+def test_turn_in_two_dimensions_is_plane_rotation() -> None:
     old = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
     cosine, sine = math.cos(0.3), math.sin(0.3)
     rotated = old @ torch.tensor([[cosine, sine], [-sine, cosine]], dtype=torch.float64)
@@ -41,7 +41,7 @@ def test_a_turn_in_the_plane_is_the_rotation_of_the_plane() -> None:
     torch.testing.assert_close(turn(old, 100 * ahead, torch.tensor([0.3], dtype=torch.float64)), rotated)
 
 
-def test_what_cannot_turn_stays_bit_for_bit() -> None:
+def test_neurons_that_cannot_turn_are_unchanged() -> None:
     zero, pair = torch.zeros(1, 3), torch.tensor([[math.sqrt(0.5), -math.sqrt(0.5)]])
     angles, directions = np.random.default_rng(0), torch.Generator().manual_seed(0)
     assert torch.equal(turn(zero, torch.ones(1, 3), 1.0), zero)
@@ -51,7 +51,7 @@ def test_what_cannot_turn_stays_bit_for_bit() -> None:
     assert torch.equal(turn_at_random(pair, 0.0, False, angles, directions), pair)
 
 
-def test_clipping_brings_back_what_is_outside_by_the_shortest_way() -> None:
+def test_clip_to_cap_projects_to_nearest_point() -> None:
     centres = rows(0)
     direction = tangent(centres, rows(1), False)
     inside, outside = turn(centres, direction, 0.2), turn(centres, direction, 0.7)
@@ -64,7 +64,7 @@ def test_clipping_brings_back_what_is_outside_by_the_shortest_way() -> None:
 
 @pytest.mark.parametrize("balanced", [False, True])
 @pytest.mark.parametrize("angle", [1e-5, 1e-3, 0.1])
-def test_clipping_is_exact_in_float32(angle: float, balanced: bool) -> None:
+def test_clip_to_cap_is_accurate_in_float32(angle: float, balanced: bool) -> None:
     """Up to what float32 can hold of a row, of which each entry is rounded by some 1e-8 of the row's norm."""
     centres = rows(0, neurons=50, fan_in=300, balanced=balanced).float()
     direction = tangent(centres, rows(1, neurons=50, fan_in=300).float(), balanced)
@@ -78,7 +78,7 @@ def test_clipping_is_exact_in_float32(angle: float, balanced: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 2, 3, 10, 782, 4606])
 @pytest.mark.parametrize("angle", [1e-4, 0.3, 1.2, math.pi / 2, 2.5])
-def test_draws_are_uniform_on_the_cap(dim: int, angle: float) -> None:
+def test_drawn_angles_are_uniform_on_cap(dim: int, angle: float) -> None:
     """The share within a smaller angle is the ratio of the caps; by Kolmogorov and Smirnov's distance."""
     drawn = np.sort(draw_angles(angle, dim, 1000, np.random.default_rng(dim)))
     assert drawn[0] >= 0
@@ -102,6 +102,6 @@ def test_random_turns_have_no_preferred_direction(balanced: bool) -> None:
 
 
 @given(st.floats(max_value=0), st.integers(max_value=3))
-def test_caps_that_are_none_are_refused(angle: float, dim: int) -> None:
+def test_draw_angles_rejects_non_positive_angle_or_dim(angle: float, dim: int) -> None:
     with pytest.raises(ValueError, match="a cap has an angle"):
         draw_angles(angle, dim, 1, np.random.default_rng(0))

@@ -68,7 +68,7 @@ def train(network, optimizer, steps=5):
 
 @pytest.mark.parametrize("shape", [(8, 3, 3, 3), (5, 7), (4, 1), (3, 784), (2, 3, 4), (1, 2)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sums_norms_and_leans_are_those_of_plain_float64(shape, dtype):
+def test_sums_norms_and_leans_match_float64_reference(shape, dtype):
     weight = references.draw(0, [shape], torch.float64)[0].to(dtype)
     layer = balance_of_tensor("w", weight)
     assert layer.name == "w"
@@ -76,7 +76,7 @@ def test_sums_norms_and_leans_are_those_of_plain_float64(shape, dtype):
     assert not layer.balanced
 
 
-def test_a_record_has_every_figure_by_the_schemas_name():
+def test_record_contains_all_statistics():
     weight = references.draw(0, [(5, 7)], torch.float64)[0]
     layer = balance_of_tensor("head.weight", weight)
     assert asdict(layer) == {
@@ -90,7 +90,7 @@ def test_a_record_has_every_figure_by_the_schemas_name():
     }
 
 
-def test_the_order_in_which_a_filter_is_stored_changes_nothing():
+def test_balance_does_not_depend_on_memory_format():
     weight = references.draw(0, [(8, 5, 3, 3)], torch.float64)[0]
     last = weight.contiguous(memory_format=torch.channels_last)
     assert last.stride() != weight.stride()
@@ -100,7 +100,7 @@ def test_the_order_in_which_a_filter_is_stored_changes_nothing():
     assert balance_of_tensor("w", project_(last)).balanced
 
 
-def test_leans_tell_how_much_of_a_neuron_lies_along_ones_whatever_its_norm():
+def test_lean_is_cosine_with_ones_vector():
     rows = torch.tensor([[1.0, -1.0, 0.0, 0.0], [5.0, 5.0, 5.0, 5.0], [-3.0, -3.0, -3.0, -3.0], [2.0, 0.0, 0.0, 0.0]])
     for row, lean in zip(rows, [0, 1, 1, 0.5], strict=True):
         assert balance_of_tensor("w", row.view(1, -1)).lean == dict.fromkeys(five([0]), lean)
@@ -113,7 +113,7 @@ def test_leans_tell_how_much_of_a_neuron_lies_along_ones_whatever_its_norm():
     offset=st.sampled_from([0.0, 1.0, 1e9]),
     seed=st.integers(0, 2**32),
 )
-def test_a_lean_is_never_beyond_one_and_does_not_feel_the_size(fan_in, size, offset, seed):
+def test_lean_is_at_most_one_and_scale_invariant(fan_in, size, offset, seed):
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(3, fan_in, generator=generator, dtype=torch.float64) + offset
     leans, scaled = (balance_of_tensor("w", w).lean for w in (rows, rows * 10.0**size))
@@ -121,7 +121,7 @@ def test_a_lean_is_never_beyond_one_and_does_not_feel_the_size(fan_in, size, off
     assert_same(scaled, leans)
 
 
-def test_weights_that_are_not_finite_are_not_balanced():
+def test_non_finite_weights_are_not_balanced():
     for wrong in (math.nan, math.inf):
         weight = project(references.draw(0, [(5, 7)], torch.float64)[0])
         assert balance_of_tensor("w", weight).balanced
@@ -160,7 +160,7 @@ def test_projected_neurons_are_balanced(dtype, fan_in, kind, size, seed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_departure_much_larger_than_rounding_is_seen(dtype):
+def test_deviation_beyond_rounding_is_detected(dtype):
     weight = project(references.draw(0, [(20, 300)], torch.float64)[0]).to(dtype)
     assert balance_of_tensor("w", weight).balanced
     off = 300 * torch.finfo(dtype).eps
@@ -174,7 +174,7 @@ def test_a_departure_much_larger_than_rounding_is_seen(dtype):
     assert not balance_of_tensor("w", leaning, tolerance=off / 2).balanced
 
 
-def test_weights_widened_from_a_narrow_dtype_need_its_tolerance():
+def test_weights_cast_from_bfloat16_need_wider_tolerance():
     stored = project(references.draw(0, [(20, 300)], torch.float64)[0]).bfloat16()
     assert balance_of_tensor("w", stored).balanced
     assert not balance_of_tensor("w", stored.float()).balanced
@@ -184,7 +184,7 @@ def test_weights_widened_from_a_narrow_dtype_need_its_tolerance():
 @pytest.mark.parametrize(
     "neuron", [[[2.0]], [[0.1, 0.1, 0.1]], [[0.0, 0.0, 0.0]]], ids=["fan-in one", "constant", "zeros"]
 )
-def test_neurons_that_nero_does_not_centre_are_not_balanced(neuron):
+def test_degenerate_neurons_are_not_balanced(neuron):
     weight = nn.Parameter(torch.tensor(neuron))
     Nero([weight])
     layer = balance_of_tensor("w", weight)
@@ -198,7 +198,7 @@ def test_neurons_that_nero_does_not_centre_are_not_balanced(neuron):
         assert centred(weight)
 
 
-def test_one_neuron_out_of_balance_is_enough():
+def test_single_unbalanced_neuron_makes_layer_unbalanced():
     weight = project(references.draw(0, [(50, 20)], torch.float64)[0])
     weight[17] = 2 * weight[17]
     assert not balance_of_tensor("w", weight).balanced
@@ -225,7 +225,7 @@ def test_one_neuron_out_of_balance_is_enough():
     ids=["linear", "convolution", "embedding", "LSTM", "attention", "MLP", "VGG-11", "ResNet-18"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_network_is_balanced_from_nero_on_and_not_before(make, dtype):
+def test_network_is_balanced_once_nero_is_constructed(make, dtype):
     torch.manual_seed(0)
     network = make().to(dtype)
     assert not is_balanced(network)
@@ -254,7 +254,7 @@ def test_sgd_drifts_from_balance():
     assert not is_balanced(network)
 
 
-def test_half_a_projection_is_not_balance():
+def test_network_is_not_balanced_with_one_constraint_only():
     for halves in ({"mean": False}, {"norm": False}):
         network = small_network()
         train(network, Nero(network.parameters(), **halves))
@@ -262,7 +262,7 @@ def test_half_a_projection_is_not_balance():
         assert all(centred(p) for p in network.parameters() if p.ndim >= 2) == halves.get("mean", True)
 
 
-def test_every_parameter_with_neurons_is_counted_and_tied_ones_once():
+def test_tied_parameters_are_counted_once():
     network = nn.ModuleDict({"embedding": nn.Embedding(9, 4), "head": nn.Linear(4, 9), "gain": nn.LayerNorm(4)})
     network["head"].weight = network["embedding"].weight
     assert [(layer.name, layer.neurons, layer.fan_in) for layer in balance(network)] == [("embedding.weight", 9, 4)]
@@ -270,13 +270,13 @@ def test_every_parameter_with_neurons_is_counted_and_tied_ones_once():
     assert is_balanced(network)
 
 
-def test_a_padding_of_zeros_is_no_balanced_neuron():
+def test_zero_padding_row_makes_embedding_unbalanced():
     network = nn.Embedding(9, 4, padding_idx=0)
     Nero(network.parameters())
     assert not is_balanced(network)
 
 
-def test_a_network_without_neurons_is_neither():
+def test_is_balanced_raises_for_network_without_neurons():
     for network in (nn.BatchNorm2d(3), nn.ReLU(), nn.Sequential()):
         assert balance(network) == []
         with pytest.raises(ValueError, match=r"^\w+ has no neurons: [^\n]+$"):
@@ -284,7 +284,7 @@ def test_a_network_without_neurons_is_neither():
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (0, 5)])
-def test_a_tensor_without_neurons_is_refused_in_a_line(shape):
+def test_tensor_without_neurons_gives_one_line_error(shape):
     for refused in (lambda w: balance_of_tensor("bias", w), centred):
         with pytest.raises(ValueError, match=r"^[^\n]+ has no neurons[^\n]+$"):
             refused(torch.zeros(shape))

@@ -9,7 +9,7 @@ import pytest
 from nero.theory import records
 
 
-def test_a_record_comes_back_to_six_digits_and_replaces_an_older_one(tmp_path: Path) -> None:
+def test_record_round_trips_to_six_digits_and_replaces_older_one(tmp_path: Path) -> None:
     record = {"run_id": "a-b", "angle": 1 / 3, "list": [1e-12 / 3, 7, None, True], "deep": {"text": "x"}}
     path = records.write(records.NETWORKS, {**record, "angle": 9.0}, tmp_path)
     assert records.write(records.NETWORKS, record, tmp_path) == path
@@ -19,13 +19,13 @@ def test_a_record_comes_back_to_six_digits_and_replaces_an_older_one(tmp_path: P
     assert records.read(records.STEPS, tmp_path) == []
 
 
-def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+def test_non_finite_values_are_written_as_null(tmp_path: Path) -> None:
     written = records.write(records.STEPS, {"run_id": "a", "x": [math.nan, math.inf, {"y": -math.inf}]}, tmp_path)
     assert json.loads(written.read_text())["x"] == [None, None, {"y": None}]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"run_id": "other"}', "\xff"])
-def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
+def test_invalid_record_error_names_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "networks").mkdir()
     path = tmp_path / "networks" / "a.json"
     path.write_text(text, encoding="latin-1")
@@ -34,6 +34,6 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_there_are_two_kinds(tmp_path: Path) -> None:
+def test_unknown_record_kind_raises(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'runs'; there are networks, steps"):
         records.read("runs", tmp_path)

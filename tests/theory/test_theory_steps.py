@@ -49,7 +49,7 @@ def backward(model: nn.Module, seed: int = 1) -> None:
 
 
 @given(arrays.arrays(np.float32, st.integers(1, 60), elements=st.floats(-(2.0**99), 2.0**99, width=32)))
-def test_quantiles_are_numpys(values: np.ndarray) -> None:
+def test_quantiles_match_numpy(values: np.ndarray) -> None:
     expected = np.quantile(values.astype(np.float64), [0, 0.05, 0.5, 0.95, 1])
     ours = quantiles(torch.from_numpy(values))
     assert list(ours) == ["min", "low", "median", "high", "max"]
@@ -57,7 +57,7 @@ def test_quantiles_are_numpys(values: np.ndarray) -> None:
 
 
 @pytest.mark.slow
-def test_more_entries_than_torch_takes_have_quantiles() -> None:
+def test_quantiles_of_more_entries_than_torch_quantile_supports() -> None:
     values = torch.arange(2**24 + 2, dtype=torch.int32).flip(0)
     with pytest.raises(RuntimeError, match="too large"):
         torch.quantile(values.double(), 0.5)
@@ -66,23 +66,23 @@ def test_more_entries_than_torch_takes_have_quantiles() -> None:
     assert spread["high"] == pytest.approx(0.95 * (2**24 + 1), rel=1e-15)
 
 
-def test_equal_numbers_are_all_of_their_quantiles() -> None:
+def test_quantiles_of_constant_values_are_exact() -> None:
     for length in range(1, 60):
         assert set(quantiles(constant(0.1, length)).values()) == {0.1}
 
 
-def test_a_quantile_between_halves_is_not_rounded_to_half_precision() -> None:
+def test_quantiles_are_not_rounded_to_half_precision() -> None:
     assert quantiles(torch.tensor([1.0, 1.0078125], dtype=torch.bfloat16))["median"] == 1.00390625
 
 
-def test_one_nan_makes_all_quantiles_nan_and_infinities_stay() -> None:
+def test_quantiles_with_nan_are_nan_and_infinities_are_kept() -> None:
     assert all(math.isnan(value) for value in quantiles(torch.tensor([1.0, math.nan, 2.0])).values())
     spread = quantiles(torch.tensor([1.0] * 10 + [math.inf] * 10))
     assert spread == {"min": 1, "low": 1, "median": math.inf, "high": math.inf, "max": math.inf}
 
 
 @pytest.mark.parametrize("shape", [(0,), (), (2, 3)])
-def test_only_vectors_that_are_not_empty_have_quantiles(shape: tuple[int, ...]) -> None:
+def test_quantiles_reject_empty_or_non_vector_input(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="not of the shape"):
         quantiles(torch.ones(shape))
 
@@ -102,7 +102,7 @@ def rotated(rows: Tensor, angle: float, seed: int = 7) -> Tensor:
 
 
 @pytest.mark.parametrize("angle", [0.0, 1e-12, 1e-8, 1e-3, 0.5, math.pi / 2, 3.0, math.pi - 1e-8, math.pi])
-def test_a_rotation_by_an_angle_turns_by_that_angle(angle: float) -> None:
+def test_turning_angles_recover_rotation_angle(angle: float) -> None:
     before = 3 * drawn(6, 20)
     after = rotated(before, angle)
     torch.testing.assert_close(turning_angles(before, after), constant(angle, 6), rtol=0, atol=1e-15)
@@ -111,14 +111,14 @@ def test_a_rotation_by_an_angle_turns_by_that_angle(angle: float) -> None:
     torch.testing.assert_close(relative_steps(before, after), chord, rtol=1e-14, atol=1e-15)
 
 
-def test_an_angle_too_small_for_a_cosine_keeps_its_digits() -> None:
+def test_tiny_angles_keep_full_precision() -> None:
     before = torch.tensor([[1.0, 0.0]])
     after = torch.tensor([[1.0, 1e-10]])
     assert turning_angles(before, after).item() == pytest.approx(1e-10, rel=1e-7, abs=0)
     assert torch.cosine_similarity(before, after).item() == 1
 
 
-def test_scaling_moves_but_does_not_turn() -> None:
+def test_scaling_changes_step_but_not_angle() -> None:
     before = drawn(5, 7)
     assert turning_angles(before, 3 * before).max() < 1e-15
     assert turning_angles(before, 4 * before).max() == 0
@@ -126,7 +126,7 @@ def test_scaling_moves_but_does_not_turn() -> None:
     torch.testing.assert_close(turning_angles(before, -before), constant(math.pi, 5))
 
 
-def test_a_neuron_of_zeros_has_no_direction_and_any_step_from_it_is_infinite() -> None:
+def test_zero_neuron_has_zero_angle_and_infinite_relative_step() -> None:
     before = torch.tensor([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]])
     after = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
     assert turning_angles(before, after).tolist() == [0, 0, 0]
@@ -135,14 +135,14 @@ def test_a_neuron_of_zeros_has_no_direction_and_any_step_from_it_is_infinite() -
     assert layer_step(torch.zeros(2, 2), torch.ones(2, 2)) == math.inf
 
 
-def test_a_diverged_neuron_is_nan_and_the_others_are_not() -> None:
+def test_nan_affects_only_its_own_neuron() -> None:
     before, after = drawn(3, 4), drawn(3, 4, seed=1)
     after[1, 2] = math.nan
     for measure in (relative_steps, turning_angles):
         assert measure(before, after).isnan().tolist() == [False, True, False]
 
 
-def test_weights_whose_squares_leave_the_range_are_measured() -> None:
+def test_steps_are_measured_where_squares_overflow_or_underflow() -> None:
     before, after = drawn(4, 6), drawn(4, 6, seed=1)
     for size in (1e-170, 1e170):
         torch.testing.assert_close(relative_steps(size * before, size * after), relative_steps(before, after))
@@ -150,7 +150,7 @@ def test_weights_whose_squares_leave_the_range_are_measured() -> None:
         assert layer_step(size * before, size * after) == pytest.approx(layer_step(before, after))
 
 
-def test_weights_in_half_precision_are_reckoned_in_float64() -> None:
+def test_half_precision_weights_are_measured_in_float64() -> None:
     before = drawn(3, 50).to(torch.bfloat16)
     after = rotated(before.double(), 0.1).to(torch.bfloat16)
     for measure in (relative_steps, turning_angles):
@@ -158,7 +158,7 @@ def test_weights_in_half_precision_are_reckoned_in_float64() -> None:
     assert layer_step(before, after) == layer_step(before.double(), after.double())
 
 
-def test_a_convolution_is_measured_however_it_lies_in_memory() -> None:
+def test_convolution_measurements_do_not_depend_on_memory_format() -> None:
     before, after = drawn(4, 3, 5, 2), drawn(4, 3, 5, 2, seed=1)
     expected = turning_angles(before.flatten(1), after.flatten(1)), relative_steps(before.flatten(1), after.flatten(1))
     for old in (before, before.contiguous(memory_format=torch.channels_last)):
@@ -168,7 +168,7 @@ def test_a_convolution_is_measured_however_it_lies_in_memory() -> None:
             assert layer_step(old, new) == pytest.approx(((after - before).norm() / before.norm()).item())
 
 
-def test_steps_between_other_shapes_or_of_no_neurons_are_refused() -> None:
+def test_mismatched_shapes_or_wrong_dims_raise() -> None:
     for measure in (relative_steps, turning_angles, layer_step):
         with pytest.raises(ValueError, match="changes no shape"):
             measure(torch.ones(2, 3), torch.ones(3))
@@ -179,7 +179,7 @@ def test_steps_between_other_shapes_or_of_no_neurons_are_refused() -> None:
         bias_steps(torch.ones(2, 3), torch.ones(2, 3))
 
 
-def test_biases_that_were_zero_have_no_relative_step() -> None:
+def test_zero_biases_are_excluded_from_relative_steps() -> None:
     before, after = torch.tensor([0.0, 2.0, -4.0, 0.0]), torch.tensor([1.0, 1.0, -4.5, 0.0])
     assert bias_steps(before, after).tolist() == [0.5, 0.125]
     assert bias_steps(torch.tensor(2.0), torch.tensor(2.5)).tolist() == [0.25]
@@ -195,7 +195,7 @@ MATRICES = arrays.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1,
 
 @settings(max_examples=300)
 @given(data=st.data(), before=MATRICES)
-def test_a_per_neuron_relative_step_is_per_layer_relative(data: st.DataObject, before: np.ndarray) -> None:
+def test_layer_step_is_at_most_largest_neuron_step(data: st.DataObject, before: np.ndarray) -> None:
     after = data.draw(arrays.arrays(np.float64, before.shape, elements=ELEMENTS))
     old, new = torch.from_numpy(before), torch.from_numpy(after)
     largest = relative_steps(old, new).max().item()
@@ -203,7 +203,7 @@ def test_a_per_neuron_relative_step_is_per_layer_relative(data: st.DataObject, b
 
 
 @given(before=MATRICES, eta=st.floats(1e-6, 10), seed=st.integers(0, 2**32))
-def test_a_layers_step_is_its_neurons_step_where_these_are_equal(before: np.ndarray, eta: float, seed: int) -> None:
+def test_layer_step_equals_neuron_step_when_all_are_equal(before: np.ndarray, eta: float, seed: int) -> None:
     assume(np.abs(before).max() > 1e-3)
     old = torch.from_numpy(before)
     direction = drawn(*old.shape, seed=seed)
@@ -229,7 +229,7 @@ def stepped(weight: Tensor, grad: Tensor, **settings_: float) -> Tensor:
 
 @pytest.mark.parametrize("beta", [0.0, 0.999])
 @pytest.mark.parametrize("eta", [1e-4, 0.01, 0.5])
-def test_neros_first_step_is_relative_and_turns_by_the_arc_tangent_of_its_rate(eta: float, beta: float) -> None:
+def test_first_nero_step_turns_by_arctan_of_lr(eta: float, beta: float) -> None:
     before = balanced(6, 30)
     grad = project(drawn(6, 30, seed=1), norm=False)
     # Tangent to the sphere and centred.
@@ -241,9 +241,7 @@ def test_neros_first_step_is_relative_and_turns_by_the_arc_tangent_of_its_rate(e
 
 
 @given(seed=st.integers(0, 2**32), eta=st.floats(1e-4, 0.9), lean=st.floats(-3, 3), pull=st.floats(-3, 3))
-def test_any_first_step_of_nero_turns_by_at_most_the_arc_sine_of_its_rate(
-    seed: int, eta: float, lean: float, pull: float
-) -> None:
+def test_first_nero_step_turns_by_at_most_arcsin_of_lr(seed: int, eta: float, lean: float, pull: float) -> None:
     before = balanced(4, 9, seed=seed)
     grad = drawn(4, 9, seed=seed + 1) + lean + pull * before
     # The gradient's direction is a along the ones, t along w and r across both. The projection drops a, so that
@@ -257,7 +255,7 @@ def test_any_first_step_of_nero_turns_by_at_most_the_arc_sine_of_its_rate(
     assert angles.max().item() <= math.asin(eta) * (1 + 1e-12)
 
 
-def test_a_gradient_above_its_average_makes_neros_step_larger_than_its_rate_and_never_beyond_a_bound() -> None:
+def test_gradient_above_average_makes_nero_step_exceed_lr_as_predicted() -> None:
     eta, beta, t = 1e-3, 0.9, 4
     weight = balanced(1, 8).requires_grad_()
     optimizer = Nero([weight], lr=eta, beta=beta, mean=False, norm=False)
@@ -272,7 +270,7 @@ def test_a_gradient_above_its_average_makes_neros_step_larger_than_its_rate_and_
     assert step > 1.8 * eta
 
 
-def test_neros_step_of_biases_is_relative_to_their_mean_size_and_not_to_each() -> None:
+def test_nero_bias_step_is_relative_to_mean_size() -> None:
     before = torch.tensor([0.1, 1.9]).double()
     after = stepped(before, torch.tensor([1.0, 1.0]).double(), lr=0.01)
     torch.testing.assert_close(bias_steps(before, after), torch.tensor([0.1, 0.01 / 1.9]).double())
@@ -292,7 +290,7 @@ OPTIMISERS = {
 
 @pytest.mark.parametrize("make", OPTIMISERS.values(), ids=list(OPTIMISERS))
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_what_is_measured_is_the_difference_of_two_copies(make: Callable, channels_last: bool) -> None:
+def test_step_meter_matches_difference_of_weights(make: Callable, channels_last: bool) -> None:
     model = network()
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
@@ -330,7 +328,7 @@ def test_what_is_measured_is_the_difference_of_two_copies(make: Callable, channe
         assert asdict(bias) == {"name": bias.name, "steps": quantiles(steps)}
 
 
-def test_a_neurons_step_of_gradient_descent_is_its_gradient_over_its_norm() -> None:
+def test_sgd_neuron_step_is_scaled_gradient_over_norm() -> None:
     weight, lr = drawn(5, 8).requires_grad_(), 0.3
     weight.grad = drawn(5, 8, seed=1)
     expected = lr * weight.grad.norm(dim=1) / weight.detach().norm(dim=1)
@@ -343,7 +341,7 @@ def test_a_neurons_step_of_gradient_descent_is_its_gradient_over_its_norm() -> N
     assert meter.biases == []
 
 
-def test_balanced_neurons_turn_by_about_neros_rate() -> None:
+def test_balanced_neurons_turn_by_at_most_arcsin_of_nero_lr() -> None:
     model = network()
     optimizer = Nero(model.parameters(), lr=0.01)
     backward(model)
@@ -356,7 +354,7 @@ def test_balanced_neurons_turn_by_about_neros_rate() -> None:
     assert {bias.name for bias in meter.biases} == {"0.bias", "1.weight", "4.bias"}
 
 
-def test_a_constrained_step_is_measured_with_its_projection() -> None:
+def test_constrained_step_is_measured_after_projection() -> None:
     model = network()
     optimizer = constrained(model.parameters(), base=torch.optim.SGD, lr=0.1)
     backward(model)
@@ -369,7 +367,7 @@ def test_a_constrained_step_is_measured_with_its_projection() -> None:
             assert layer.neuron_steps[name] == pytest.approx(2 * math.sin(angle / 2), rel=1e-4)
 
 
-def test_only_the_step_after_arming_is_measured() -> None:
+def test_only_step_after_arming_is_measured() -> None:
     weight = torch.ones(2, 2, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=1.0)
     with StepMeter(optimizer, {"w": weight}) as meter:
@@ -383,7 +381,7 @@ def test_only_the_step_after_arming_is_measured() -> None:
     assert seen == [[], [0.5], [0.5]]  # 0.25 of 1 - 0.5
 
 
-def test_a_step_that_failed_is_not_measured_with_the_next() -> None:
+def test_failed_step_is_not_measured_with_the_next() -> None:
     weight = torch.ones(2, 2, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.5)
 
@@ -402,7 +400,7 @@ def test_a_step_that_failed_is_not_measured_with_the_next() -> None:
         assert [layer.relative_step for layer in meter.layers] == [1.0]
 
 
-def test_no_hook_is_left_behind_and_training_is_not_changed() -> None:
+def test_step_meter_leaves_no_hooks_and_does_not_change_training() -> None:
     model, twin = network(), network()
     optimizer, expected = Nero(model.parameters()), Nero(twin.parameters())
     meter = StepMeter(optimizer, dict(model.named_parameters()))
@@ -427,7 +425,7 @@ def test_no_hook_is_left_behind_and_training_is_not_changed() -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_parameters_that_the_optimiser_does_not_hold_do_not_move_and_empty_ones_are_left_out() -> None:
+def test_parameters_outside_optimiser_have_zero_step_and_empty_are_omitted() -> None:
     held, other, empty = (torch.ones(shape, requires_grad=True) for shape in ((2, 2), (3, 2), (0, 2)))
     held.grad = torch.ones(2, 2)
     optimizer = torch.optim.SGD([held], lr=0.5)

@@ -41,19 +41,19 @@ def move(weights: Sequence[Tensor], changes: Sequence[Tensor]) -> None:
 # ------------------------------------------------------------------------------------------------------------- terms
 
 
-def test_the_trust_of_a_step_is_the_product_over_its_layers() -> None:
+def test_trust_bound_is_product_over_layers() -> None:
     weights = [matrix([[3.0, 4.0]]), matrix([[0.0], [2.0]])]
     changes = [matrix([[0.0, 0.5]]), matrix([[-0.4], [0.3]])]
     assert trust_bound(weights, changes) == pytest.approx(1.1 * 1.25 - 1, rel=1e-15)
     assert trust_bound([], []) == 0
 
 
-def test_the_trust_of_a_small_step_keeps_its_digits() -> None:
+def test_trust_bound_of_tiny_step_keeps_full_precision() -> None:
     weights = [matrix([[1.0, 0.0]])] * 3
     assert trust_bound(weights, [matrix([[0.0, 1e-18]])] * 3) == pytest.approx(3e-18, rel=1e-14, abs=0)
 
 
-def test_a_layer_of_zeros_that_moves_has_no_bounded_trust() -> None:
+def test_trust_bound_is_infinite_when_zero_layer_moves() -> None:
     zeros, ones = torch.zeros(2, 2), torch.ones(2, 2)
     assert trust_bound([zeros, ones], [ones, ones]) == math.inf
     assert trust_bound([zeros, ones], [zeros, ones]) == 1
@@ -61,7 +61,7 @@ def test_a_layer_of_zeros_that_moves_has_no_bounded_trust() -> None:
     assert trust_bound([ones] * 40, [1e10 * ones] * 40) == math.inf
 
 
-def test_the_cosine_is_one_down_the_gradient_and_minus_one_up() -> None:
+def test_descent_cosine_is_one_along_negative_gradient() -> None:
     gradient = drawn(4, 3)
     across = matrix([[0.0, 1.0]])
     assert descent_cosine(-0.1 * gradient, gradient) == pytest.approx(1, rel=1e-15)
@@ -71,7 +71,7 @@ def test_the_cosine_is_one_down_the_gradient_and_minus_one_up() -> None:
     assert all(abs(descent_cosine(drawn(9, 9, seed=s), drawn(9, 9))) <= 1 for s in range(20))
 
 
-def test_where_nothing_moves_or_no_gradient_is_there_is_no_angle() -> None:
+def test_descent_cosine_is_zero_without_step_or_gradient() -> None:
     zeros, ones = torch.zeros(2, 2), torch.ones(2, 2)
     for change, gradient in ((zeros, ones), (ones, zeros), (zeros, zeros)):
         cosine = descent_cosine(change, gradient)
@@ -99,17 +99,17 @@ def step(*layers: LayerTrust, trust: float = 0.2) -> StepTrust:
         (layer(gradient_change=math.inf, cosine=0.0, relative_step=math.inf), False),
     ],
 )
-def test_a_layer_is_stable_where_its_gradient_changes_less_than_its_cosine(measured: LayerTrust, stable: bool) -> None:
+def test_layer_is_stable_if_gradient_change_is_below_cosine(measured: LayerTrust, stable: bool) -> None:
     assert measured.stable == stable
     assert step(layer(), measured).stable == stable
 
 
-def test_a_step_that_moves_nothing_is_not_a_stable_descent_step() -> None:
+def test_step_that_moves_nothing_is_not_stable() -> None:
     assert not step(layer(relative_step=0.0)).stable
     assert not step().stable
 
 
-def test_a_step_keeps_within_trust_where_every_layer_does() -> None:
+def test_step_is_within_trust_if_every_layer_is() -> None:
     assert not step(layer("a", gradient_change=0.2), layer("b", gradient_change=0.21)).within_trust
     assert step(layer("a", gradient_change=0.2)).within_trust
     assert not step(layer("a", gradient_change=math.nan)).within_trust
@@ -121,7 +121,7 @@ RATIOS = st.lists(st.floats(0, 2), min_size=1, max_size=5)
 
 
 @given(ratios=RATIOS, seed=st.integers(0, 2**32))
-def test_deep_relative_trust_is_exact_where_linear_layers_are_scaled(ratios: list[float], seed: int) -> None:
+def test_deep_relative_trust_is_exact_for_scaled_linear_layers(ratios: list[float], seed: int) -> None:
     widths = [3 + number % 2 for number in range(len(ratios) + 1)]
     weights = [drawn(widths[k + 1], widths[k], seed=seed + k).requires_grad_() for k in range(len(ratios))]
     x, readout = drawn(widths[0], seed=seed + 10), drawn(widths[-1], seed=seed + 11)
@@ -141,7 +141,7 @@ def test_deep_relative_trust_is_exact_where_linear_layers_are_scaled(ratios: lis
 @given(
     scales=st.lists(st.tuples(st.floats(0.1, 10), st.booleans(), st.floats(-3, 3)), min_size=1, max_size=6),
 )
-def test_a_network_of_width_one_obeys_deep_relative_trust_whatever_the_signs(
+def test_network_of_width_one_obeys_deep_relative_trust(
     scales: list[tuple[float, bool, float]],
 ) -> None:
     weights = [matrix([[-size if negative else size]]) for size, negative, _ in scales]
@@ -177,7 +177,7 @@ def flipped_unit() -> tuple[list[Tensor], list[Tensor], Callable[[], Tensor]]:
 
 
 @pytest.mark.parametrize("make", [curved_loss, ill_conditioned, flipped_unit])
-def test_deep_relative_trust_is_a_model_and_no_theorem(make: Callable) -> None:
+def test_deep_relative_trust_can_be_violated(make: Callable) -> None:
     weights, changes, loss = make()
     seen = measure_step(loss, named(weights), lambda: move(weights, changes))
     assert seen.trust < 0.02
@@ -201,7 +201,7 @@ def smooth_network(seed: int) -> tuple[nn.Module, Callable[[], Tensor]]:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("noise", [0.0, 1.0])
-def test_a_step_that_is_stable_all_the_way_lowers_the_loss_and_by_how_much(seed: int, noise: float) -> None:
+def test_step_stable_along_whole_path_decreases_loss_as_bounded(seed: int, noise: float) -> None:
     model, loss = smooth_network(seed)
     weights = {name: param for name, param in model.named_parameters() if param.ndim >= 2}
     start = [weight.detach().clone() for weight in weights.values()]
@@ -239,7 +239,7 @@ def test_a_step_that_is_stable_all_the_way_lowers_the_loss_and_by_how_much(seed:
     assert 1 <= len(stable) < 12
 
 
-def test_a_step_that_is_stable_at_its_end_alone_may_raise_the_loss() -> None:
+def test_step_stable_only_at_endpoint_can_increase_loss() -> None:
     # The gradient 1 - 2 cos 2πw is -1 at 0 and at 1, and mostly positive between them.
     weight = matrix([[0.0]])
 
@@ -254,7 +254,7 @@ def test_a_step_that_is_stable_at_its_end_alone_may_raise_the_loss() -> None:
     assert seen.loss_after == pytest.approx(seen.loss + 1)
 
 
-def test_a_gradient_step_too_long_is_not_stable() -> None:
+def test_too_long_gradient_step_is_not_stable() -> None:
     # L = w²/2: the gradient changes by the rate.
     for rate, stable in [(0.5, True), (0.999, True), (1.001, False), (3.0, False)]:
         weight = matrix([[2.0, -1.0]])
@@ -273,7 +273,7 @@ def test_a_gradient_step_too_long_is_not_stable() -> None:
 # ---------------------------------------------------------------------------------------------------- looking at a step
 
 
-def test_an_optimisers_step_is_measured_without_touching_its_training() -> None:
+def test_measure_step_does_not_change_training() -> None:
     def trained(looking: bool) -> tuple[nn.Module, list[StepTrust]]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(36, 5)).double()
@@ -307,7 +307,7 @@ def test_an_optimisers_step_is_measured_without_touching_its_training() -> None:
         assert seen.trust == pytest.approx(math.prod(1 + layer.relative_step for layer in seen.layers) - 1)
 
 
-def test_layers_that_are_frozen_unused_or_still() -> None:
+def test_measure_step_handles_frozen_unused_and_still_layers() -> None:
     used, still, frozen, unused = matrix([[1.0]]), matrix([[2.0]]), matrix([[4.0]]), matrix([[1.0]])
     frozen.requires_grad_(False)
     weights = {"used": used, "still": still, "frozen": frozen, "unused": unused}
@@ -326,7 +326,7 @@ def test_layers_that_are_frozen_unused_or_still() -> None:
     assert seen.stable
 
 
-def test_a_diverged_step_is_neither_stable_nor_within_trust() -> None:
+def test_diverged_step_is_neither_stable_nor_within_trust() -> None:
     weight = matrix([[1.0]])
     seen = measure_step(lambda: weight.square().sum(), {"w": weight}, lambda: move([weight], [matrix([[math.nan]])]))
     assert not seen.stable

@@ -22,7 +22,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize("norm", [0.25, 1e6])
-def test_gradients_are_scaled_to_a_joint_norm_before_a_step(norm: float) -> None:
+def test_gradients_are_clipped_by_total_norm_before_step(norm: float) -> None:
     torch.manual_seed(0)
     ours = nn.Linear(4, 3)
     theirs = copy.deepcopy(ours)
@@ -39,7 +39,7 @@ def test_gradients_are_scaled_to_a_joint_norm_before_a_step(norm: float) -> None
         torch.testing.assert_close([*ours.parameters()], [*theirs.parameters()], rtol=0, atol=0)
 
 
-def test_steps_of_sgd_are_no_longer_than_rate_times_norm() -> None:
+def test_clipped_sgd_step_has_length_lr_times_norm() -> None:
     torch.manual_seed(0)
     network = nn.Linear(30, 20)
     before = [param.detach().clone() for param in network.parameters()]
@@ -52,7 +52,7 @@ def test_steps_of_sgd_are_no_longer_than_rate_times_norm() -> None:
 
 
 @pytest.mark.slow
-def test_the_key_reaches_the_step(tmp_path) -> None:
+def test_clip_norm_setting_takes_effect(tmp_path) -> None:
     finals = []
     for words in ([], ["+optim.clip_norm=0.0001"], ["+optim.clip_norm=1e9"]):
         config = compose([*SMALL, "optim=sgd", *words, f"store={tmp_path / str(len(finals))}"])
@@ -61,7 +61,7 @@ def test_the_key_reaches_the_step(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("norm", ["0", "-1", "true", "much", "inf"])
-def test_a_norm_that_cannot_be_is_one_line(tmp_path, norm: str) -> None:
+def test_invalid_clip_norm_gives_one_line_error(tmp_path, norm: str) -> None:
     config = compose([*SMALL, "optim=sgd", f"+optim.clip_norm={norm}", f"store={tmp_path}"])
     with pytest.raises(ConfigError, match="optim: clip_norm must be a positive number") as error:
         train(config)

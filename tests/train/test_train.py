@@ -34,7 +34,7 @@ def prepare(tmp_path: Path, small: list[str], *words: str) -> tuple[RunConfig, R
     return config, Store(tmp_path).run(config.task_name, config.run_id)
 
 
-def test_a_run_leaves_its_config_provenance_metrics_and_summary(tmp_path: Path, small: list[str]) -> None:
+def test_run_writes_config_provenance_metrics_and_summary(tmp_path: Path, small: list[str]) -> None:
     config, run = prepare(tmp_path, small)
     outcome = train(config)
     assert outcome["status"] == "done"
@@ -50,7 +50,7 @@ def test_a_run_leaves_its_config_provenance_metrics_and_summary(tmp_path: Path, 
     assert str(Path.home()) not in "".join(p.read_text() for p in run.path.glob("*.json*"))
 
 
-def test_a_settled_run_is_skipped_and_not_touched(tmp_path: Path, small: list[str]) -> None:
+def test_finished_run_is_skipped_and_unchanged(tmp_path: Path, small: list[str]) -> None:
     config, run = prepare(tmp_path, small)
     train(config)
     before = {path.name: path.stat().st_mtime_ns for path in run.path.iterdir()}
@@ -60,7 +60,7 @@ def test_a_settled_run_is_skipped_and_not_touched(tmp_path: Path, small: list[st
     assert {path.name: path.stat().st_mtime_ns for path in run.path.iterdir()} == before
 
 
-def test_checkpoints_are_dropped_only_once_the_result_is_written(
+def test_checkpoints_are_deleted_only_after_result_is_written(
     tmp_path: Path, small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, run = prepare(tmp_path, small, "machine.keep_checkpoint=false", "machine.checkpoint_seconds=0")
@@ -76,7 +76,7 @@ def test_checkpoints_are_dropped_only_once_the_result_is_written(
     assert train(config)["skipped"]
 
 
-def test_divergence_is_a_result(tmp_path: Path, small: list[str]) -> None:
+def test_diverged_run_is_final(tmp_path: Path, small: list[str]) -> None:
     config, run = prepare(tmp_path, small, "optim=sgd", "optim.lr=1e30")
     outcome = train(config)
     assert outcome["status"] == "diverged"
@@ -86,7 +86,7 @@ def test_divergence_is_a_result(tmp_path: Path, small: list[str]) -> None:
     assert not list(run.path.glob("checkpoint*"))
 
 
-def test_an_exception_is_a_failed_run_with_its_traceback_and_can_be_run_again(
+def test_exception_gives_failed_run_with_traceback_that_can_be_rerun(
     tmp_path: Path, small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, run = prepare(tmp_path, small)
@@ -102,7 +102,7 @@ def test_an_exception_is_a_failed_run_with_its_traceback_and_can_be_run_again(
     assert len(run.read_provenance()) == 2
 
 
-def test_a_run_that_is_held_elsewhere_is_busy(tmp_path: Path, small: list[str]) -> None:
+def test_run_locked_by_another_process_is_busy(tmp_path: Path, small: list[str]) -> None:
     config, run = prepare(tmp_path, small)
     with run.exclusive():
         outcome = train(config)
@@ -110,13 +110,13 @@ def test_a_run_that_is_held_elsewhere_is_busy(tmp_path: Path, small: list[str]) 
     assert "is being written by process" in outcome["message"]
 
 
-def test_a_spent_budget_stops_before_anything_is_written(tmp_path: Path, small: list[str]) -> None:
+def test_expired_deadline_stops_before_anything_is_written(tmp_path: Path, small: list[str]) -> None:
     config, run = prepare(tmp_path, small, "machine.deadline=1")
     assert train(config)["status"] == "interrupted"
     assert not run.path.exists()
 
 
-def test_a_budget_that_ends_during_training_leaves_a_checkpoint(
+def test_budget_expiring_during_training_leaves_checkpoint(
     tmp_path: Path, small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = [0.0]
@@ -139,7 +139,7 @@ def test_a_budget_that_ends_during_training_leaves_a_checkpoint(
     assert train(config)["status"] == "done"
 
 
-def test_missing_data_ends_in_one_line_with_the_command_that_gets_it(tmp_path: Path, small: list[str]) -> None:
+def test_missing_data_gives_one_line_error_with_download_command(tmp_path: Path, small: list[str]) -> None:
     config, run = prepare(tmp_path, small, "data=real", f"data_root={tmp_path / 'none'}")
     with pytest.raises(MissingData, match=r"prepare_data\.py mnist") as error:
         train(config)
@@ -147,7 +147,7 @@ def test_missing_data_ends_in_one_line_with_the_command_that_gets_it(tmp_path: P
     assert run.read_summary() is None, "a run that never began is not a failed run"
 
 
-def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choose_device_and_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto").type == "cpu"
     with pytest.raises(ConfigError, match="needs a CUDA GPU"):
@@ -164,16 +164,16 @@ CUDA = torch.device("cuda")
 @pytest.mark.parametrize(
     ("wanted", "size", "captured"), [("auto", 1, True), ("auto", 4, False), (True, 1, True), (False, 1, False)]
 )
-def test_steps_are_captured_on_a_gpu_of_one_process(wanted: bool | str, size: int, captured: bool) -> None:
+def test_capture_auto_is_for_single_process_on_gpu(wanted: bool | str, size: int, captured: bool) -> None:
     assert choose_capture(wanted, CUDA, Ranks(size=size)) is captured
 
 
-def test_a_capture_by_several_processes_is_refused() -> None:
+def test_capture_with_several_processes_raises() -> None:
     with pytest.raises(ConfigError, match=r"^machine\.capture=true is for one process"):
         choose_capture(True, CUDA, Ranks(size=2))
 
 
-def test_too_few_gpus_for_the_ranks_of_a_machine_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_gpus_for_ranks_give_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -183,7 +183,7 @@ def test_too_few_gpus_for_the_ranks_of_a_machine_are_one_line(monkeypatch: pytes
     assert str(error.value) == "machine: 2 processes on this machine need as many GPUs, and torch sees 1"
 
 
-def test_a_process_by_itself_is_a_rank_alone() -> None:
+def test_join_ranks_without_torchrun_gives_single_rank() -> None:
     assert join_ranks(compose([]).cfg.machine, torch.device("cpu")) is ALONE
 
 
@@ -195,7 +195,7 @@ def test_a_process_by_itself_is_a_rank_alone() -> None:
         (["machine.workers=12", "machine.decode=gpu"], Machine(12, "gpu", True)),
     ],
 )
-def test_what_a_task_is_told_of_the_machine(words: list[str], expected: Machine) -> None:
+def test_choose_machine_reads_settings(words: list[str], expected: Machine) -> None:
     assert choose_machine(compose(words).cfg.machine, CUDA) == expected
 
 
@@ -220,18 +220,18 @@ def test_what_a_task_is_told_of_the_machine(words: list[str], expected: Machine)
         ("machine.gpus=two", "machine.gpus must be null or a positive integer, not 'two'"),
     ],
 )
-def test_an_invalid_machine_setting_is_one_line(word: str, message: str) -> None:
+def test_invalid_machine_setting_gives_one_line_error(word: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}$"):
         compose([word])
 
 
-def test_decoding_on_a_gpu_needs_one() -> None:
+def test_gpu_decoding_without_gpu_raises() -> None:
     with pytest.raises(ConfigError, match=r"^machine\.decode=gpu needs a CUDA GPU$"):
         choose_machine(compose(["machine.decode=gpu"]).cfg.machine, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("gpus", "taken"), [(1, [0, 0, 0]), (2, [0, 1, 0]), (None, [0, 1, 2])])
-def test_runs_side_by_side_are_spread_over_the_gpus(
+def test_concurrent_runs_are_spread_over_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | None, taken: list[int]
 ) -> None:
     monkeypatch.setattr("nero.train.run.default_folder", lambda: tmp_path)
@@ -245,7 +245,7 @@ def test_runs_side_by_side_are_spread_over_the_gpus(
     assert any(tmp_path.glob("gpu*")) is (gpus != 1), "one GPU needs no sharing out"
 
 
-def test_more_gpus_than_there_are_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_gpus_than_available_gives_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     message = "machine.gpus must be null or at most 3, the number that torch sees, not 4"
     with pytest.raises(ConfigError, match=f"^{message}$"), _least_used_gpu(compose(["machine.gpus=4"]), Settings(CUDA)):
@@ -253,7 +253,7 @@ def test_more_gpus_than_there_are_is_one_line(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path, small: list[str]) -> None:
+def test_run_is_determined_by_seed(tmp_path: Path, small: list[str]) -> None:
     finals = []
     for store, seed in (("a", 0), ("b", 0), ("c", 1)):
         config, run = prepare(tmp_path / store, small, f"seed={seed}")
@@ -275,9 +275,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
         (["task.clip_norm=null"], None),
     ],
 )
-def test_gradients_are_clipped_as_the_optimiser_says_and_else_as_the_task_says(
-    tmp_path: Path, words: list[str], norm: float | None
-) -> None:
+def test_optimiser_clip_norm_overrides_task_clip_norm(tmp_path: Path, words: list[str], norm: float | None) -> None:
     config, _ = prepare(tmp_path, PONG, "optim=sgd", *words)
     task = build_task(config, torch.device("cpu"))
     [optimizer] = build_optimizers(config.cfg.optim, task).values()
@@ -293,7 +291,7 @@ CGAN = ["task=cifar10_cgan", "data=embedded", "task.train_examples=20"]
 CGAN += [f"task.{network}.{key}" for network in ("generator", "discriminator") for key in ("width=8", "rows=10")]
 
 
-def test_networks_have_one_optimiser_each_with_the_same_settings_but_for_their_own(tmp_path: Path) -> None:
+def test_each_network_has_own_optimiser_with_overridable_settings(tmp_path: Path) -> None:
     words = ["optim=adam", "optim.lr=0.003", "+optim.networks.discriminator.betas=[0.9,0.99]"]
     config, _ = prepare(tmp_path, CGAN, *words)
     task = build_task(config, torch.device("cpu"))
@@ -306,7 +304,7 @@ def test_networks_have_one_optimiser_each_with_the_same_settings_but_for_their_o
     assert plain.run_id != config.run_id
 
 
-def test_settings_for_a_network_that_is_not_there_are_refused(tmp_path: Path) -> None:
+def test_settings_for_unknown_network_raise(tmp_path: Path) -> None:
     config, _ = prepare(tmp_path, CGAN, "+optim.networks.critic.lr=0.1")
     with pytest.raises(ConfigError, match=r"optim\.networks: there is no network 'critic'; there are: generator, dis"):
         train(config)
@@ -317,7 +315,7 @@ def test_settings_for_a_network_that_is_not_there_are_refused(tmp_path: Path) ->
     [(None, "null", None), (3, "null", 3), (3, "2", 2), (None, "2", 2)],
 )
 @pytest.mark.parametrize("end", ["done", "failed"])
-def test_a_run_has_the_threads_of_its_machine_else_of_its_task_and_leaves_none_behind(
+def test_thread_count_comes_from_machine_or_task_and_is_restored(
     tmp_path: Path,
     small: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -343,7 +341,7 @@ def test_a_run_has_the_threads_of_its_machine_else_of_its_task_and_leaves_none_b
     assert torch.get_num_threads() == before
 
 
-def test_a_run_that_is_refused_leaves_no_threads_behind(tmp_path: Path, small: list[str]) -> None:
+def test_thread_count_is_restored_after_config_error(tmp_path: Path, small: list[str]) -> None:
     before = torch.get_num_threads()
     config, _ = prepare(tmp_path, small, f"machine.threads={before + 1}", "+optim.clip_norm=-1")
     with pytest.raises(ConfigError, match="clip_norm"):
@@ -352,9 +350,7 @@ def test_a_run_that_is_refused_leaves_no_threads_behind(tmp_path: Path, small: l
 
 
 @pytest.mark.parametrize(("updates", "done"), [(1, 0), (2, 2), (3, 2), (5, 4)])
-def test_epochs_done_are_those_that_are_logged_where_a_line_stands_for_several(
-    tmp_path: Path, updates: int, done: int
-) -> None:
+def test_epochs_done_counts_only_logged_epochs(tmp_path: Path, updates: int, done: int) -> None:
     config, run = prepare(tmp_path, PONG)
     train_until(config, updates)
     summary = run.read_summary()
@@ -366,7 +362,7 @@ def test_epochs_done_are_those_that_are_logged_where_a_line_stands_for_several(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["nero", "sgd", "adam", "lamb", "madam", "lamb_constrained"])
-def test_a_captured_run_follows_the_cpu(tmp_path: Path, small: list[str], optim: str) -> None:
+def test_captured_run_matches_cpu_run(tmp_path: Path, small: list[str], optim: str) -> None:
     losses = []
     for machine in ("cpu", "gpu"):
         words = [f"optim={optim}", "optim.lr=0.001", f"machine={machine}", "precision=fp32", "task.epochs=3"]
