@@ -108,7 +108,7 @@ def _lines(cases: Mapping[str, Case], code: str, seconds: float) -> Iterator[str
     repeated, lost, twice = (sum(case.counts.get(count, 0) for case in cases.values()) for count in COUNTS)
     total = f"{repeated:,} faults in {seconds / 60:.0f} minutes: {lost:,} runs lost, {twice:,} done twice."
     about = f"{machine}; {code}; {time.strftime('%Y-%m-%d', time.gmtime())}. {total}"
-    yield from table_head("Faults, and what became of the runs", about, HEADS, numbers=(2, 3, 4))
+    yield from table_head("Injected faults and their outcomes", about, HEADS, numbers=(2, 3, 4))
     for test, case in cases.items():
         counts = [f"{case.counts[count]:,}" if count in case.counts else "" for count in COUNTS]
         yield markdown_line([case.fault, f"`{test}`", *counts, case.outcome])

@@ -134,11 +134,11 @@ def of_one(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[st
 # following the run of one process
 
 
-SLOW_WAYS = (pytest.param(*way, marks=pytest.mark.slow) for way in [(4, "ddp"), (3, "ddp"), (4, "fsdp")])
+SLOW_WAYS = (pytest.param(*way, marks=pytest.mark.slow) for way in [(4, "ddp"), (3, "ddp"), (3, "fsdp"), (4, "fsdp")])
 
 
 @pytest.mark.parametrize("optim", RATES)
-@pytest.mark.parametrize(("world", "way"), [(2, "ddp"), *SLOW_WAYS, (3, "fsdp")])
+@pytest.mark.parametrize(("world", "way"), [(2, "ddp"), *SLOW_WAYS])
 def test_run_on_several_ranks_matches_single_process(
     groups: Callable[[int], Ranks],
     of_one: Callable[[str], OfOne],
@@ -160,6 +160,7 @@ def test_run_on_several_ranks_matches_single_process(
     assert not many.is_held()
 
 
+@pytest.mark.slow
 def test_plain_batch_norm_does_not_match_single_process(
     groups: Callable[[int], Ranks], tmp_path: Path, data: Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_plain_batch_norm_does_not_match_single_process(
         assert_alike(many, one, start_of(tmp_path, data, "sgd"))
 
 
+@pytest.mark.slow
 def test_norm_parts_split_unevenly_across_ranks_match_single_process(
     groups: Callable[[int], Ranks], tmp_path: Path, data: Path
 ) -> None:
@@ -445,7 +447,7 @@ def gathers_shards() -> None:
 
 
 @pytest.mark.parametrize("check", [talks, counts_together, averages_statistics, gathers_shards])
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_collective_operations(groups: Callable[[int], Ranks], world: int, check: Callable[[], None]) -> None:
     groups(world)(check)
 

@@ -52,7 +52,7 @@ def check_shards(param: Tensor, whole: Literal["entries", "neurons", "tensors"])
         if not (placement.is_replicate() or _splits(placement)):
             problem = "leaves each process a partial sum; redistribute it to Replicate() or Shard(0)"
         elif _splits(placement) and whole == "tensors":
-            problem = "cuts it: LAMB's steps are relative to the norm of a whole tensor; a sharded one is refused"
+            problem = "cuts it, and the steps of this optimiser are relative to the norm of a whole tensor"
         elif _splits(placement) and whole == "neurons" and placement.dim != 0:
             problem = (
                 "cuts neurons in two: a neuron is a slice along dim 0; shard along dim 0 only, as fully_shard does by "
