@@ -608,7 +608,7 @@ class Queue:
 
 
 @pytest.mark.parametrize("end", ["no more", "an error", "closed"])
-def test_a_thread_brings_batches_in_order_and_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_device_thread_keeps_order_and_prefetch_limit(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     current = Queue(CPU)
     monkeypatch.setattr(torch.cuda, "Stream", Queue)
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)

@@ -580,7 +580,9 @@ def refuse_flat_parameters() -> None:
 def refuse_shards_for_lamb() -> None:
     net = sharded(Net())
     for param in (net.head.weight, net.head.bias):
-        assert_refused(LAMB, param, "Shard.*shape.*the steps of this optimiser are relative to the norm of a whole tensor")
+        assert_refused(
+            LAMB, param, "Shard.*shape.*the steps of this optimiser are relative to the norm of a whole tensor"
+        )
     LAMB([net.temperature])
 
 
