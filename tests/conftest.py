@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -91,6 +91,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         pytest.fail(
             f"took {seconds:.1f} CPU seconds of {MOST_SECONDS:.1f}: mark it as slow, or make it faster", pytrace=False
         )
+
+
+def slow_after(fast: int, values: Iterable[object]) -> list[object]:
+    """Values of a parameter, of which only the first few are tested by `make test`, and all by `make test-all`."""
+    return [
+        value if place < fast else pytest.param(value, marks=pytest.mark.slow) for place, value in enumerate(values)
+    ]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.optim import Optimizer
 
+from conftest import slow_after
 from nero.optim import LAMB, Madam, Nero
 from optim.test_every_optimiser import BOTH_PATHS, EVERY_KIND, Kind, Make, balanced
 from support import references
@@ -36,7 +37,7 @@ def _fresh_compiler() -> Iterator[None]:
 @pytest.mark.usefixtures("_fresh_compiler")
 @pytest.mark.parametrize("make", COMPILED.values(), ids=COMPILED)
 @BOTH_PATHS
-@pytest.mark.parametrize("in_tensor", [False, True])
+@pytest.mark.parametrize("in_tensor", slow_after(1, [False, True]))
 def test_compiled_step_matches_eager_and_compiles_once(make: Make, foreach: bool, in_tensor: bool) -> None:
     models = [references.parameters(shapes=SHAPES) for _ in range(2)]
     rates: list[Any] = [torch.tensor(0.02) if in_tensor else 0.02 for _ in models]

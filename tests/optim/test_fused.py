@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from conftest import slow_after
 from nero.optim import Nero, neuron_norm
 from nero.optim.triton import nero_launch as fused
 from support import references
@@ -113,7 +114,7 @@ def degenerate_neurons(width: int) -> list[Tensor]:
 
 
 @HALVES
-@pytest.mark.parametrize("width", [1, 2, 64, 1000, 5000, pytest.param(9000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("width", slow_after(3, [1, 64, 5000, 2, 1000, 9000]))
 def test_degenerate_neurons_match_single_tensor_path(width: int, halves: tuple[bool, bool]) -> None:
     ends = []
     for path in ({"fused": True}, {"fused": False, "foreach": False}):

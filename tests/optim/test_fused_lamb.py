@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import slow_after
 from nero.optim import LAMB
 from support import references
 from support.fused_steps import DEVICE, assert_steps_alike, by_three_paths, make, set_gradients
@@ -18,7 +19,7 @@ pytest.importorskip("triton")
 SHAPES: list[Any] = [(3, 5), (64, 64), (2, 4096), (3, 3001), (4, 3, 2, 2), (4100,), (7,), ()]
 
 
-@pytest.mark.parametrize("betas", [(0.0, 0.999), (0.9, 0.999), (0.5, 0.0)])
+@pytest.mark.parametrize("betas", slow_after(1, [(0.9, 0.999), (0.0, 0.999), (0.5, 0.0)]))
 @pytest.mark.parametrize(("clamp_value", "debias"), [(10.0, False), (0.5, False), (10.0, True), (math.inf, True)])
 def test_matches_reference(clamp_value: float, debias: bool, betas: tuple[float, float]) -> None:
     params = references.parameters(device=DEVICE, shapes=[*references.SHAPES, *SHAPES])
@@ -47,7 +48,7 @@ def test_matches_reference_on_any_shapes(shapes: list[Any], lr: float, beta1: fl
     references.assert_follows(params, reference, optimizer, steps=2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", slow_after(2, [torch.float32, torch.bfloat16, torch.float16]))
 @pytest.mark.parametrize("setting", [{}, {"maximize": True}, {"betas": (0.0, 0.999)}, {"debias": True}])
 def test_fused_foreach_and_single_tensor_paths_agree(dtype: torch.dtype, setting: dict[str, Any]) -> None:
     # Triton's interpreter cuts bfloat16 off where others round, at each of three steps.

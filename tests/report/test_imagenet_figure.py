@@ -12,6 +12,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from conftest import slow_after
 from nero.plans.config import compose
 from nero.plans.plan import Cell, survey
 from nero.report import catalogue, paper
@@ -215,7 +216,7 @@ def test_cells_are_named_by_their_settings(monkeypatch: pytest.MonkeyPatch) -> N
 BESIDE = [name for name in OTHERS if name != "Nero"]  # a table has the same optimiser but once, unless it is swept
 
 
-@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("name", slow_after(3, BESIDE))
 def test_additional_row_is_drawn_without_changing_other_colours(store: Store, name: str) -> None:
     fill(store)
     cell = OTHERS[name]

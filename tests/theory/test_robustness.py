@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from conftest import slow_after
 from nero.theory.robustness import (
     Perceptron,
     adversarial_angle,
@@ -83,7 +84,7 @@ def test_invalid_solution_raises(network: nn.Module, inputs: torch.Tensor, label
 
 
 @BALANCED
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(2, range(6)))
 def test_adversarial_angle_matches_closed_form_for_linear_classifier(seed: int, balanced: bool) -> None:
     solution = small_solutions.linear(seed, balanced=balanced)
     truth = small_solutions.true_angle_of_linear(solution)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from conftest import slow_after
 from nero import Nero
 from nero.theory.trust import LayerTrust, StepTrust, descent_cosine, measure_step, trust_bound
 
@@ -199,7 +200,7 @@ def smooth_network(seed: int) -> tuple[nn.Module, Callable[[], Tensor]]:
     return model, lambda: nn.functional.cross_entropy(model(x), labels)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_after(1, range(3)))
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_step_stable_along_whole_path_decreases_loss_as_bounded(seed: int, noise: float) -> None:
     model, loss = smooth_network(seed)
