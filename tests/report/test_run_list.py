@@ -9,6 +9,7 @@ import pytest
 
 from conftest import ROOT
 from nero.cli import main as command_line
+from nero.cli import runs as cli
 from nero.report.tables.run_list import COLUMNS, SHOWN, UnknownColumn, describe_runs, in_order
 from nero.runs.logged import UnknownRun, dotted, logged_runs, named, same_value, select, setting
 from nero.runs.store import Store
@@ -267,3 +268,12 @@ def test_command_line_does_not_import_pandas_or_torch() -> None:
     code = "import sys, nero.cli.main; print([name for name in ('pandas', 'torch', 'wandb') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(ROOT))
     assert result.stdout.strip() == "[]"
+
+
+def test_internal_errors_keep_their_traceback(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(cli, "_all", fail)
+    with pytest.raises(ValueError, match="a bug"):
+        cli.main(["list", "--store", str(store.root)])

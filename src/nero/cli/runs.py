@@ -30,11 +30,19 @@ from nero.plans.config import ROOT, run_id
 from nero.report.tables import run_list
 from nero.runs.checking import check_store, run_directories
 from nero.runs.importing import NOT_TAKEN, Import, ImportOutcome
-from nero.runs.logged import STATUSES, LoggedRun, logged_runs, named, select, setting
+from nero.runs.logged import STATUSES, LoggedRun, UnknownRun, logged_runs, named, select, setting
 from nero.runs.store import Store
 from nero.runs.tracking import mirror
 
 Value = TypeVar("Value")
+
+
+class CommandFailed(Exception):
+    """A message of one line: the command could not be carried out. Exit status 1."""
+
+
+class InvalidArguments(Exception):
+    """A message of one line: the command cannot be carried out as given. Exit status 2."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,9 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, CommandFailed) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1  # ValueError: an unknown run, column or file type
+        return 1
+    except (InvalidArguments, UnknownRun, run_list.UnknownColumn) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -71,7 +82,7 @@ def _compare(options: argparse.Namespace) -> int:
     chosen = [named(runs, word) for word in options.runs]
     run, count = Counter(run.run_id for run in chosen).most_common(1)[0]
     if count > 1:
-        raise ValueError(f"{run} is named twice")
+        raise InvalidArguments(f"{run} is named twice")
     print(run_list.compare_runs(chosen, _terminal_width()))
     return 0
 
@@ -80,7 +91,10 @@ def _export(options: argparse.Namespace) -> int:
     # Imported here: the other commands need no pandas, whose import takes longer than they do.
     from nero.report.frame import check_export, export, load_curves, load_runs
 
-    check_export(options.file, options.force)
+    try:
+        check_export(options.file, options.force)
+    except ValueError as error:
+        raise InvalidArguments(str(error)) from None
     wanted = {run.run_id for run in _chosen(options)}
     frame = load_curves(options.store, wanted) if options.curves else load_runs(options.store)
     frame = frame[frame["run_id"].isin(wanted)].reset_index(drop=True)
@@ -91,7 +105,7 @@ def _export(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     if not options.store.root.is_dir():
-        raise RuntimeError(f"there is no store at {options.store.root}")
+        raise CommandFailed(f"there is no store at {options.store.root}")
     count = len(run_directories(options.store))
     damaged = problems = 0
     for findings in _progress(check_store(options.store, run_id), count):
@@ -106,9 +120,9 @@ def _check(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace) -> int:
     other = Store(options.other)
     if not other.root.is_dir():
-        raise ValueError(f"there is no store at {other.root}")
+        raise InvalidArguments(f"there is no store at {other.root}")
     if other.root.resolve() == options.store.root.resolve():
-        raise ValueError(f"{other.root} is the store itself")
+        raise InvalidArguments(f"{other.root} is the store itself")
     runs = _chosen(options, other)
     bring = Import(options.store, run_id, not options.no_checkpoints, options.replace_unfinished, options.dry_run)
     counts = Counter[ImportOutcome]()
@@ -124,9 +138,12 @@ def _import(options: argparse.Namespace) -> int:
 def _sync(options: argparse.Namespace) -> int:
     runs, new = _chosen(options), 0
     mirrored = mirror(runs, options.project, options.entity, options.mode, options.all, options.again)
-    for line, is_new in _progress(mirrored, len(runs)):
-        tqdm.write(line)
-        new += is_new
+    try:
+        for line, is_new in _progress(mirrored, len(runs)):
+            tqdm.write(line)
+            new += is_new
+    except RuntimeError as error:  # of wandb
+        raise CommandFailed(str(error)) from error
     print(f"{new} of {_counted(len(runs), 'run')} mirrored, {options.mode}, in the project {options.project}")
     if new and options.mode == "offline":
         print(f"to send them: wandb sync {options.store.root}/*/*/wandb/offline-run-*")
@@ -137,7 +154,7 @@ def _all(store: Store) -> list[LoggedRun]:
     runs = logged_runs(store)
     if not runs:
         what = "there are no runs in" if store.root.is_dir() else "there is no store at"
-        raise RuntimeError(f"{what} {store.root}")
+        raise CommandFailed(f"{what} {store.root}")
     if unread := len(store.runs()) - len(runs):
         hint = f"see `nero runs check --store {store.root}`"
         print(f"{_counted(unread, 'run')} with an unreadable summary; {hint}", file=sys.stderr)
@@ -151,7 +168,7 @@ def _chosen(options: argparse.Namespace, store: Store | None = None) -> list[Log
     if not found:
         unknown = [key for key, _ in options.where if not any(key in run.settings for run in runs)]
         none = f"none of {_counted(len(runs), 'run')} matches"
-        raise RuntimeError(f"no run has the setting {unknown[0]}" if unknown else none)
+        raise CommandFailed(f"no run has the setting {unknown[0]}" if unknown else none)
     return found
 
 
