@@ -28,7 +28,7 @@ PACKAGES = ("slurm-wlm", "munge")
 PARTITIONS = ("main", "other")
 START_SECONDS = 40
 STOP_SECONDS = 15
-LONGEST_SOCKET_PATH = 107  # bytes, of Linux
+LONGEST_SOCKET_PATH = 107  # bytes, on Linux
 
 CONFIG = """\
 ClusterName=one
@@ -121,12 +121,12 @@ def missing_tools() -> list[str]:
 
 
 def found(name: str) -> str | None:
-    """Daemons are where only root's PATH leads."""
+    """Path of a program; daemons may be in folders that are only in root's PATH."""
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
 
 
 def start(folder: Path, forget_seconds: int = 300) -> Path:
-    """The daemons, up and with an idle node; their config. After a failed start nothing is left running."""
+    """Start the daemons, wait for an idle node and return the config file. A failed start leaves nothing running."""
     if missing := missing_tools():
         raise Trouble(f"{', '.join(missing)} not found; as root: python3 {sys.argv[0]} install")
     if os.geteuid() != 0:
@@ -170,7 +170,7 @@ def write_files(folder: Path, forget_seconds: int) -> Path:
         text += f"PartitionName={name} Nodes=ALL Default={'NO' if number else 'YES'} MaxTime=INFINITE State=UP\n"
     config = folder / "slurm.conf"
     if slurm_version() >= (23, 11):
-        # Newer versions otherwise go looking for cgroups, which a container may not have.
+        # Newer versions otherwise look for cgroups, which a container may not have.
         (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
     config.write_text(text)
     return config
@@ -187,7 +187,7 @@ def host_name() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Held together while they are chosen, so that they differ."""
+    """Distinct free ports: all sockets stay bound until the last port is chosen."""
     held = [socket.socket() for _ in range(count)]
     try:
         for one in held:
@@ -200,7 +200,7 @@ def free_ports(count: int) -> list[int]:
 
 def munged_options(folder: Path) -> list[str]:
     places = {"socket": "socket", "key-file": "key", "pid-file": "its_pid", "log-file": "log", "seed-file": "seed"}
-    # By force, since a folder below one that all may write to, such as /tmp, is otherwise refused.
+    # --force, because munged otherwise refuses a folder below a world-writable one such as /tmp.
     return [
         "--foreground",
         "--force",
@@ -210,7 +210,7 @@ def munged_options(folder: Path) -> list[str]:
 
 
 def start_daemon(folder: Path, name: str, options: Sequence[str]) -> None:
-    """In a session of its own: Ctrl-C is for whoever uses SLURM, not for SLURM."""
+    """Start a daemon in a new session, so that Ctrl-C does not reach it."""
     with (folder / f"{name}.out").open("ab") as out:
         daemon = subprocess.Popen(
             [found(name) or name, *options],
@@ -237,7 +237,7 @@ def node_states(config: Path) -> list[str]:
 
 
 def asked(config: Path, *command: str) -> list[str]:
-    """Words of an answer; none where the controller does not answer."""
+    """Words of a command's output; empty if the controller does not answer."""
     env = {**os.environ, "SLURM_CONF": str(config)}
     try:
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=20).stdout.split()
@@ -254,7 +254,7 @@ def stop(folder: Path) -> None:
     config = folder / "slurm.conf"
     if not config.exists():
         raise Trouble(f"no SLURM was started in {folder}")
-    # Daemons first, so that nothing new begins, and one after the other; then what outlives them.
+    # Stop the daemons first, one after the other, so that nothing new starts; then the processes that outlive them.
     for pid in written_pids(folder):
         if is_own(pid, folder):
             end_all([pid], signal.SIGTERM)
@@ -265,7 +265,7 @@ def stop(folder: Path) -> None:
 
 
 def end_all(pids: list[int], first: signal.Signals) -> None:
-    """Ask all, wait, then kill what is left."""
+    """Send a signal to all processes, wait, then kill those that are left."""
     for number in (first, signal.SIGKILL):
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -276,14 +276,14 @@ def end_all(pids: list[int], first: signal.Signals) -> None:
 
 
 def written_pids(folder: Path) -> list[int]:
-    """The node first, so that it can tell the controller, and what both trust last."""
+    """Daemons in the order to stop them: the node first, so that it can notify the controller, and munged last."""
     paths = [folder / f"{name}.pid" for name in ("slurmd", "slurmctld", "munged")]
     return [int(path.read_text()) for path in paths if path.exists()]
 
 
 def is_running(pid: int) -> bool:
     with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # or one that this very process has started would stay as a zombie
+        os.waitpid(pid, os.WNOHANG)  # else a child of this process would stay a zombie
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -299,7 +299,7 @@ def environment_of(pid: int) -> list[bytes]:
 
 
 def is_own(pid: int, folder: Path) -> bool:
-    """Whether it is a process of this SLURM: an old number may be another's by now."""
+    """Whether a process belongs to this SLURM: the id may have been reused by another process."""
     return b"SLURM_CONF=" + os.fsencode(folder / "slurm.conf") in environment_of(pid)
 
 
@@ -310,7 +310,7 @@ def processes_of_jobs(folder: Path) -> Iterator[int]:
 
 
 def steps(folder: Path) -> Iterator[int]:
-    """What looks after a job's tasks: it outlives the daemon that started it, and shows no environment."""
+    """slurmstepd processes, which outlive the daemon that started them and do not show their environment."""
     for pid in all_processes():
         with suppress(OSError):
             program, place = (os.readlink(f"/proc/{pid}/{name}") for name in ("exe", "cwd"))
@@ -323,7 +323,7 @@ def all_processes() -> list[int]:
 
 
 def run(folder: Path, forget_seconds: int, command: Sequence[str]) -> int:
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through the `finally`
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # runs the `finally` below
     config = start(folder, forget_seconds)
     try:
         env = {**os.environ, "SLURM_CONF": str(config)}

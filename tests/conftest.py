@@ -1,4 +1,4 @@
-"""Shared by all tests: a small machine, and marks that say why they skip."""
+"""Fixtures, helpers and marks shared by all tests."""
 
 import importlib.util
 import os
@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-# Tests are small and may run side by side: more threads only wait for each other. Before torch is imported, since what
-# it multiplies matrices with has threads of its own, and counts them once.
+# Tests are small and may run in parallel, where more threads would only compete. Set before torch is imported, because
+# its matrix library reads the number of threads only once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
@@ -20,16 +20,16 @@ from hypothesis import settings
 
 from nero.runs.store import Store
 
-# Property tests draw the same examples every time, and none fails for being slow.
+# Property tests draw the same examples every time and have no deadline.
 settings.register_profile("nero", deadline=None, derandomize=True)
 settings.load_profile("nero")
 
-# Before anything imports Triton: without a GPU its kernels are tested in its interpreter.
+# Without a GPU, kernels are tested in Triton's interpreter. Set before Triton is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
-# The smallest version of a task that still trains: two tests never share a store, so ids may repeat.
+# Overrides for the smallest run that still trains. Tests never share a store, so run ids may repeat.
 SMALL = (
     "data=embedded",
     "task.train_examples=300",
@@ -38,7 +38,7 @@ SMALL = (
     "task.depth=3",
     "machine=cpu",
 )
-# Of playing too; a game does not come to its end in so few steps.
+# Overrides for a small run of Pong; no game ends within these few steps.
 SMALL_PONG = (
     "machine=cpu",
     "task.environments=2",
@@ -49,7 +49,7 @@ SMALL_PONG = (
 )
 
 
-# Folders whose tests are slow by nature: whole chains, kills and full disks, a browser.
+# Folders in which every test is slow: complete pipelines, kills and full disks, a browser.
 SLOW_FOLDERS = {"integration", "faults", "browser"}
 
 
@@ -59,8 +59,8 @@ FAST_SECONDS = 3.0
 def seconds_allowed() -> float:
     """CPU seconds that a test may take without the mark `slow`: 3 on a fast core, more on a slower one.
 
-    A fixed amount of Python, which takes a fast core 0.05 s, says how fast this one is now. Not wall time: that also
-    depends on what else the machine does.
+    A fixed Python workload, which takes 0.05 s on a fast core, measures the current speed. CPU time is used because
+    wall time also depends on other processes.
     """
     if "NERO_TEST_SECONDS" in os.environ:
         return float(os.environ["NERO_TEST_SECONDS"])
@@ -83,10 +83,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that is neither fast nor marked as slow, so that `make test` stays short. Children count as well.
+    """Fail a test that is neither fast nor marked as slow, so that `make test` stays short. Child processes count.
 
-    pyproject.toml has such a test run again, and only the second time counts: the first test that needs a cache, of
-    composed configs above all, is also the one that fills it.
+    pyproject.toml reruns such a test, and only the second run counts: the first test that needs a cache, such as that
+    of composed configs, also has to fill it.
     """
     before = sum(os.times()[:4])
     yield
@@ -101,7 +101,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def slow_after(fast: int, values: Iterable[object]) -> list[object]:
-    """Values of a parameter, of which only the first few are tested by `make test`, and all by `make test-all`."""
+    """Parameter values: `make test` uses only the first `fast` of them, `make test-all` uses all."""
     return [
         value if place < fast else pytest.param(value, marks=pytest.mark.slow) for place, value in enumerate(values)
     ]
@@ -114,13 +114,13 @@ def small() -> list[str]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """Empty."""
+    """An empty store."""
     return Store(tmp_path / "runs")
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run one of scripts/ in the repository with a store of the test's own: script("train.py", "seed=1")."""
+    """Function that runs a script of scripts/ with the test's own store and data: script("train.py", "seed=1")."""
 
     def run(name: str, *words: str, timeout: float = 300, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -141,12 +141,12 @@ def script_environment(tmp_path: Path) -> dict[str, str]:
 
 
 def bench_module(name: str) -> ModuleType:
-    """One of benchmarks/ as a module of its own, so that a test may change it: bench_module("optim")."""
+    """A file of benchmarks/ as a new module, which a test may modify: bench_module("optim")."""
     return _module(f"bench_{name}", ROOT / "benchmarks" / f"{name}.py")
 
 
 def script_module(name: str) -> ModuleType:
-    """One of scripts/ as a module: script_module("report")."""
+    """A file of scripts/ as a new module: script_module("report")."""
     return _module(name, ROOT / "scripts" / f"{name}.py")
 
 
@@ -160,7 +160,7 @@ def _module(name: str, path: Path) -> ModuleType:
 
 
 def exit_status(name: str, words: list[str]) -> object:
-    """With which one of scripts/ or benchmarks/ ends: argparse's own errors raise, ours are returned."""
+    """Exit status of a script or benchmark: argparse raises SystemExit for its errors, ours are returned."""
     try:
         module = (
             bench_module(name.removeprefix("benchmarks.")) if name.startswith("benchmarks.") else script_module(name)

@@ -1,4 +1,4 @@
-"""Nero, LAMB and Madam are used as torch.optim's own: what its users may take for granted."""
+"""Nero, LAMB and Madam follow the conventions of torch.optim that its users rely on."""
 
 import copy
 import inspect
@@ -18,7 +18,7 @@ from nero.optim import LAMB, Madam, Nero, neuron_mean, neuron_norm
 from optim.test_every_optimiser import BOTH_PATHS, EVERY_KIND, EVERY_OPTIMISER, Kind, Make
 from support import references
 
-# A value for every setting that is not its default.
+# A non-default value for every setting.
 OTHERWISE: dict[Kind, dict[str, Any]] = {
     Nero: {
         "lr": 0.05,
@@ -53,7 +53,7 @@ OTHERWISE: dict[Kind, dict[str, Any]] = {
         "capturable": False,
     },
 }
-# How a step is made, not what it is.
+# Settings that change how a step is computed, but not its result.
 ONLY_HOW = {"foreach", "fused", "capturable"}
 EVERY_SETTING = pytest.mark.parametrize(
     ("kind", "setting"),
@@ -63,7 +63,7 @@ LATER = ("maximize", "foreach", "fused", "capturable", "gain_penalty", "debias",
 
 
 def parameters(seed: int = 0) -> list[Tensor]:
-    """Those of the references, with gains among them."""
+    """The reference parameters, with one tensor set to ones, as gains are."""
     params = references.parameters(seed)
     params[2].detach().fill_(1)
     return params
@@ -444,12 +444,12 @@ def test_grad_scaler_skips_step_on_overflow(kind: Kind) -> None:
 def test_half_precision_parameters_use_float32_arithmetic_and_state(
     kind: Kind, foreach: bool, dtype: torch.dtype
 ) -> None:
-    # Sums of squares of these rows, 70,000 or more, leave the range of float16; its digits end long before that.
+    # Sums of squares of these rows, about 70,000, exceed the range of float16, and its precision long before that.
     shapes = [(2, 70_000), (2, 70_000), (70_000,)]
     halves = references.draw(0, shapes, dtype)
     wholes = [tensor.float() for tensor in halves]
     optimizer, exact = kind(halves, lr=0.5, foreach=foreach), kind(wholes, lr=0.5, foreach=foreach)
-    references.copy_into_(wholes, halves)  # Nero's projections differ by their rounding
+    references.copy_into_(wholes, halves)  # Nero's projections differ by rounding
     for half, whole, grad in zip(halves, wholes, references.draw(1, shapes, dtype), strict=True):
         half.grad, whole.grad = grad, grad.float()
     optimizer.step()
@@ -488,7 +488,7 @@ def test_step_is_independent_of_memory_layout(kind: Kind, foreach: bool) -> None
         torch.zeros(shape[::-1]).permute(4, 3, 2, 1, 0),
         flat[:96].view(shape),  # these two share their storage
         flat[96:].view(shape),
-        spread[..., ::2],  # with gaps, which are nobody's
+        spread[..., ::2],  # with gaps, which belong to no parameter
     ]
     (weight,) = references.draw(0, [shape])
     for tensor in laid:
@@ -555,7 +555,7 @@ SCHEDULES: dict[type, Callable[[Optimizer], Any]] = {
 
 
 def scheduled(optimizer: Optimizer, schedule: Callable[[Optimizer], Any], params: list[Tensor]) -> Iterator[float]:
-    """Steps under a schedule; the learning rate of each."""
+    """Take six steps under a schedule and yield the learning rate of each."""
     scheduler = schedule(optimizer)
     for t in range(6):
         references.set_gradients(params, seed=t)

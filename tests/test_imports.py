@@ -1,4 +1,4 @@
-"""The direction of imports: a room stands above all that it imports."""
+"""Import rules: which packages each package may import, and which modules must not load torch."""
 
 import ast
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 LONGEST = 350  # lines of a module
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
-# What each room may import beside itself; a file of its own is written out.
+# What each package may import besides itself; single modules are given by their full name.
 MAY_IMPORT = {
     "nero": {"nero.optim"},
     "nero.atomic": set(),
@@ -76,13 +76,13 @@ def modules() -> dict[str, Path]:
 
 
 def room_of(module: str) -> str:
-    """The most specific room that a module belongs to."""
+    """The most specific entry of MAY_IMPORT that a module belongs to."""
     fitting = [room for room in MAY_IMPORT if module == room or module.startswith(room + ".")]
     return max(fitting, key=len)
 
 
 def imports_of(path: Path, everywhere: bool = True) -> set[str]:
-    """Modules that a file imports, by full name; `everywhere` counts the imports inside functions too."""
+    """Full names of the modules that a file imports; `everywhere` includes imports inside functions."""
     tree = ast.parse(path.read_text())
     nodes = ast.walk(tree) if everywhere else iter(tree.body)
     found = set()

@@ -1,4 +1,4 @@
-"""The project's own files keep in step with each other."""
+"""Consistency of the project's files: requirements, versions, Makefile and documentation."""
 
 import importlib.metadata
 import re
@@ -22,7 +22,7 @@ def project() -> dict:
 
 
 def required(extras: list[str]) -> set[str]:
-    """Requirements of the package with some of its extras, extras of extras followed."""
+    """Requirements of the package with some of its extras, including extras of extras."""
     found = set(project()["dependencies"])
     for extra in extras:
         for requirement in project()["optional-dependencies"][extra]:

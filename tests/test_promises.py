@@ -1,4 +1,4 @@
-"""docs/promises.md: every promise is held by a test that exists, and every test of a fault is a promise."""
+"""docs/promises.md: every promise names an existing test, and every fault test is named by a promise."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""benchmarks/faults.py: what it makes of pytest's report, and of a test that fails."""
+"""Tests of benchmarks/faults.py: its table of pytest results, including failing tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The benchmark of FID: the stand-in's on embedded data, on the CPU."""
+"""Tests of the FID benchmark with stand-in networks on the CPU."""
 
 import re
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_without_out_table_is_only_printed(
 def test_fid_of_real_images_is_compared_across_precisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The networks are stand-ins, of which those that are not in float32 have features half as large."""
+    """All networks are stand-ins; the one that is not in float32 returns halved features."""
     bench = bench_module("fid")
 
     class Half(StandIn):

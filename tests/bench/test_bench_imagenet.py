@@ -1,4 +1,4 @@
-"""The benchmark of ResNet-50: its table, what cannot be measured, and files like photographs."""
+"""Tests of the ResNet-50 benchmark: its table, failing measurements and the generated photographs."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ WORDS = (
 
 
 def small(num_classes: int, norm_parts: int, layers: list[int]) -> torch.nn.Module:
-    """Takes what resnet50 takes."""
+    """A small network that takes the arguments of `resnet50`."""
     return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, num_classes))
 
 

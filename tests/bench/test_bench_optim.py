@@ -1,4 +1,4 @@
-"""The benchmark of optimiser steps and the table of optimiser state, at their smallest. No number of them can fail."""
+"""Tests of the optimiser step benchmark and the state memory table on small inputs. No timing is asserted."""
 
 import re
 import subprocess
@@ -29,7 +29,7 @@ def memory() -> ModuleType:
 
 
 def rows_of(text: str) -> dict[tuple[str, str], list[str]]:
-    """The cells of every table row, by its first two."""
+    """The remaining cells of every table row, keyed by its first two."""
     lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     return {(first, second): rest for first, second, *rest in lines}
 
@@ -63,7 +63,7 @@ def test_benchmark_prints_and_writes_table_with_ratios_and_goals(tmp_path: Path)
     for optimiser in ("Nero", "LAMB", "Madam"):
         assert is_number(rows[optimiser, "foreach"][0])
         assert is_number(rows[optimiser, "per tensor"][0])
-    assert "Triton" in rows["Nero", "fused"][0]  # why there is no kernel on a CPU
+    assert "Triton" in rows["Nero", "fused"][0]  # the reason why there is no kernel on a CPU
     assert rows["the copy, ResNet-50", "2.0"] == ["resnet50", "not measured", "not measured"]
     assert "pong, eager: torch Adam fused: " in result.stderr
 
@@ -100,7 +100,7 @@ def test_copy_baseline_moves_same_bytes_as_a_step(bench: ModuleType, monkeypatch
     monkeypatch.setattr(bench.Bench, "_copy_step", lambda self, numbers, *how: lambda: sizes.append(4 * numbers))
     for dtype in (torch.float32, torch.bfloat16):
         bench.Bench(torch.device("cpu"), dtype, 1e-6).copy([(10, 20), (56,)], "eager")
-    assert set(sizes) == {6 * 256, 3 * 256}  # bytes read, and as many written
+    assert set(sizes) == {6 * 256, 3 * 256}  # bytes read; the same number is written
 
 
 def test_goals_are_compared_with_their_bounds(bench: ModuleType) -> None:
@@ -162,7 +162,7 @@ def test_steps_are_also_timed_as_cuda_graph_replays_on_gpu(
 def test_state_bytes_sums_all_state_tensors(memory: ModuleType) -> None:
     shapes = [(8, 3, 3, 3), (8,), (5, 8), (5,)]
     entries = 8 * 27 + 8 + 40 + 5
-    # A number per neuron or entry without neurons, and step and scale of each of the four tensors.
+    # One number per neuron, or per entry of tensors without neurons; a step and a scale for each of the four tensors.
     assert memory.state_bytes(Nero, shapes) == 4 * (8 + 8 + 5 + 5) + 4 * (4 + 4)
     assert memory.state_bytes(Adam, shapes) == 4 * (2 * entries + 4)
     assert memory.state_bytes(SGD, shapes) == 0

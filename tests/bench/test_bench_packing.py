@@ -1,4 +1,4 @@
-"""The benchmark of several runs on one device."""
+"""Tests of the benchmark of concurrent runs on one device."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_two_concurrent_runs_are_measured_and_stopped(tmp_path: Path, capsys: py
 
 
 def test_run_beside_runs_of_another_task_reports_rate_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone, then the others alone, then together: what each keeps of its rate."""
+    """Each group is measured alone and then beside the other; its row shows the fraction of its rate that it keeps."""
     seen: list[list[list[str]]] = []
 
     def rates(groups: list[list[list[str]]], seconds: float, patience: float) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""The benchmark of PPO: small runs on the CPU, and a stand-in for MPS, by which runs share a GPU."""
+"""Tests of the PPO benchmark with small runs on the CPU, and with a stand-in for MPS, which lets runs share a GPU."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from conftest import SMALL_PONG, bench_module, exit_status
 
 MPS = "nvidia-cuda-mps-control"
 SMALL = [*SMALL_PONG, "task.epochs=4", "task.log_every=1"]
-ENOUGH = ["--seconds", "100", "--warm-up", "0"]  # for runs that end by themselves
+ENOUGH = ["--seconds", "100", "--warm-up", "0"]  # long enough for runs to finish
 NUMBER = r"[\d,]+"
 
 
@@ -67,7 +67,7 @@ def test_environment_only_and_concurrent_runs_have_rows(
     pytest.importorskip("ale_py")
     bench = bench_module("pong")
     monkeypatch.setattr(bench, "GAME_SECONDS", 0.1)
-    monkeypatch.setattr(bench, "GAMES_ALONE", (2, 3))  # each takes a third of a second to begin
+    monkeypatch.setattr(bench, "GAMES_ALONE", (2, 3))  # each game takes a third of a second to start
     assert bench.main(["--runs", "2", *ENOUGH, *SMALL, "task.game=breakout"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[2].startswith("breakout; ")
@@ -97,8 +97,8 @@ def test_existing_output_file_is_kept_if_run_fails(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     "words",
     [
-        ["--seconds", "0.01", "--warm-up", "0"],  # over before it has begun
-        ["--seconds", "100", "--warm-up", "99"],  # done before it counts
+        ["--seconds", "0.01", "--warm-up", "0"],  # stopped before the first record
+        ["--seconds", "100", "--warm-up", "99"],  # finished before the warm-up ends
     ],
 )
 def test_run_without_timed_records_gives_one_line_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,10 +137,10 @@ def test_invalid_arguments_give_one_line_error(
     ("warm_up", "rate"),
     [
         (0, 1000 / 20),
-        (1, 900 / 10),  # the first line begins before it
+        (1, 900 / 10),  # the first record starts before the warm-up ends
         (10, 900 / 10),
         (11, 600 / 2),
-        (19, 0),  # the last line begins after 18 seconds
+        (19, 0),  # the last record starts after 18 seconds
     ],
 )
 def test_rate_covers_only_records_starting_after_warm_up(warm_up: float, rate: float) -> None:
@@ -156,7 +156,7 @@ def test_rate_of_empty_log_is_zero() -> None:
 def test_concurrent_runs_on_gpu_use_mps(
     control: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], device: str, what: str
 ) -> None:
-    """On a machine that only says that it has one."""
+    """The device is faked, so no GPU is needed."""
     bench = bench_module("pong")
     given = []
 

@@ -1,4 +1,4 @@
-"""benchmarks/report.py: a small store of made-up runs, through the whole report."""
+"""Tests of benchmarks/report.py on a small store of synthetic runs."""
 
 import os
 import re

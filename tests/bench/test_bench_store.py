@@ -1,4 +1,4 @@
-"""benchmarks/store.py: a small store and a small network, through every row of its table."""
+"""Tests of benchmarks/store.py with a small store and a small network."""
 
 from pathlib import Path
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""The benchmark of whole runs, on embedded data."""
+"""Tests of the benchmark of complete runs on embedded data."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_start_time_is_run_time_beyond_usual_epochs(
     def logged(config: RunConfig) -> dict[str, str]:
         run = Store(config.cfg.store).run(config.task_name, config.run_id)
         run.path.mkdir(parents=True)
-        clock[0] += 5  # to build networks and the like
+        clock[0] += 5  # time to build networks and data
         for epoch, seconds in enumerate((30, 4, 2, 2, 2), start=1):
             run.append_metrics({"epoch": epoch, "seconds": seconds})
             clock[0] += seconds
@@ -75,7 +75,7 @@ def test_start_time_is_run_time_beyond_usual_epochs(
 def test_multi_epoch_log_lines_are_timed_per_epoch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [(1, 1, 500), (3, 2, 800), (6, 3, 6), (9, 3, 15), (10, 1, 3)]  # the first two have untimed epochs
+    lines = [(1, 1, 500), (3, 2, 800), (6, 3, 6), (9, 3, 15), (10, 1, 3)]  # the first two lines contain untimed epochs
 
     def logged(config: RunConfig) -> dict[str, str]:
         run = Store(config.cfg.store).run(config.task_name, config.run_id)
@@ -156,9 +156,9 @@ def test_table_keeps_rows_not_measured_again(tmp_path: Path, monkeypatch: pytest
 
     stopped = ["machine.budget_seconds=0", "--optim", "sgd"]
     third = lines("c" * 40, *stopped)
-    assert third[:3] == second  # another setting, and so another line
+    assert third[:3] == second  # another setting adds another line
     fourth = lines("d" * 40, *stopped)
-    assert fourth == third  # the line that was there stays
+    assert fourth == third  # the existing line is kept
 
 
 def test_table_from_another_machine_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

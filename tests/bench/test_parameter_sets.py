@@ -1,4 +1,4 @@
-"""Networks by the shapes of their parameters."""
+"""Tests of the parameter shapes of known networks."""
 
 import pytest
 from benchmarks.parameter_sets import PARAMETER_SETS, small

@@ -1,6 +1,6 @@
-"""The page of the committed runs in a real browser: Chromium without a screen, driven as a reader would.
+"""Tests of the report page of the committed runs in headless Chromium.
 
-Where Chromium or its driver is missing the tests are skipped (on Debian: apt-get install chromium chromium-driver).
+They are skipped if Chromium or its driver is missing (on Debian: apt-get install chromium chromium-driver).
 """
 
 import csv
@@ -34,7 +34,7 @@ pytestmark = [
 ]
 STORE = Store(ROOT / "results" / "runs")
 RUN = "cifar10_vgg11-nero-0.01-s0-16756509"
-ALONE, SHARED = "cifar10_vgg11-nero-0.01-s1-500f48f9", "cifar10_vgg11-nero-0.01-s2-fe60d66e"  # on their GPU
+ALONE, SHARED = "cifar10_vgg11-nero-0.01-s1-500f48f9", "cifar10_vgg11-nero-0.01-s2-fe60d66e"  # by use of the GPU
 DESKTOP, PHONE = (1280, 900), (360, 740)
 SVG_GROUP = '#figure5 [data-panel="1"] {}[data-group="{}"]'
 
@@ -46,7 +46,7 @@ class Reader:
         self.driver, self.address = driver, address
 
     def open(self, fragment: str = "", size: tuple[int, int] = DESKTOP, scheme: str = "light") -> None:
-        """From the beginning, whatever was there before, at a size of the page itself and in a scheme of colours."""
+        """Load the page afresh, with the given viewport size and preferred colour scheme."""
         self.driver.get("about:blank")
         width, height = size
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
@@ -78,7 +78,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Table 1 and its figures, of the committed runs."""
+    """A report on Table 1 and its figures from the committed runs."""
     return Report([catalogue.gather("table1", STORE)], STORE, tmp_path_factory.mktemp("report"))
 
 
@@ -94,7 +94,7 @@ def page(report: Report) -> Path:
 def reader(page: Path) -> Iterator[Reader]:
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER or ""
-    # No sandbox: tests may be run by root, for whom Chromium has none.
+    # Chromium cannot use its sandbox when it runs as root, as it may in tests.
     for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -106,7 +106,7 @@ def reader(page: Path) -> Iterator[Reader]:
 
 
 def events(reader: Reader) -> list[dict]:
-    """What the browser has done since it was last asked."""
+    """The browser's performance log events since the last call."""
     return [json.loads(entry["message"])["message"] for entry in reader.driver.get_log("performance")]
 
 

@@ -1,4 +1,4 @@
-"""Animations, read back by Pillow and ffmpeg."""
+"""Tests of animations, which are read back with Pillow and ffmpeg."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -16,7 +16,7 @@ KINDS = [".gif", ".png", ".webp"]
 
 
 def moving(count: int, size: tuple[int, int] = (12, 10), seed: int = 0) -> list[Frame]:
-    """Something of changing size that moves over a pattern; in every third frame nothing is new."""
+    """Frames with a small rectangle at random places on a fixed pattern; every third frame repeats the previous one."""
     rows, columns = size
     random = np.random.default_rng(seed)
     ground = random.integers(0, 4, (rows, columns, 3), dtype=np.uint8) * 60
@@ -30,7 +30,7 @@ def moving(count: int, size: tuple[int, int] = (12, 10), seed: int = 0) -> list[
 
 
 def shown(path: Path) -> list[Frame]:
-    """What is to be seen in each fifteenth of a second, in its middle."""
+    """The frame that is visible in the middle of each 1/15 s."""
     read = pictures(path)
     ends = list(accumulate(duration for _, duration in read))
     number, found = 0, []
@@ -97,7 +97,7 @@ def test_only_gif_of_many_colours_is_lossy(tmp_path: Path, suffix: str) -> None:
 
 
 def test_frames_may_share_a_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nero.checkpoints.animation.LONGEST_STILL", 2)  # a shared buffer is not a still screen
+    monkeypatch.setattr("nero.checkpoints.animation.LONGEST_STILL", 2)  # frames in one buffer must not count as equal
     frames, buffer, path = moving(6), np.zeros((12, 10, 3), np.uint8), tmp_path / "film.gif"
 
     def reused() -> Iterator[Frame]:

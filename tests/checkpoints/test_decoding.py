@@ -1,4 +1,4 @@
-"""Decoding against searches by exhaustion, greedy loops and tables whose answers are known by hand."""
+"""Tests of decoding against exhaustive search, greedy loops and small tables with known answers."""
 
 import itertools
 import math
@@ -19,13 +19,13 @@ from nero.data.text.vocabulary import Vocabulary
 from nero.engine.precision import set_precision
 from nero.models.translator import Translator
 
-A, B = 4, 5  # the words of tiny vocabularies
+A, B = 4, 5  # word ids of tiny vocabularies
 Words = tuple[int, ...]
 Probabilities = Callable[[Words], Tensor]
 
 
 class TableDecoder:
-    """A decoder that looks up the next word's probabilities [types] by all words so far, for each sentence in turn."""
+    """A decoder that looks up the probabilities [types] of the next word by the prefix, in one table per sentence."""
 
     def __init__(self, tables: Sequence[Probabilities]) -> None:
         self.tables, self.steps = list(tables), 0
@@ -50,7 +50,7 @@ class TableDecoder:
 
 
 def random_table(seed: int, types: int = 6) -> Probabilities:
-    """Probabilities that each prefix has of its own."""
+    """Random probabilities for every prefix, determined by the seed."""
 
     def table(prefix: Words) -> Tensor:
         number = hash((seed, *prefix)) % 2**31
@@ -60,7 +60,7 @@ def random_table(seed: int, types: int = 6) -> Probabilities:
 
 
 def fixed_table(rows: dict[Words, dict[int, float]]) -> Probabilities:
-    """Written out; what is not there ends at once."""
+    """Probabilities from a dictionary; other prefixes are followed by END."""
 
     def table(prefix: Words) -> Tensor:
         found = torch.zeros(6)
@@ -82,7 +82,7 @@ def log_probability(table: Probabilities, words: Words) -> float:
 
 
 def best_of_all(table: Probabilities, longest: int, alpha: float, types: int = 6) -> Words:
-    """The best by going through every sequence that there is."""
+    """The best sequence by exhaustive search."""
     usable = [word for word in range(types) if word not in (PAD, BEGIN, END)]
     every = (words for n in range(longest + 1) for words in itertools.product(usable, repeat=n))
     return max(every, key=lambda words: log_probability(table, words) / (len(words) + 1) ** alpha)
@@ -163,7 +163,7 @@ def test_search_stops_only_when_no_open_hypothesis_can_win() -> None:
     certain = TableDecoder([fixed_table({(): {END: 0.98, A: 0.02}, (A,): {A: 1.0}})])
     assert search(certain, torch.tensor([30]), 5, 0.0) == [[]]
     assert certain.steps == 1
-    # log 0.3 = -1.204 has ended; log 0.7 over three tokens is -0.119.
+    # The finished hypothesis scores log 0.3 = -1.204; the open one reaches log 0.7 / 3 = -0.119.
     late = TableDecoder([fixed_table({(): {END: 0.3, A: 0.7}, (A,): {B: 1.0}})])
     assert search(late, torch.tensor([30]), 5, 1.0) == [[A, B]]
 
@@ -181,11 +181,11 @@ def test_invalid_beam_or_alpha_raises(beam: int, alpha: float) -> None:
         found_in(random_table(0), 3, beam, alpha)
 
 
-# ----------------------------------------------------------------------------------------------------- a network
+# ------------------------------------------------------------------------------------------------------ networks
 
 
 def network(types: int = 12, layers: int = 2, longest: int = 40, seed: int = 0, **settings: bool) -> Translator:
-    """Untrained, with weights so large that what it says depends on all that it sees."""
+    """An untrained network with large weights, so that its outputs depend on every input token."""
     torch.manual_seed(seed)
     made = Translator(types, width=8, heads=2, inner=16, layers=layers, longest=longest, **settings)
     with torch.no_grad():
@@ -201,7 +201,7 @@ def sentences(count: int, types: int = 12, seed: int = 0) -> list[list[int]]:
 
 
 def by_network(made: Translator, source: Sequence[int]) -> Probabilities:
-    """What the whole network, given one sentence and all words so far, says of the next."""
+    """Next-word probabilities from the full network, given a source sentence and the prefix."""
 
     @torch.no_grad()
     def table(prefix: Words) -> Tensor:
@@ -284,7 +284,7 @@ def test_gpu_translations_match_cpu() -> None:
     assert dict(translations(made.cuda(), sources)) == expected
 
 
-# --------------------------------------------------------------------------------------------------- words, lines
+# ------------------------------------------------------------------------------------------------ words and lines
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_zero_temperature_or_top_1_gives_argmax(settings: tuple[float, int]) -> 
 
 
 class Counting(nn.Module):
-    """Says that the number of words seen comes next, and remembers what it saw."""
+    """A network that predicts the number of input tokens as the next token, and records its inputs."""
 
     def __init__(self) -> None:
         super().__init__()

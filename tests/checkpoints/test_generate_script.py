@@ -1,4 +1,4 @@
-"""`nero generate` on a run that a test trains on embedded data."""
+"""Tests of `nero generate` on a run trained on embedded data."""
 
 import math
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_zero_temperature_ignores_seed(generate: Generate) -> None:
 
 
 def test_greedy_text_matches_network(generate: Generate, run: RunDirectory) -> None:
-    """Against the whole network, built and asked by hand."""
+    """The reference loads the checkpoint into a network and decodes in a plain loop."""
     from nero.models.language_model import LanguageModel
 
     vocabulary = grammar_corpus(200, 20).vocabulary
@@ -68,7 +68,7 @@ def test_greedy_text_matches_network(generate: Generate, run: RunDirectory) -> N
     (place,) = run.path.glob("checkpoint-*.pt")
     network.load_state_dict(torch.load(place, weights_only=True)["networks"]["network"])
     text = vocabulary.encode(["<eos>", "the", "old"])
-    for _ in range(40):  # past the block of 35
+    for _ in range(40):  # longer than the block of 35
         text.append(int(network.output(network(torch.tensor([text[-35:]]))[0, -1]).argmax()))
     shown = " ".join(vocabulary.decode(text[1:])).replace(" <eos> ", "\n").replace(" <eos>", "\n")
     assert generate("--temperature", "0", "--words", "40", "--prompt", "the old") == f"{shown}\n"

@@ -1,4 +1,4 @@
-"""The theory measured on runs, and along trainings."""
+"""Tests of measuring the theory's quantities on finished runs and during training."""
 
 import math
 from pathlib import Path
@@ -45,7 +45,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def measured(store: Path) -> dict[str, Record]:
-    """A linear classifier by two optimisers, each measured as its run left it."""
+    """Measurements of finished runs of a linear classifier, by optimiser."""
     ids = {name: trained(store, f"optim={name}", "optim.lr=0.01", "task.epochs=20") for name in ("nero", "sgd")}
     return {name: measure_run(run_id, store, Path("none"), "cpu") for name, run_id in ids.items()}
 
@@ -118,7 +118,7 @@ def test_run_without_checkpoint_raises(tmp_path: Path) -> None:
         measure_run(run_id, tmp_path, Path("none"), "cpu")
 
 
-# -------------------------------------------------------------------------------------------------- of networks
+# ----------------------------------------------------------------------------------------------------- networks
 
 
 def test_apply_normalisation_balances_network_without_changing_outputs() -> None:
@@ -158,7 +158,7 @@ def test_parameters_learned_beyond_directions_are_listed() -> None:
     assert learned_beyond_directions(network) == ["gains", "running statistics"]
 
 
-# ----------------------------------------------------------------------------------------------- along a training
+# ------------------------------------------------------------------------------------------------ during training
 
 
 @pytest.mark.parametrize(("total", "probes"), [(1, 2), (2, 2), (10, 60), (240, 30), (12000, 60)])
@@ -183,7 +183,7 @@ def test_measure_along_records_angles_bounded_by_nero_lr(tmp_path: Path, monkeyp
     assert [layer["name"] for layer in first["layers"]] == ["layers.0.weight", "layers.1.weight"]
     for layer in first["layers"]:
         assert layer["angles"].keys() == layer["neuron_steps"].keys() == WORDS
-        # asin(lr) at the most; less by what of the gradient points along the neuron, or along the vector of ones.
+        # At most asin(lr); less if the gradient has a component along the neuron or along the vector of ones.
         assert 0.3 * 0.02 < layer["angles"]["median"] <= layer["angles"]["max"] < 1.001 * math.asin(0.02)
         assert layer["relative_step"] <= layer["neuron_steps"]["max"] * (1 + 1e-6), "Equation 3"
         assert layer["gradient_change"] > 0
@@ -214,7 +214,7 @@ def test_probing_steps_does_not_change_training(words: list[str]) -> None:
 
 
 def test_dropout_mask_is_the_same_before_and_after_step() -> None:
-    """Of a step that is no step, nothing changes."""
+    """With a negligible learning rate, only a different dropout mask could change the loss."""
     words = [*SMALL[:2], "task=cifar10_vgg11", "task.network.dropout=0.5", *VGG, "precision=fp32"]
     record = measure_along(compose([*words, "optim=sgd", "optim.lr=1e-20", "task.epochs=1"]), probes=4)
     assert len(record["steps"]) == 3

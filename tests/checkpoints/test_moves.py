@@ -1,4 +1,4 @@
-"""What a policy at play sees and does, in games that are known beforehand."""
+"""Tests of the inputs and actions of a policy that plays games with known frames."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from nero.tasks.ppo import PPO
 
 
 class Watched(nn.Module):
-    """A policy that always says the same and remembers what it saw."""
+    """A policy with constant action probabilities that records its inputs."""
 
     def __init__(self, *probabilities: float) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Watched(nn.Module):
 
 
 class Counting:
-    """A game whose n-th screen is all n; the third action costs a life, and the fifth ends it. Each action wins 2."""
+    """A game with n at every pixel of screen n and reward 2. Action 3 loses a life, and action 5 ends the game."""
 
     count, actions, screen = 1, 2, (84, 84)
     lives, ends, reward, tells_end = 3, 5, 2.0, True
@@ -68,7 +68,7 @@ class Counting:
 
 
 def at_play(network: nn.Module, make_games: Callable[..., Any]) -> Trained[PPO]:
-    """As much of a trained run as playing needs."""
+    """The parts of a trained run that `moves` uses."""
     screen = cast(Games, make_games(1)).screen
     resize = AreaResize(screen, 84, torch.device("cpu"))
     task = SimpleNamespace(network=network, resize=resize, make_games=make_games)
@@ -78,7 +78,7 @@ def at_play(network: nn.Module, make_games: Callable[..., Any]) -> Trained[PPO]:
 
 
 def counting(**twin: Any) -> Callable[..., Counting]:
-    """With what is different in the game in colour."""
+    """Makes `Counting` games; `twin` sets attributes of the colour copy only."""
     return lambda count, colour=False: Counting(colour, **(twin if colour else {}))
 
 
@@ -150,7 +150,7 @@ def test_both_copies_of_game_get_same_seed() -> None:
 
 
 def test_colour_frames_match_greyscale_frames_seen_by_policy() -> None:
-    """A colour of the emulator's is one grey: else the frames would not be of the same moment."""
+    """Each colour of the emulator has a single grey level, which fits only if both frames are from the same step."""
     pytest.importorskip("ale_py")
     torch.manual_seed(0)
     grey: list[NDArray[np.uint8]] = []

@@ -1,4 +1,4 @@
-"""`nero play` on a run that a test trains on the embedded game."""
+"""Tests of `nero play` on a run trained on the embedded game."""
 
 import sys
 from collections.abc import Callable
@@ -27,7 +27,7 @@ TINY = (
     "optim.lr=0.01",
     "machine=cpu",
 )
-LENGTH = 57  # actions of a game: three balls that fall for 19 each
+LENGTH = 57  # actions per game: three balls that fall for 19 steps each
 Play = Callable[..., str]
 
 
@@ -69,7 +69,7 @@ def test_game_is_determined_by_seed(play: Play, tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_greedy_actions_match_network(play: Play, run: RunDirectory, tmp_path: Path) -> None:
-    """Against the game played by hand, with the network built from the checkpoint."""
+    """The reference loads the checkpoint into a network and plays in a plain loop."""
     network = Policy(actions=3, hidden=16).eval()
     (place,) = run.path.glob("checkpoint-*.pt")
     network.load_state_dict(torch.load(place, weights_only=True)["networks"]["network"])

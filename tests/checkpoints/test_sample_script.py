@@ -1,4 +1,4 @@
-"""`nero sample` on a run that a test trains on embedded data."""
+"""Tests of `nero sample` on a run trained on embedded data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,14 +46,14 @@ def sample(run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def tiles(picture: Image.Image) -> np.ndarray:
-    """[rows, columns, 32, 32, 3]."""
+    """The images of a picture as [rows, columns, 32, 32, 3]."""
     pixels = np.asarray(picture)
     rows, columns = pixels.shape[0] // 32, pixels.shape[1] // 32
     return pixels.reshape(rows, 32, columns, 32, 3).transpose(0, 2, 1, 3, 4)
 
 
 def test_picture_matches_generator_output(sample: Sample, run: RunDirectory) -> None:
-    """Against the generator, built and asked by hand."""
+    """The reference loads the checkpoint into a generator and evaluates it."""
     picture, said = sample("--rows", "2", "--seed", "5")
     assert said.strip().endswith("samples.png")
     generator = Generator(width=8, rows=10).eval()

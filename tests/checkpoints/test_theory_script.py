@@ -1,4 +1,4 @@
-"""`nero theory`: measure, along, report."""
+"""Tests of `nero theory`: `measure`, `along` and `report`."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ SMALL = ["data=embedded", "machine=cpu", "task=mnist_mlp100", "task.depth=1", "t
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A store, and two of its runs, of which the second kept no checkpoint."""
+    """A store and the ids of two of its runs; the second kept no checkpoint."""
     store = tmp_path_factory.mktemp("runs")
     words = [*SMALL, "task.epochs=1", f"store={store}"]
     first = train(compose([*words, "optim=adam"]))["run_id"]

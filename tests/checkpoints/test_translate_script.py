@@ -1,4 +1,4 @@
-"""`nero translate` on a run that a test trains on embedded data."""
+"""Tests of `nero translate` on a run trained on embedded data."""
 
 import io
 import shutil
@@ -40,12 +40,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 @pytest.fixture
 def damaged(run: RunDirectory, tmp_path: Path) -> RunDirectory:
-    """A copy that a test may spoil."""
+    """A copy of the run that a test may damage."""
     return RunDirectory(Path(shutil.copytree(run.path, tmp_path / run.run_id)))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line that is said, with exit status 2."""
+    """The only line of the error; also checks for exit status 2 and no output."""
     assert main([*words, "--device", "cpu"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -105,7 +105,7 @@ def test_weights_and_vocabulary_come_from_checkpoint(damaged: RunDirectory, caps
     data = damaged.load_checkpoint()
     assert data is not None
     state = torch.load(io.BytesIO(data), weights_only=True)
-    # Features that point one way whatever was read, and a single word that lies there.
+    # The features have the same direction for any input, and only one word's embedding is not zero.
     network = state["networks"]["network"]
     word = toy_pairs(200, 20, minimum=3).vocabulary.ids["goats"]
     network["decoder.0.feed_forward.outer.bias"].zero_()[0] = 1e4
@@ -186,7 +186,7 @@ def test_missing_input_file_or_package_gives_one_line_error(
     for name in ("sacrebleu", "sacrebleu.metrics", "spacy"):
         monkeypatch.setitem(sys.modules, name, None)
     assert "pip install 'nero[translate]'" in refused(capsys, str(run.path))
-    # Only real text is split by spaCy.
+    # spaCy is only needed for real text.
     assert main([str(run.path), "--text", SENTENCE, "--device", "cpu"]) == 0
     with pytest.raises(ValueError, match=r"pip install 'nero\[text\]'"):
         split_words([SENTENCE], "real")

@@ -1,4 +1,4 @@
-"""A bundle from a work tree to a folder on another machine, with the real unpacking script in a process of its own."""
+"""Tests of making, unpacking and installing bundles; the real unpacking script runs in a separate process."""
 
 import ensurepip
 import json
@@ -33,7 +33,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A root with a made-up data set called `toy`."""
+    """A data root with a synthetic data set called `toy`."""
     file = CheckedFile.of("toy/values.bin", DATA)
     monkeypatch.setitem(DATASETS, "toy", Dataset((file,), origins=()))
     file.put(tmp_path / "data", DATA)
@@ -45,7 +45,7 @@ def bundle(project: Path, out: Path, force: bool = False, **order: object) -> Pa
     return out
 
 
-# ----------------------------------------------------------------------------------------------------- what is in it
+# ---------------------------------------------------------------------------------------------------------- contents
 
 
 def test_tracked_files_match_git_ls_files() -> None:
@@ -126,7 +126,7 @@ def test_contents_json_describes_bundle(project: Path, data: Path, tmp_path: Pat
     assert str(tmp_path) not in (out / "contents.json").read_text()
 
 
-# ------------------------------------------------------------------------------------------------ where it is written
+# ------------------------------------------------------------------------------------------------------ output folder
 
 
 def test_bundle_is_written_only_to_empty_folder_or_old_bundle(project: Path, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_unpack_reports_insufficient_disk_space_before_writing(project: Path, tm
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/../../outside", "C:outside"])
 def test_unpack_refuses_paths_outside_target_folder(project: Path, tmp_path: Path, name: str) -> None:
-    """In the list and in the tar, each with checksums that fit: as somebody would who means harm."""
+    """The list of files is changed and its checksum updated, as in a malicious bundle."""
     out = bundle(project, tmp_path / "out")
     contents = json.loads((out / "contents.json").read_text())
     contents["files"][0]["path"] = name
@@ -302,7 +302,7 @@ def test_unpack_refuses_symlinks_and_unlisted_files(project: Path, tmp_path: Pat
 
 
 def rewrite(out: Path, contents: dict) -> None:
-    """With a list of checksums that fits."""
+    """Replace contents.json and update the checksums."""
     (out / "contents.json").write_text(json.dumps(contents))
     write_sums(out)
 
@@ -355,7 +355,7 @@ def test_install_uses_only_bundled_wheels_and_marks_venv_ready(
     assert "heavy>=2 was left out of the bundle, but this Python has none" in refused.stderr
     assert not (tmp_path / "other/.venv/.ready").exists()
 
-    # A machine that has it is played by a virtual environment whose Python unpacks.
+    # A virtual environment that has `heavy` stands in for the target machine; its Python unpacks the bundle.
     machine = tmp_path / "machine"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(machine)], check=True)
     (site,) = machine.glob("lib/python*/site-packages")
@@ -369,7 +369,7 @@ def test_install_uses_only_bundled_wheels_and_marks_venv_ready(
     )
     python = there / ".venv/bin/python"
     answer = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, cwd=tmp_path)
-    # What is bundled is there itself, though the machine has the same: that may be another tomorrow.
+    # Bundled wheels are installed even if the machine has the same version, which may change later.
     (light,) = there.glob(".venv/lib/python*/site-packages/light.py")
     assert answer.stdout == f"{there / 'src/nero/__init__.py'} 0.1.0 {light}\n"
     ready = (there / ".venv/.ready").stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""One stream of files in archives of any size, and back."""
+"""Tests of splitting a stream of files into archives of any size, and of joining them."""
 
 import hashlib
 import subprocess

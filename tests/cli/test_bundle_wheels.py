@@ -1,4 +1,4 @@
-"""Which wheels a bundle gets: for another machine than this one, and without what that already has."""
+"""Tests of the wheels in a bundle: for another platform, and without packages that are already installed there."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_source_only_packages_are_pinned() -> None:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which uv and pip look, and nowhere else."""
+    """A folder that is the only package index of uv and pip."""
     folder = tmp_path / "index"
     folder.mkdir()
     write_wheel(folder, "light", "1.0", ["small>=1", "only-x86; platform_machine == 'x86_64'"])
@@ -69,7 +69,7 @@ def project(tmp_path: Path) -> Path:
 def test_environment_markers_are_evaluated_for_target_platform(
     tmp_path: Path, index: Path, project: Path, machine: str, needs: str
 ) -> None:
-    """Whichever machine this is, one of the two is another."""
+    """At least one of the two platforms is not that of this machine."""
     target = ("3.12", f"manylinux_2_28_{machine}")
     lock, left_out = resolve(project, *target, (), (), tmp_path / "scratch")
     assert set(lock) == {"light", "small", "heavy", "nvidia-big", "pip", "setuptools", needs}
@@ -123,7 +123,7 @@ def test_wheel_with_changed_hash_is_rejected(tmp_path: Path, index: Path, projec
 def test_platform_specific_wheel_built_from_source_is_rejected(
     tmp_path: Path, index: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`light` stands for a package that comes as source only and has compiled parts."""
+    """`light` stands for a package with compiled parts that is only distributed as source."""
     lock, _ = resolve(project, *X86, (), (), tmp_path / "scratch")
     monkeypatch.setattr(wheels, "SOURCE_ONLY", {"light"})
 
@@ -138,7 +138,7 @@ def test_platform_specific_wheel_built_from_source_is_rejected(
 
 @pytest.mark.slow
 def test_project_dependencies_resolve_for_another_platform(tmp_path: Path) -> None:
-    """With the index that uv is set up for."""
+    """Uses the package index that uv is configured for."""
     try:
         lines = listing(Spec(*X86, without=("torch", "torchvision", "triton")), tmp_path)
     except BundleError as error:

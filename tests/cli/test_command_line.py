@@ -1,4 +1,4 @@
-"""Command lines: clear errors, subcommands, and sweeps that log into one store and skip finished runs."""
+"""Tests of the command line: clear errors, subcommands, and sweeps that log to one store and skip finished runs."""
 
 import subprocess
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from nero.cli.main import COMMANDS, main
 from nero.runs.store import Store
 
 SHORT = ("task.epochs=1", "machine=cpu")
-# A game, and one step: its loss is that of the first weights, so that no learning rate can make a run diverge. Hydra
-# first holds the words against the config without an experiment: the task that knows these keys is named for it.
+# One game and one optimiser step: the loss is that of the initial weights, so no learning rate can make a run diverge.
+# Hydra first validates overrides against the config without an experiment, so the task with these keys is named here.
 ONE_GAME = (
     "task=pong_ppo",
     "data=embedded",
@@ -75,7 +75,7 @@ def test_multirun_logs_to_store_survives_failures_and_skips_finished_runs(
     assert first.returncode == 0, first.stderr
     summaries = Store(tmp_path / "runs").summaries()
     assert sorted((s["optim"], s["status"]) for s in summaries.values()) == [("nero", "done"), ("sgd", "done")]
-    # A depth that is no number fails inside the run, as a bug of a task would.
+    # A depth that is not a number fails inside the run, like a bug in a task.
     again = script("train.py", *words, "task.depth=three,3")
     assert again.returncode == 1
     assert again.stderr.count("done (already)") == 2
@@ -102,7 +102,7 @@ def test_experiment_runs_until_nothing_is_pending(
     repeats: int,
     other_seeds: int,
 ) -> None:
-    """Where there is one learning rate, its other seeds are asked for at once."""
+    """Cells with a single learning rate need no search, so their other seeds are pending from the start."""
     name, *small = experiment
     words = ["--multirun", f"experiment={name}", *small, *launcher]
     planned = script("plan.py", name, *small)
@@ -138,7 +138,7 @@ def test_comma_separated_experiments_both_run(script: Script, tmp_path: Path) ->
 @pytest.mark.slow
 def test_sweep_stops_cleanly_when_time_budget_is_used_up(script: Script, tmp_path: Path) -> None:
     words = ["--multirun", "experiment=smoke", *SHORT, "task.epochs=100000"]
-    for budget in (6, 20, 60):  # a busy machine may need the first for its imports alone
+    for budget in (6, 20, 60):  # on a busy machine the imports alone may use up the first budget
         stopped = script("train.py", *words, f"machine.budget_seconds={budget}")
         assert stopped.returncode == 0, stopped.stderr
         assert "interrupted" in stopped.stderr

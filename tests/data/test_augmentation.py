@@ -1,4 +1,4 @@
-"""Augmentation in one index map, image by image against torchvision on PIL images, and its random parameters."""
+"""Tests of augmentation by a single index map, against torchvision on PIL images, and of its random parameters."""
 
 import math
 from collections.abc import Callable
@@ -21,13 +21,13 @@ PAPERS = Augmentation(padding=4, flip=True, degrees=15)
 
 
 def noise(count: int, side: int = 32, seed: int = 0) -> Tensor:
-    """Images without black pixels or equal neighbours, so that no wrong place goes unnoticed."""
+    """Random images without black pixels, so that every misplaced pixel is detected."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(1, 256, (count, 3, side, side), generator=generator, dtype=torch.uint8)
 
 
 def by_torchvision(image: Tensor, padding: int, top: int, left: int, flipped: bool, angle: float) -> Tensor:
-    """One image through torchvision's three functions, in the order of the paper's code."""
+    """One image transformed by torchvision's three functions, in the order of the paper's code."""
     side = image.shape[-1]
     picture: Image.Image = F.crop(F.pad(F.to_pil_image(image), padding), top, left, side, side)
     if flipped:
@@ -77,7 +77,7 @@ def test_augmentation_matches_torchvision_for_any_size_padding_and_angle(data: s
 
 
 def test_augmentation_matches_torchvision_random_transforms_for_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RandomCrop, RandomHorizontalFlip and RandomRotation as the paper's code composes them, with what they drew."""
+    """The reference composes RandomCrop, RandomHorizontalFlip and RandomRotation like the paper's code."""
     drawn: list[Any] = []
 
     def spy(name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -100,7 +100,7 @@ def test_augmentation_matches_torchvision_random_transforms_for_same_draws(monke
 
 
 def test_augmentation_differs_from_tensor_transforms_in_few_pixels() -> None:
-    # It computes in float32 there, and so decides the closest calls otherwise: which is why PIL is the measure.
+    # On tensors torchvision computes in float32 and resolves near-ties differently, so PIL is the reference elsewhere.
     images = noise(100)
     draws = PAPERS.draw(100, torch.Generator().manual_seed(3))
     ours = PAPERS(images, torch.arange(100), draws)
@@ -146,7 +146,7 @@ def test_draws_have_expected_ranges_and_distributions() -> None:
         assert (counts / 20_000 - 1 / 9).abs().max() < 0.01
     assert abs(draws.flipped.float().mean().item() - 0.5) < 0.015
     assert draws.angles.abs().max() <= 15
-    # A uniform distribution's variance.
+    # The standard deviation of a uniform distribution.
     assert math.isclose(draws.angles.std().item(), 30 / math.sqrt(12), rel_tol=0.02)
     assert abs(torch.corrcoef(torch.stack([draws.top.double(), draws.angles]))[0, 1].item()) < 0.03
 

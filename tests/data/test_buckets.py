@@ -1,4 +1,4 @@
-"""Batches of sentences of like length, against torchtext's."""
+"""Tests of batches of sentences of similar length, against torchtext."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def keys_of(count: int, seed: int = 0) -> list[int]:
-    """Like the keys of Multi30k: from lengths about 10 to 40, many of them equal."""
+    """Random keys like those of Multi30k: for lengths from 8 to 39, with many ties."""
     lengths = torch.randint(8, 40, (count, 2), generator=generator(seed)).tolist()
     return [length_key(source, target) for source, target in lengths]
 
@@ -50,7 +50,7 @@ def test_bucketed_matches_torchtext_pool(keys: list[int], batch_size: int, seed:
 
 
 def torchtext_bucket_iterator(text: ParallelText, **settings: object) -> Any:
-    """A BucketIterator over the pairs of a text, with its batches made."""
+    """A BucketIterator over the training pairs of a text, with its batches created."""
     data = pytest.importorskip("torchtext.data")
 
     class Pair:
@@ -81,7 +81,7 @@ def test_bucketed_matches_torchtext_bucket_iterator() -> None:
 
 
 def test_torchtext_default_training_batches_match_pool_of_one_batch() -> None:
-    """So did the authors', then: pools of one batch. Only `sort_within_batch` makes it look at lengths."""
+    """Only `sort_within_batch` makes torchtext group by length; the authors' code apparently used the default."""
     text = toy_pairs(500, 1)
     iterator = torchtext_bucket_iterator(text, train=True, shuffle=False)
     expected = [sorted(pair.number for pair in batch) for batch in iterator.batches]

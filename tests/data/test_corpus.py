@@ -1,4 +1,4 @@
-"""Running text as token ids, and how it is cut, against torchtext's BPTTIterator."""
+"""Tests of text as token ids and of its division into blocks, against torchtext's BPTTIterator."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,12 +24,12 @@ from nero.data.text.corpus import (
 from support.real_data import root_with
 
 PARTS = ("train", "valid", "test")
-# Signs that str.splitlines takes for the end of a line, and str.split for a space: they only part words here.
+# Includes characters that `str.splitlines` treats as line ends and `str.split` as spaces: they only separate words.
 LINES = st.lists(st.lists(st.sampled_from(["a", "b", "<unk>", "é", "", " ", "\t", "\x85", "\u2028"]), max_size=6))
 
 
 def words_of(lines: Sequence[str]) -> list[str]:
-    """Line by line, as the description has it."""
+    """The words of all lines, with END_OF_LINE after each line."""
     return [word for line in lines for word in (*line.split(), END_OF_LINE)]
 
 
@@ -142,7 +142,7 @@ def test_blocks_cover_every_target_token_once(count: int, stream: int, length: i
 @settings(max_examples=40)
 @given(count=st.integers(1, 6), stream=st.integers(2, 40), length=st.integers(1, 45))
 def test_blocks_match_torchtext_bptt_iterator(count: int, stream: int, length: int) -> None:
-    # It pads the last stream where ours trims them all, so the text's length is a multiple of their number.
+    # torchtext pads the last stream where `streams` trims the text, so the text length is a multiple of `count`.
     data = pytest.importorskip("torchtext.data")
     words = words_of(grammar_text(0, 40))[: count * stream]
     field = data.Field()
@@ -172,7 +172,7 @@ def test_real_wikitext2(wikitext2: Corpus) -> None:
         path = default_root() / "wikitext-2" / f"wiki.{part}.tokens"
         with path.open(encoding="utf-8") as lines:
             assert wikitext2.vocabulary.decode(getattr(wikitext2, part).tolist()) == words_of(list(lines))
-    # The number of the paper's training steps in an epoch: 20 streams, 35 words at a time.
+    # The paper's number of training steps per epoch: 20 streams in blocks of 35 words.
     (inputs, _), rest = blocks(streams(wikitext2.train, 20), 35)
     assert len(inputs) == 2_983
     assert rest is not None

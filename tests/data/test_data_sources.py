@@ -1,4 +1,4 @@
-"""The registry of data sets: what is accepted as a copy, and what is said when there is none."""
+"""Tests of the data set registry: which copies are accepted, and the errors for missing or damaged files."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ ONE, TWO = b"first\nsecond\nthird\n", b"\x00\x01\x02"
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A root with a complete copy of a made-up data set called `toy`."""
+    """A data root with a complete copy of a synthetic data set called `toy`."""
     files = (CheckedFile.of("toy/lines.txt", ONE, any_line_order=True), CheckedFile.of("toy/deep/bytes", TWO))
     monkeypatch.setitem(DATASETS, "toy", Dataset(files, origins=()))
     for file, content in zip(files, (ONE, TWO), strict=True):
@@ -40,7 +40,7 @@ def test_registry_has_layout_expected_by_loaders() -> None:
 
 
 def test_registry_sizes_match_file_formats() -> None:
-    """idx: a header of 16 or 8 bytes and one byte a pixel or label; CIFAR-10: 10,000 records of 3073 bytes."""
+    """idx: a header of 16 or 8 bytes and one byte per pixel or label; CIFAR-10: 10,000 records of 3073 bytes."""
     sizes = {file.name: file.limit for name in ("mnist", "cifar10") for file in DATASETS[name].files}
     assert sizes["train-images-idx3-ubyte"] == 16 + 60_000 * 28 * 28
     assert sizes["t10k-images-idx3-ubyte"] == 16 + 10_000 * 28 * 28

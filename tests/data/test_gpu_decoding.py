@@ -1,5 +1,4 @@
-"""JPEG files to a batch on a device, against torchvision's decoder and resized_crop on the CPU; and what becomes of
-files that are damaged."""
+"""Tests of decoding and cropping JPEG files on a device, against torchvision on the CPU, and of damaged files."""
 
 import io
 
@@ -19,13 +18,13 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def disable_triton_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel has tests of its own: here Triton's interpreter would only take its time."""
+    """The kernel has its own tests, and Triton's interpreter would slow these down."""
     if "gpu" not in request.keywords:
         monkeypatch.setattr(module, "_has_kernels", lambda device: False)
 
 
 def jpeg(height: int, width: int, mode: str = "RGB", **options: object) -> Tensor:
-    """A file with something smooth in it, since JPEG decoders agree on such only."""
+    """A JPEG file of a smooth image, since decoders only agree on those."""
     y, x = np.mgrid[:height, :width] / max(height, width)
     pixels = np.stack([x, y, 0.5 + 0.5 * np.sin(9 * x * y)], -1) * 255
     file = io.BytesIO()
@@ -125,7 +124,7 @@ def test_mismatched_number_of_windows_and_files_raises() -> None:
 
 
 class Gpu:
-    """Stands in for nvJPEG, which takes all files of a list or none; remembers how many it was given."""
+    """A stand-in for nvJPEG, which decodes all files of a list or none; records the number of files of each call."""
 
     def __init__(self, *refused: Tensor) -> None:
         self.refused = [file.data_ptr() for file in refused]
@@ -147,7 +146,7 @@ class Gpu:
 
 @pytest.mark.parametrize("refused", [[], [0], [3], [1, 2], [0, 1, 2, 3]])
 def test_files_rejected_by_gpu_decoder_are_decoded_on_cpu(monkeypatch: pytest.MonkeyPatch, refused: list[int]) -> None:
-    """Every refusal is waited for, since the decoder may still be writing."""
+    """The device must be synchronised after a failure, since the decoder may still be writing."""
     gpu = Gpu(*(FILES[place] for place in refused))
     monkeypatch.setattr(module, "decode_jpeg", gpu.decode)
     monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
@@ -170,12 +169,12 @@ def test_file_rejected_by_both_decoders_does_not_fail_the_others(monkeypatch: py
     assert module._decoded_on_gpu([], torch.device("cuda")) == []
 
 
-# on a GPU
+# GPU
 
 
 @pytest.mark.gpu
 def test_gpu_decoding_is_close_to_cpu_decoding() -> None:
-    """Decoders may round, and blow up colours of half the resolution, each in its own way."""
+    """Decoders may round and upsample the colour channels differently."""
     generator = torch.Generator().manual_seed(0)
     sizes = torch.randint(200, 600, (48, 2), generator=generator).tolist()
     kinds = [{}, {"subsampling": 0}, {"progressive": True}] * 16
@@ -185,7 +184,7 @@ def test_gpu_decoding_is_close_to_cpu_decoding() -> None:
     images[7] = decode_jpeg(files[7], mode=ImageReadMode.RGB)
     windows = torch.tensor([[h // 8, w // 5, h // 2 + 1, w // 2 + 1] for h, w in sizes])
     stream = torch.cuda.Stream()
-    for _ in range(3):  # the memory of the one before is free when the next is decoded
+    for _ in range(3):  # each batch can reuse the memory of the previous one
         with torch.cuda.stream(stream):
             result, failures = decode_and_crop(images, windows, 176, torch.device("cuda"))
     torch.cuda.current_stream().wait_stream(stream)
@@ -216,7 +215,7 @@ def test_damaged_files_do_not_affect_others_on_gpu() -> None:
 
 @pytest.mark.gpu
 def test_truncated_file_does_not_affect_others_on_gpu() -> None:
-    """nvJPEG may make do with half a file; the next batch is as ever."""
+    """nvJPEG may accept half a file; the other images must be correct in any case."""
     file, device = jpeg(300, 400), torch.device("cuda")
     windows = torch.tensor([[0, 0, 300, 400]] * 2)
     alone, _ = decode_and_crop([file], windows[:1], 128, device)
@@ -229,7 +228,7 @@ def test_truncated_file_does_not_affect_others_on_gpu() -> None:
 
 @pytest.mark.gpu
 def test_gpu_decoder_does_not_overwrite_memory_in_use_on_stream() -> None:
-    """Blocks that are freed while a kernel that reads them is queued go to the decoder first."""
+    """Memory that is freed while a kernel that reads it is still queued is the first to be reused by the decoder."""
     file = jpeg(375, 500)
     windows = torch.tensor([[0, 0, 375, 500]] * 16)
     with torch.cuda.stream(torch.cuda.Stream()):

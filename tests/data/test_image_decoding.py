@@ -1,4 +1,4 @@
-"""Image files to pixels, against Pillow; and which part of an image is shown, against torchvision's transforms."""
+"""Tests of decoding image files against Pillow, and of crops against torchvision's transforms."""
 
 import io
 import struct
@@ -44,7 +44,7 @@ def with_palette() -> Image.Image:
 
 
 def png_of_16_bits(pixels: np.ndarray) -> bytes:
-    """Three colours of 16 bits each, which Pillow reads and does not write; uint16 [height, width, 3]."""
+    """A PNG with three 16-bit channels, which Pillow reads but cannot write, from uint16 [height, width, 3]."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -100,12 +100,12 @@ def levels_apart(found: Tensor, expected: Tensor) -> int:
 def test_decode_matches_pillow_for_every_format(kind: str) -> None:
     pixels = decode(as_tensor(KINDS[kind]))
     assert pixels.dtype == torch.uint8
-    # Two builds of libjpeg may round in their own ways.
+    # Two builds of libjpeg may round differently.
     assert levels_apart(pixels, by_pillow(KINDS[kind])) <= (2 if kind.startswith("JPEG") else 0)
 
 
 def test_cmyk_jpeg_is_converted_to_rgb() -> None:
-    """Four inks on paper: neither inverted nor left out, though Adobe's files have them inverted."""
+    """The colours must not be inverted, although Adobe's CMYK files store inverted values."""
     original = torch.from_numpy(np.array(PICTURE)).permute(2, 0, 1)
     pixels = decode(as_tensor(KINDS["JPEG, CMYK"]))
     assert (pixels.int() - original.int()).abs().float().mean() < 1
@@ -113,7 +113,7 @@ def test_cmyk_jpeg_is_converted_to_rgb() -> None:
 
 @pytest.mark.parametrize("kind", GREYS_OF_16_BITS)
 def test_16_bit_greyscale_keeps_upper_8_bits(kind: str) -> None:
-    """Where Pillow's convert("RGB") would make nearly all of them white."""
+    """Pillow's convert("RGB") would turn nearly all pixels white."""
     pixels = decode(as_tensor(GREYS_OF_16_BITS[kind]))
     assert pixels.dtype == torch.uint8
     expected = torch.from_numpy((GREYS >> 8).astype(np.uint8)).expand(3, HEIGHT, WIDTH)
@@ -130,14 +130,14 @@ def test_header_reports_size_and_plain_jpeg(kind: str) -> None:
 
 
 def test_exif_orientation_is_ignored() -> None:
-    """As by ImageFolder; header and pixels must agree, since windows are drawn from the one for the other."""
+    """ImageFolder ignores it too. `header` and `decode` must agree, since windows are drawn for the header's size."""
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by a quarter
+    exif[0x0112] = 6  # rotated by 90 degrees
     data = as_tensor(encoded(PICTURE, exif=exif))
     assert header(data)[:2] == tuple(decode(data).shape[1:]) == (HEIGHT, WIDTH)
 
 
-# files that are no image
+# damaged files
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
@@ -147,7 +147,7 @@ def test_damaged_file_error_is_one_line_without_addresses(tmp_path: Path, kind: 
     with pytest.raises(Unreadable, match=f"^{reason}") as error:
         decode(read(tmp_path / "x.jpg"))
     assert_one_line(str(error.value))
-    if kind != "truncated":  # the beginning of which says how large it would be
+    if kind != "truncated":  # its header is intact
         with pytest.raises(Unreadable, match=f"^{reason}"):
             header(read(tmp_path / "x.jpg"))
 
@@ -159,7 +159,7 @@ def assert_one_line(reason: str) -> None:
 
 
 def test_read_error_does_not_include_path(tmp_path: Path) -> None:
-    """Whoever reports it has the name already."""
+    """The caller adds the path to the message."""
     for path, reason in ((tmp_path / "gone.jpg", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(Unreadable, match=f"^{reason}$"):
             read(path)
@@ -178,7 +178,7 @@ def test_read_error_does_not_include_path(tmp_path: Path) -> None:
 def test_corrupted_file_gives_image_or_unreadable_error(
     kind: str, cut: float, changes: list[tuple[float, int]], near_the_beginning: bool
 ) -> None:
-    """A worker that dies of a file, or an exception that nobody expects, would end a run of days."""
+    """A crashed worker or an unexpected exception would end a run of several days."""
     data = bytearray(KINDS[kind])
     for place, value in changes:
         data[int(place * (min(64, len(data)) if near_the_beginning else len(data)))] = value
@@ -208,7 +208,7 @@ def test_any_decoder_exception_becomes_unreadable_error(
 
 
 def test_only_jpeg_files_are_decoded_by_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its decoder of GIF files writes beyond its memory where one is damaged, and takes the process with it."""
+    """torchvision's GIF decoder writes out of bounds for damaged files, which crashes the process."""
     asked = []
 
     def decode_jpeg(data: Tensor, **options: object) -> Tensor:
@@ -222,10 +222,10 @@ def test_only_jpeg_files_are_decoded_by_torchvision(monkeypatch: pytest.MonkeyPa
     assert len(asked) == sum(kind.startswith("JPEG") for kind in KINDS), "and what it refuses goes to Pillow"
 
 
-# what is shown
+# crops
 
 
-# Torchvision's uint8 resizing to a single pixel fails on x86-64: see below for that.
+# torchvision's uint8 resizing to a single pixel fails on x86-64, so that size has its own test below.
 @given(height=st.integers(1, 90), width=st.integers(1, 90), size=st.integers(2, 40), seed=st.integers(0, 2**62))
 @settings(max_examples=60)
 def test_random_window_matches_torchvision_random_resized_crop(height: int, width: int, size: int, seed: int) -> None:
@@ -238,7 +238,7 @@ def test_random_window_matches_torchvision_random_resized_crop(height: int, widt
 
 
 def test_random_windows_have_standard_area_and_aspect_ratio() -> None:
-    """8 to 100 % of the area, sides 3:4 to 4:3, as in every training on ImageNet."""
+    """8 to 100 % of the area and aspect ratios from 3:4 to 4:3, as is usual for ImageNet."""
     torch.manual_seed(0)
     windows = torch.tensor([random_window(500, 400) for _ in range(500)]).double()
     area, ratio = windows[:, 2] * windows[:, 3] / (500 * 400), windows[:, 3] / windows[:, 2]
@@ -264,7 +264,7 @@ def test_centre_crop_matches_torchvision_even_for_small_images(height: int, widt
 @example(height=2, width=2, channels_last=False)
 @settings(max_examples=60)
 def test_resize_to_one_pixel_is_triangle_weighted_mean(height: int, width: int, channels_last: bool) -> None:
-    """On every machine, and however the pixels lie in memory."""
+    """The result must not depend on the machine or on the memory layout."""
     pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     if channels_last:
         pixels = pixels[None].contiguous(memory_format=torch.channels_last)[0]
@@ -272,12 +272,12 @@ def test_resize_to_one_pixel_is_triangle_weighted_mean(height: int, width: int, 
     window = resized_crop(pixels, (0, 0, height, width), 1)
     assert (window.dtype, window.shape) == (torch.uint8, (3, 1, 1))
     assert ((window.flatten() - mean).abs() <= 0.5 + 1e-4).all()
-    if max(height, width) < 2 * min(height, width):  # else the longer side is left with more than one pixel
+    if max(height, width) < 2 * min(height, width):  # otherwise the longer side keeps more than one pixel
         assert torch.equal(centre_crop(pixels, 1, 1), window)
 
 
 def triangle(length: int) -> Tensor:
-    """Weights of `length` pixels that are made one: 1 - distance from the middle / length, normalised."""
+    """Normalised weights for reducing `length` pixels to one: 1 - distance from the centre / length."""
     distance = (torch.arange(length, dtype=torch.float64) + 0.5 - length / 2).abs()
     weights = 1 - distance / length
     return weights / weights.sum()

@@ -1,4 +1,4 @@
-"""Listing folders of images, against torchvision's ImageFolder."""
+"""Tests of listing image folders, against torchvision's ImageFolder."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from nero.data.images.folders import SUFFIXES, ListedImages, list_images, some
 
-# Names that sort otherwise by parts than by letters ("a-b" before "a/b"), by bytes than by signs, or by case.
+# Names that sort differently by path component or character ("a-b" before "a/b"), byte or code point, or by case.
 FILES = (
     "cat/b.jpg",
     "cat/B.JPEG",
@@ -40,7 +40,7 @@ OTHERS = (".DS_Store", "cat/.DS_Store", "cat/a/notes.txt", "dog/b.jpg.part", "do
 
 
 def tree(root: Path, names: tuple[str, ...] = (*FILES, *OTHERS)) -> Path:
-    """Empty files, made in an order that is no order."""
+    """Create empty files in random order."""
     for name in random.Random(0).sample(names, len(names)):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
@@ -48,7 +48,7 @@ def tree(root: Path, names: tuple[str, ...] = (*FILES, *OTHERS)) -> Path:
 
 
 def make_unreadable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """As if nobody might read a folder; its mode would not keep the superuser out, as whom tests may run."""
+    """Make `os.scandir` fail for a folder; permissions would not stop root, as whom tests may run."""
     real = os.scandir
 
     def scandir(path: str) -> Any:
@@ -124,7 +124,7 @@ def test_listed_images_survive_pickling(tmp_path: Path) -> None:
 
 
 def test_names_are_stored_in_one_buffer(tmp_path: Path) -> None:
-    """The only Python objects that grow with the number of images would be those of others."""
+    """No Python object is kept per image; only `others` has one per skipped file."""
     listed = list_images(tree(tmp_path, tuple(f"class/{number}.jpg" for number in range(1000))))
     kept = {name: value for name, value in vars(listed).items() if isinstance(value, list | tuple | dict)}
     assert {name: len(value) for name, value in kept.items()} == {"classes": 1, "others": 0}
@@ -132,7 +132,7 @@ def test_names_are_stored_in_one_buffer(tmp_path: Path) -> None:
 
 
 def test_listing_does_not_stat_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million questions to a file system over the network would take an hour."""
+    """A million stat calls to a network file system would take an hour."""
     tree(tmp_path)
     asked: list[str] = []
     for name in ("stat", "lstat"):

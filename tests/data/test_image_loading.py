@@ -1,4 +1,4 @@
-"""Images from folders to batches: the same whoever reads them and from wherever, and what becomes of damaged ones."""
+"""Tests of batches from image folders: equal for any number of workers and any start, also with damaged images."""
 
 import contextlib
 import gc
@@ -35,7 +35,7 @@ from support.image_files import DAMAGED, class_folders, encoded, garbage, pictur
 
 CPU = torch.device("cpu")
 SIZE, BATCH, STEPS, EPOCHS = 12, 5, 4, 3
-IMAGES = BATCH * STEPS + 2  # what is left of an epoch is left out
+IMAGES = BATCH * STEPS + 2  # the last two of an epoch are dropped
 BLANK = torch.tensor(FILL, dtype=torch.uint8).reshape(3, 1, 1).expand(3, SIZE, SIZE)
 
 
@@ -67,8 +67,8 @@ def make_stream(images: ListedImages, workers: int = 0, part: range = range(BATC
 
 
 def by_torchvision(images: ListedImages, number: int, variation: int) -> Tensor:
-    """The image and its variation as torchvision decodes and transforms them."""
-    # Not as Pillow decodes them: it comes with a libjpeg of its own, which may round in its own ways.
+    """An image decoded and transformed by torchvision, with the random numbers of a variation."""
+    # Pillow is not used here, since it bundles its own libjpeg, which may round differently.
     pixels = decode_image(str(images.path(number)), mode="RGB")
     torch.manual_seed(variation)
     flip = torch.rand(()) < 0.5
@@ -77,7 +77,7 @@ def by_torchvision(images: ListedImages, number: int, variation: int) -> Tensor:
 
 
 def centred_batches(reader: Reader, numbers: Tensor, batch: int, workers: int, faults: Faults) -> Iterator[DeviceBatch]:
-    """As validation reads them."""
+    """Batches of centre crops, loaded as for validation."""
     return loaded(reader, ([(n, 0) for n in part.tolist()] for part in numbers.split(batch)), workers, CPU, faults)
 
 
@@ -87,7 +87,7 @@ def assert_same(ours: list[DeviceBatch], theirs: list[DeviceBatch]) -> None:
         assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
 
 
-# what a worker does
+# the reader in a worker
 
 
 def test_random_crop_does_not_depend_on_rest_of_batch(images: ListedImages) -> None:
@@ -119,7 +119,7 @@ def test_loading_does_not_change_global_rng_state(images: ListedImages, on_devic
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> ListedImages:
-    """A JPEG, one of four inks, a PNG called JPEG, and one that is no image."""
+    """A JPEG, a CMYK JPEG, a PNG with the suffix .JPEG and a file that is not an image."""
     folder = tmp_path / "train" / "class"
     folder.mkdir(parents=True)
     (folder / "0.jpg").write_bytes(encoded(picture(30, 40)))
@@ -221,7 +221,7 @@ def test_batch_parts_concatenate_to_whole_batch(images: ListedImages) -> None:
 
 
 def test_device_decoding_gives_same_batches_and_reports_failures(mixed: ListedImages) -> None:
-    """But for what it cannot decode: that has no label and nothing to see, and is named like the rest."""
+    """An image that the device decoder rejects is blank, has no label and is reported like other damaged images."""
     numbers = torch.tensor([0, 1, 2, 3, 0, 2])
     refused = []
 
@@ -251,16 +251,16 @@ def test_device_decoding_gives_same_batches_and_reports_failures(mixed: ListedIm
 
 @pytest.fixture(scope="module")
 def torn(tmp_path_factory: pytest.TempPathFactory) -> ListedImages:
-    """Six images, of which number 1 is seen to be damaged by its header, and number 4 only when it is decoded."""
+    """Six images: number 1 has a damaged header, and number 4 fails only when it is decoded."""
     images = class_folders(tmp_path_factory.mktemp("torn") / "train", 2, 3, damaged=(1,))
     images.path(4).write_bytes(DAMAGED["truncated"][0])
     return images
 
 
 def darker(files: list[Tensor], windows: Tensor) -> tuple[Tensor, dict[int, str]]:
-    """Decodes so that it can be seen who did."""
+    """A device decoder whose output can be recognised by its halved pixel values."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu_decoding, "_has_kernels", lambda device: False)  # Triton's interpreter takes its time
+        patch.setattr(gpu_decoding, "_has_kernels", lambda device: False)  # Triton's interpreter is slow
         pixels, failed = decode_and_crop(files, windows, SIZE, CPU)
     return pixels // 2, failed
 
@@ -345,7 +345,7 @@ def test_damaged_images_are_reported_on_stderr_without_a_log(
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_unreadable_images_in_a_row_raise_one_line_error(tmp_path: Path, workers: int) -> None:
-    """A disk that is gone must not pass for training."""
+    """A failed disk must end the run instead of training on blank images."""
     images = class_folders(tmp_path / "train", 2, IMAGES // 2)
     for number in range(IMAGES):
         images.path(number).unlink()
@@ -353,14 +353,14 @@ def test_unreadable_images_in_a_row_raise_one_line_error(tmp_path: Path, workers
     assert FEW == 2 * BATCH
     with pytest.raises(RuntimeError) as error:
         list(stream.batches(0))
-    number = int(order(0)[0][2 * BATCH])  # the first of the batch that was too much
+    number = int(order(0)[0][2 * BATCH])  # the first image of the batch that exceeded the limit
     reason = "No such file or directory"
     assert str(error.value) == f"none of 15 images in a row could be read; of train/{images.name(number)}: {reason}"
     stream.close()
 
 
 def test_small_last_batch_may_be_entirely_unreadable(tmp_path: Path) -> None:
-    """Else one damaged image would end a run, where it is the one that is left over."""
+    """Otherwise a single damaged image would end a run if it were alone in the last batch."""
     count = 2 * BATCH + 1
     images = class_folders(tmp_path / "val", 1, count, damaged=(count - 1,))
     faults = Faults(images, lambda line: None)
@@ -400,7 +400,7 @@ def test_validation_batches_keep_order_and_fill_padding_indices(images: ListedIm
     assert faults.reasons == {}, "nothing is wrong with what is not there"
 
 
-# waiting
+# waiting time
 
 
 def test_waiting_measures_time_blocked_on_next_batch(images: ListedImages, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +421,7 @@ def test_waiting_measures_time_blocked_on_next_batch(images: ListedImages, monke
 
 
 class Mark:
-    """Stands in for a mark in a GPU's queue, which the GPU comes to later."""
+    """A stand-in for a CUDA event that is completed when it is synchronised."""
 
     made: ClassVar[list["Mark"]] = []
 
@@ -476,7 +476,7 @@ def test_workers_exit_promptly_with_their_stream(images: ListedImages, way: str)
     begun = time.monotonic()
     if way == "closed":
         stream.close()
-        stream.close()  # once more does no harm
+        stream.close()  # closing twice is allowed
     elif way == "at the end":
         list(batches)
     del stream, batches
@@ -503,7 +503,7 @@ sys.exit("bye")
 @pytest.mark.slow
 def test_process_exiting_mid_epoch_does_not_wait_for_workers(images: ListedImages) -> None:
     command = [sys.executable, "-c", LEFT_OPEN, str(images.root)]
-    # A worker goes on for a while after the signal by which Python ends it.
+    # Workers continue for TERM_GRACE seconds after the SIGTERM that Python sends them at exit.
     ended = subprocess.run(command, capture_output=True, text=True, timeout=image_reading.TERM_GRACE - 5)
     assert ended.stderr.splitlines()[-1] == "bye"
 
@@ -519,11 +519,11 @@ def test_validation_workers_exit_after_last_batch(images: ListedImages) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_workers_survive_sigint_and_sigterm(images: ListedImages, number: signal.Signals) -> None:
-    """Terminals and schedulers tell all processes of a run, which still wants batches until it has checkpointed."""
+    """Terminals and schedulers signal all processes of a run, which needs batches until it has saved a checkpoint."""
     expected = list(make_stream(images).batches(0))
     stream = make_stream(images, workers=2)
     batches = stream.batches(0)
-    begun = [next(batches), next(batches)]  # so that both workers have begun
+    begun = [next(batches), next(batches)]  # so that both workers have started
     processes = children()
     for process in processes:
         os.kill(process, number)
@@ -538,7 +538,7 @@ def test_workers_survive_sigint_and_sigterm(images: ListedImages, number: signal
 def test_stuck_worker_ends_on_second_sigterm_or_after_grace_period(
     monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    """As multiprocessing does with those that are left over: at once by a second signal, and after a while by one."""
+    """`multiprocessing` terminates remaining workers at exit, which must work even if they are stuck."""
     monkeypatch.setattr(image_reading, "TERM_GRACE", 60 if again else 1)
     context = multiprocessing.get_context("fork")
     begun = context.Event()
@@ -562,7 +562,7 @@ def _stay(begun: Any) -> None:
 
 
 class Garbage:
-    """Says in which process it is collected; only the garbage collector can, since it refers to itself."""
+    """Reports the process that collects it; only the garbage collector can free it, since it refers to itself."""
 
     def __init__(self, told: Any) -> None:
         self.itself, self.told = self, told
@@ -572,7 +572,7 @@ class Garbage:
 
 
 def test_worker_does_not_garbage_collect_inherited_objects() -> None:
-    """As of CUDA's events: one that is ended in a forked process ends that."""
+    """Collecting an inherited CUDA event would abort a forked worker."""
     context = multiprocessing.get_context("fork")
     told = context.SimpleQueue()
     gc.disable()
@@ -595,7 +595,7 @@ def _collect(told: Any) -> None:
 
 
 class Queue:
-    """Stands in for a stream of a GPU, and for an event in it."""
+    """A stand-in for a CUDA stream and for an event in it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.waited = device, 0
@@ -667,7 +667,7 @@ def test_gpu_stream_ignores_damaged_images_with_either_decoder(torn: ListedImage
         stream.faults.log = lambda line: None
         for pixels, labels in (batch for epoch in range(3) for batch in stream.batches(epoch)):
             assert pixels.is_contiguous(memory_format=torch.channels_last)
-            # nvJPEG may take a file that is cut off, as number 4 is, for an image.
+            # nvJPEG may decode a truncated file, such as number 4.
             found = labels.tolist()
             assert found == [0, IGNORED, 0, 1, IGNORED, 1] or (by_device and found == [0, IGNORED, 0, 1, 1, 1])
 

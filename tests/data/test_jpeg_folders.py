@@ -1,4 +1,4 @@
-"""The embedded images in ImageNet's layout: what is in them, and that they are made whole or not at all."""
+"""Tests of the embedded images in ImageNet's layout: their contents, and that they are created atomically."""
 
 import hashlib
 import subprocess
@@ -17,7 +17,7 @@ from nero.data.synthetic.shapes import shapes
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file under a folder, and its content's checksum."""
+    """The SHA-256 of every file under a folder, by relative path."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -36,7 +36,7 @@ def test_each_split_has_all_named_classes(tmp_path: Path) -> None:
 
 
 def test_images_are_the_drawn_shapes_at_varying_sizes(tmp_path: Path) -> None:
-    """Shrunk back to 32 x 32 each is the drawn image but for JPEG and resampling, and its label is the figure's."""
+    """Reduced to 32 x 32 pixels, each image equals the drawn one of the same class up to JPEG and resampling."""
     train, val = jpeg_folders(tmp_path, 100, 30, seed=3)
     drawn = shapes(3, 100, 30)
     sizes = []
@@ -52,7 +52,7 @@ def test_images_are_the_drawn_shapes_at_varying_sizes(tmp_path: Path) -> None:
                 sizes.append(image.size)
                 small = np.asarray(image.resize((32, 32), Image.Resampling.BOX), np.float32)
             original = images[number].permute(1, 2, 0).numpy().astype(np.float32)
-            # Noise is lost on the way; another image is further off by far (over 35 on average).
+            # JPEG and resampling remove the noise; different images differ by more than 35 on average.
             assert np.abs(small - original).mean() < 20
     sides = np.array(sizes)
     assert sides.min() == 40
@@ -90,7 +90,7 @@ def test_existing_folder_is_reused_unchanged(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_concurrent_processes_produce_one_complete_folder(tmp_path: Path) -> None:
-    """Both begin to make it, wait for each other in the middle, and then rename one after the other."""
+    """Both processes write all images and wait for each other before they rename their folder."""
     code = (
         "import sys, time; from pathlib import Path; from nero.data.synthetic import jpeg_folders as module\n"
         "folder, own, other = map(Path, sys.argv[1:])\n"
@@ -117,7 +117,7 @@ def test_concurrent_processes_produce_one_complete_folder(tmp_path: Path) -> Non
 
 
 def test_kill_during_creation_leaves_no_incomplete_dataset(tmp_path: Path) -> None:
-    """Killed for real after the training images; the folder that this leaves does no harm."""
+    """The process is killed after the training images; the partial folder that it leaves must be ignored."""
     code = (
         "import os, signal, sys; from pathlib import Path; from nero.data.synthetic import jpeg_folders as module\n"
         "write = module._write\n"

@@ -1,4 +1,4 @@
-"""Sentence pairs as token ids, against torchtext's fields and vocabularies."""
+"""Tests of sentence pairs as token ids, against torchtext's fields and vocabularies."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ SENTENCES = st.lists(st.lists(st.sampled_from(["a", "b", "c", "<s>", "<unk>", "<
 
 
 def field_of(sentences: list[list[str]], minimum: int, **settings: Any) -> Any:
-    """torchtext's field with the vocabulary of some sentences that are words already."""
+    """A torchtext field with the vocabulary of tokenised sentences."""
     data = pytest.importorskip("torchtext.data")
     field = data.Field(init_token="<s>", eos_token="</s>", pad_token="<blank>", batch_first=True, **settings)
     field.build_vocab([field.preprocess(words) for words in sentences], min_freq=minimum)
@@ -38,7 +38,7 @@ def field_of(sentences: list[list[str]], minimum: int, **settings: Any) -> Any:
 
 
 def merge(source: Any, target: Any) -> None:
-    """Make torchtext's two vocabularies the one that they have together, the source's first."""
+    """Replace both torchtext vocabularies with their union, source words first."""
     words = list(dict.fromkeys([*source.vocab.itos, *target.vocab.itos]))
     for field in (source, target):
         field.vocab.itos = words
@@ -67,7 +67,7 @@ def test_word_frequency_is_counted_per_language() -> None:
 @given(source=SENTENCES, target=SENTENCES, minimum=st.integers(1, 3))
 def test_merged_vocabulary_matches_torchtext(source: list[list[str]], target: list[list[str]], minimum: int) -> None:
     one, two = (field_of(sentences, minimum) for sentences in (source, target))
-    # torchtext's order of the marks is another: unknown, padding, begin, end.
+    # torchtext orders the special tokens differently: unknown, padding, begin, end.
     expected = [word for word in [*one.vocab.itos, *two.vocab.itos] if word not in MARKS]
     assert list(merged_vocabulary(source, target, minimum).words) == [*MARKS, *dict.fromkeys(expected)]
 
@@ -109,7 +109,7 @@ def test_toy_pairs_match_torchtext_encoding(minimum: int) -> None:
 
 
 def without_padding(field: Any, sentences: list[list[str]]) -> list[list[str]]:
-    """What torchtext makes of sentences: numbers, here back in words, up to the end."""
+    """Sentences encoded by torchtext and decoded to words again, up to the end token."""
     rows = [[field.vocab.itos[number] for number in row] for row in field.process(sentences).tolist()]
     return [row[: row.index("</s>") + 1] for row in rows]
 

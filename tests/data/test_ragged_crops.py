@@ -1,5 +1,7 @@
-"""Windows of images of any sizes, resized at once, against torchvision's resized_crop on the CPU: by the kernel, on a
-GPU where there is one, else in Triton's interpreter."""
+"""Tests of resized crops of images of different sizes in one batch, against torchvision's resized_crop on the CPU.
+
+The kernel runs on a GPU if there is one, and otherwise in Triton's interpreter.
+"""
 
 import pytest
 import torch
@@ -20,8 +22,8 @@ def noise(height: int, width: int, seed: int = 0) -> Tensor:
 
 
 def laid_out(image: Tensor, layout: str) -> Tensor:
-    """The same pixels, otherwise in memory."""
-    if layout == "interleaved":  # as a CPU decodes them
+    """The same pixels in another memory layout."""
+    if layout == "interleaved":  # as decoded on the CPU
         return image.permute(1, 2, 0).contiguous().permute(2, 0, 1)
     if layout == "columns first":
         return image.transpose(1, 2).contiguous().transpose(1, 2)
@@ -51,13 +53,13 @@ def check(images: list[Tensor], windows: Tensor, size: int) -> None:
     assert result.device.type == images[0].device.type
     assert result.is_contiguous(memory_format=torch.channels_last)
     assert levels_apart(result, images, windows) <= 1
-    # torchvision may round between rows and columns; in floating point it does not round at all.
+    # For uint8 torchvision may round between the passes over rows and columns; in floating point it does not round.
     exact = torchvision_reference([image.float() for image in images], windows, size)
     assert (result.cpu() - exact).abs().max() < 0.51
 
 
 def levels_apart(result: Tensor, images: list[Tensor], windows: Tensor) -> int:
-    """By how many of 256 levels a result differs at most from torchvision's."""
+    """The largest difference from torchvision's result, of 256 levels."""
     return int((result.cpu().int() - torchvision_reference(images, windows, result.shape[-1]).int()).abs().max())
 
 
@@ -139,7 +141,7 @@ def test_large_images_on_gpu_match_torchvision_on_cpu(size: int, layout: str) ->
 
 @pytest.mark.gpu
 def test_images_may_be_freed_once_kernel_is_queued_on_side_stream() -> None:
-    """Their memory is taken again at once, for something that is written after the kernel has read them."""
+    """Their memory is reused at once, for a tensor that is written after the kernel has read them."""
     wanted = [noise(400, 500, seed) for seed in range(32)]
     windows = torch.tensor([[10, 20, 350, 400]] * 32)
     stream = torch.cuda.Stream()

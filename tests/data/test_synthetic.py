@@ -1,4 +1,4 @@
-"""The made-up data sets: the same for the same seed, balanced, clean between training and test, and worth learning."""
+"""Tests of the synthetic data sets: deterministic, balanced, learnable, and without overlap of training and test."""
 
 import math
 from collections import Counter
@@ -36,7 +36,7 @@ def test_images_have_documented_shape_dtype_and_class_balance(make: Maker, shape
 
 @MAKERS
 def test_images_are_determined_by_seed(make: Maker, shape: tuple[int, ...]) -> None:
-    # More images than are drawn at once, so that the seam is covered.
+    # More images than one chunk, so that the boundary between chunks is covered.
     one, two, other = (make(seed=seed, train=1030, test=20) for seed in (0, 0, 1))
     for field in ("train_images", "train_labels", "test_images", "test_labels"):
         assert torch.equal(getattr(one, field), getattr(two, field))
@@ -70,7 +70,7 @@ def test_digits_have_pixel_statistics_of_mnist() -> None:
     pixels = digits(train=3000, test=0).train_images.float() / 255
     assert pixels.mean().item() == pytest.approx(0.13, abs=0.02)
     assert pixels.std().item() == pytest.approx(0.31, abs=0.03)
-    assert (pixels == 0).float().mean() > 0.7  # dark paper
+    assert (pixels == 0).float().mean() > 0.7  # dark background
 
 
 @pytest.mark.parametrize("arguments", [{"seed": -1}, {"train": -1}, {"test": -5}])
@@ -162,7 +162,7 @@ def test_determiners_and_verbs_agree_in_grammar_text() -> None:
             if second in number:
                 assert not (first in only_singular and number[second]), sentence
                 assert not (first in only_plural and not number[second]), sentence
-        # At the start of a sentence a noun before a verb is its subject, without need of a parser.
+        # At the start of a sentence a noun directly before a verb is its subject, so no parser is needed.
         if words[1] in number and words[2] in fits:
             assert number[words[1]] == fits[words[2]], sentence
             subjects += 1
@@ -170,7 +170,7 @@ def test_determiners_and_verbs_agree_in_grammar_text() -> None:
 
 
 def test_verb_agrees_with_subject_across_relative_clause() -> None:
-    """In "these dogs that the cow feeds limp" the last verb goes with the first noun, not with the nearest."""
+    """In "these dogs that the cow feeds limp" the last verb agrees with the first noun, not with the nearest one."""
     found: Counter[tuple[bool, str]] = Counter()
     for sentence in grammar_text(0, 20_000):
         words = sentence.split()
@@ -195,11 +195,11 @@ def test_german_sentence_has_same_translation_for_every_seed() -> None:
         for german, english in translation_pairs(seed, 6000):
             shared += german in known
             assert known.setdefault(german, english) == english
-    assert shared > 100  # so that the comparison has really been made
+    assert shared > 100  # otherwise nothing would have been compared
 
 
 def test_german_articles_and_relative_pronouns_agree_with_their_nouns() -> None:
-    """Directly before a noun, or after it and a comma: the right gender or number, in one of the two cases in use."""
+    """Articles before a noun, and pronouns after a noun and a comma, have its gender or number in one of two cases."""
     allowed: dict[str, set[str]] = {}
     for noun in (*NOUNS, *THINGS):
         for case in ("nom", "acc"):
@@ -229,4 +229,4 @@ def test_german_verb_comes_last_in_subordinate_clause() -> None:
     for german in subordinate:
         english = pairs[german].split()
         assert "that" in english
-        assert "sees" in english[:-2], german  # something follows it, where in German nothing does
+        assert "sees" in english[:-2], german  # in English the verb is not last

@@ -1,4 +1,4 @@
-"""Multi30k in words, and the file that keeps them: used where it fits, made anew where it does not."""
+"""Tests of tokenising Multi30k and of its cache file, which is used if it is valid and rebuilt otherwise."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from nero.data.text import parallel_text as tokenised
 from nero.data.text.parallel_text import LANGUAGES, PAIRS, Parts, raw_lines, tokenised_multi30k
 from support.real_data import root_with
 
-# Among them: a contraction, an abbreviation, two spaces, a no-break space, and signs that str.splitlines would cut at.
+# Includes a contraction, an abbreviation, two spaces, a no-break space and characters that str.splitlines splits at.
 RAW = {
     "train": {
         "de": ["Ein Mann  läuft.", "Zwei Frauen, z.B. Köche,\u2028sitzen.", "Ein Hund geht's\xa0an."],
@@ -29,7 +29,7 @@ Raw = dict[str, dict[str, list[str]]]
 
 
 def install(monkeypatch: pytest.MonkeyPatch, root: Path, raw: Raw) -> Path:
-    """Make `raw` the accepted text of Multi30k, and put it in place; where its words will be kept."""
+    """Register `raw` as the text of Multi30k, write its files, and return the path of the token cache."""
     contents = {
         f"multi30k/{part}.{language}": "".join(f"{line}\n" for line in raw[part][language]).encode()
         for part in PAIRS
@@ -51,7 +51,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def without_spacy(monkeypatch: pytest.MonkeyPatch, root: Path) -> Parts:
-    """The words, where spaCy cannot be imported."""
+    """The tokens when spaCy cannot be imported."""
     with monkeypatch.context() as bare:
         bare.setitem(sys.modules, "spacy", None)
         return tokenised_multi30k(root)
@@ -161,7 +161,7 @@ def test_changed_format_or_tokeniser_invalidates_cache(
 def test_corrupted_cache_is_detected_and_rebuilt(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tokenised_multi30k(tmp_path)
     whole = kept.read_bytes()
-    # Every byte of what stands around the words, and some of the words.
+    # Every byte of the header, and a sample of the rest.
     for place in [*range(250), *range(250, len(whole), 97), len(whole) - 1]:
         kept.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(MissingData):
@@ -288,7 +288,7 @@ def test_real_multi30k_tokens_match_torchtext() -> None:
         nlp = spacy.blank(language)
         return data.Field(tokenize=lambda line: [token.text for token in nlp.tokenizer(line)], lower=True)
 
-    # torchtext reads the files like this: each line stripped, and pairs with an empty side left out.
+    # torchtext strips each line and drops pairs with an empty side.
     fields = (field("de"), field("en"))
     for part in ("val", "test_2016_flickr"):
         expected = translation.TranslationDataset(str(root / "multi30k" / part), (".de", ".en"), fields)

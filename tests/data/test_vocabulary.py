@@ -1,4 +1,4 @@
-"""Words and their numbers, against torchtext's Vocab."""
+"""Tests of vocabularies, against torchtext's Vocab."""
 
 from collections import Counter
 from dataclasses import FrozenInstanceError

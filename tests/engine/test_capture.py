@@ -1,4 +1,4 @@
-"""Training steps as CUDA graphs, on a GPU alone."""
+"""Training steps as CUDA graphs; all tests need a GPU."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ STEPS = WARM_UP + 3
 
 
 def batches(*lengths: int) -> list[tuple[Tensor, ...]]:
-    """Parts of larger tensors, as tasks cut them."""
+    """Slices of larger tensors, like the batches of tasks."""
     whole = torch.randn(len(lengths), 64, generator=torch.Generator().manual_seed(0)).cuda()
     return [(row[:length],) for row, length in zip(whole, lengths, strict=True)]
 
@@ -53,7 +53,7 @@ def test_compiled_step_on_views_can_be_captured() -> None:
 
 
 def test_unreferenced_graph_does_not_break_next_capture() -> None:
-    """Python's collector, which looks when so many objects are made, would end it in the midst of the capture."""
+    """Python's garbage collector runs after many allocations and would free the old graph during the next capture."""
     total = torch.zeros((), device="cuda")
 
     def step(batch: tuple[Tensor, ...]) -> None:
@@ -63,7 +63,7 @@ def test_unreferenced_graph_does_not_break_next_capture() -> None:
 
     for _ in range(3):
         captured = CapturedStep(step)
-        captured.itself = captured  # type: ignore[attr-defined]  # in a cycle, as the loop's step is
+        captured.itself = captured  # type: ignore[attr-defined]  # a reference cycle, like that of the loop's step
         for batch in batches(*[16] * STEPS):
             captured(batch)
     expected = 3 * sum(float(batch[0].sum()) for batch in batches(*[16] * STEPS))

@@ -1,4 +1,4 @@
-"""What the engine compiles: networks for the largest shape, and steps that are not one kernel already."""
+"""What the engine compiles: networks for the largest batch shape, and optimiser steps that are not fused."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -93,7 +93,7 @@ def test_step_functions_compile_only_unfused_optimisers(compiled: bool, monkeypa
 
 
 class Own(nn.Module):
-    """A layer of one's own: torch does not compile its layers when they stand alone."""
+    """A user-defined layer: torch.compile skips torch's own layers when they are called directly."""
 
     def __init__(self, outputs: int = 2) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Own(nn.Module):
 
 
 class InParts(Own):
-    """Compiled in parts, whose kernels are for any shape."""
+    """A network that is compiled in parts, whose kernels work for any shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class InParts(Own):
 
 
 class ByItself(Own):
-    """Has kernels of its own, and is not compiled."""
+    """A network with kernels of its own, which is not compiled."""
 
     def compiled_parts(self) -> list[nn.Module]:
         return []
@@ -123,7 +123,7 @@ class ByItself(Own):
 
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
-    """Counts what is compiled, and runs it as it stands."""
+    """Counts compiled frames and runs them eagerly."""
     torch._dynamo.reset()
     counter = CompileCounter()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
@@ -132,7 +132,7 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
 
 
 def run_on(networks: dict[str, nn.Module], sizes: list[int]) -> list[Tensor]:
-    """What networks, called one after the other, give for batches of these sizes."""
+    """Outputs of the networks, called in turn, for batches of these sizes."""
     context = LargestShapeOnly(networks)
     found = []
     for size in sizes:
@@ -232,7 +232,7 @@ def test_mlp_is_compiled_on_gpu_unless_its_kernels_are_used(precision: str, whol
 
 
 def compiled_by(counter: CompileCounter, kind: object, outputs: int = 2) -> int:
-    """What a run of a kind compiles, whose network has so many outputs."""
+    """Number of frames compiled by a run of this kind whose network has `outputs` outputs."""
     before = counter.frame_count
     reuse_compiled_code(kind)
     network = Own(outputs)

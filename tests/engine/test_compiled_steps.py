@@ -1,4 +1,4 @@
-"""torch.compile takes a whole step of each optimiser, once."""
+"""torch.compile compiles the complete step of each optimiser, and only once."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def test_compiled_step_matches_eager_and_compiles_once(make: Make, foreach: bool
         assert counter.frame_count == 1
     for ours, theirs in zip(*models, strict=True):
         torch.testing.assert_close(theirs, ours)
-    # Nor after a checkpoint: its numbers go into the tensors that the compiler knows.
+    # Loading a checkpoint causes no recompilation either: its values are copied into the existing tensors.
     optimizers[1].load_state_dict(saved)
     steps[1]()
     assert counter.frame_count == 1
@@ -80,7 +80,7 @@ def test_compiled_training_step_matches_eager_and_compiles_once(kind: Kind) -> N
         training_step(models[0], optimizers[0], inputs)
         compiled(models[1], optimizers[1], inputs)
         if t == 1:
-            frames = counter.frame_count  # the second run may see gradients that the first made
+            frames = counter.frame_count  # the second call may recompile, because it may see gradients of the first
     assert counter.frame_count == frames
     for ours, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(theirs, ours)
@@ -103,7 +103,7 @@ def test_step_compiled_by_inductor_on_gpu_matches_eager(kind: Kind, foreach: boo
 
 
 def assert_compiles(kind: Kind, foreach: bool | None, device: str) -> None:
-    """A step compiled by torch's own compiler follows the eager one, and is compiled once."""
+    """Assert that a step compiled by Inductor matches the eager step and is compiled only once."""
     models = [references.parameters(shapes=SHAPES, device=device) for _ in range(2)]
     rates = [torch.tensor(0.02, device=device) for _ in models]
     optimizers = [kind(params, lr=lr, foreach=foreach) for params, lr in zip(models, rates, strict=True)]

@@ -1,6 +1,6 @@
-"""Runs of several processes: they follow the run of one, the first alone writes, and nothing is lost when one dies.
+"""Runs of several processes: they match a single process, only rank 0 writes, and nothing is lost when one dies.
 
-What real processes check is a function of this file that each of them is told to call: see `rank_processes`.
+Checks in real processes are functions of this file that every rank calls: see `rank_processes`.
 """
 
 import io
@@ -36,7 +36,7 @@ from support.rank_processes import Ranks, rank_groups
 from support.tiny_network import Tiny
 from support.toy import without_times
 
-# Batches of 40 in 4 parts: 4 ranks have one each, 2 ranks two, and 3 ranks cut two of them.
+# Batches of 40 images in 4 norm parts: 4 ranks have one part each, 2 ranks two, and 3 ranks split two of the parts.
 WORDS = (
     "task=imagenet_resnet50",
     "data=embedded",
@@ -62,7 +62,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int],
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all: the embedded images are made once."""
+    """A shared data directory, so that the embedded images are generated once."""
     return tmp_path_factory.mktemp("data")
 
 
@@ -79,7 +79,7 @@ def state_of(run: RunDirectory) -> dict[str, Any]:
 
 
 def weights(run: RunDirectory) -> Tensor:
-    """All of them, and the running statistics."""
+    """All parameters and running statistics as one vector in float64."""
     return torch.cat([value.double().cpu().flatten() for value in state_of(run)["networks"]["network"].values()])
 
 
@@ -91,7 +91,7 @@ def carry_out(store: Path, data: Path, words: tuple[str, ...], status: str = "do
 
 
 def assert_alike(ours: RunDirectory, theirs: RunDirectory, start: Tensor, tolerance: float = 1e-4) -> None:
-    """Weights, in units of how far training has brought them, and everything that is logged."""
+    """Compare the weights, relative to the distance that training has moved them, and all logged values."""
     way = (weights(theirs) - start).norm()
     difference = (weights(ours) - weights(theirs)).norm()
     assert difference < tolerance * way, f"{difference / way:.2g} of the way"
@@ -102,7 +102,7 @@ def assert_alike(ours: RunDirectory, theirs: RunDirectory, start: Tensor, tolera
 
 
 def start_of(tmp_path: Path, data: Path, optim: str) -> Tensor:
-    """The weights as they begin, the optimiser made (Nero projects)."""
+    """Initial weights, after the optimiser was created (Nero projects them)."""
     words = (f"optim={optim}", "optim.lr=1e-15")
     carry_out(tmp_path / "start", data, words)
     return weights(prepare(tmp_path / "start", data, *words)[1])
@@ -110,7 +110,7 @@ def start_of(tmp_path: Path, data: Path, optim: str) -> Tensor:
 
 @dataclass(frozen=True)
 class OfOne:
-    """The run of one process, which the others are to follow."""
+    """A single-process run, which runs of several ranks must match."""
 
     words: tuple[str, ...]
     run: RunDirectory
@@ -119,7 +119,7 @@ class OfOne:
 
 @pytest.fixture(scope="module")
 def of_one(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[str], OfOne]:
-    """By optimiser; carried out once."""
+    """Single-process runs by optimiser, each trained once."""
     folder = tmp_path_factory.mktemp("one")
 
     @cache
@@ -131,7 +131,7 @@ def of_one(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[st
     return made
 
 
-# following the run of one process
+# same results as a single process
 
 
 SLOW_WAYS = (pytest.param(*way, marks=pytest.mark.slow) for way in [(4, "ddp"), (3, "ddp"), (3, "fsdp"), (4, "fsdp")])
@@ -164,7 +164,7 @@ def test_run_on_several_ranks_matches_single_process(
 def test_plain_batch_norm_does_not_match_single_process(
     groups: Callable[[int], Ranks], tmp_path: Path, data: Path
 ) -> None:
-    """What the tolerance can tell: with statistics of whatever a rank has, four ranks compute something else."""
+    """The tolerance is tight enough: with batch statistics per rank, four ranks compute something different."""
     words = (
         "optim=sgd",
         "optim.lr=0.01",
@@ -182,7 +182,7 @@ def test_plain_batch_norm_does_not_match_single_process(
 def test_norm_parts_split_unevenly_across_ranks_match_single_process(
     groups: Callable[[int], Ranks], tmp_path: Path, data: Path
 ) -> None:
-    """Ten parts of two images for three ranks: the first has three whole ones, the others cut one."""
+    """Ten parts of two images for three ranks: the first has three complete parts, the other two split one."""
     words = ("optim=sgd", "optim.lr=0.01", "task.batch_size=20", "task.network.norm_parts=10")
     carry_out(tmp_path / "one", data, words)
     groups(3)(carry_out, tmp_path / "many", data, words)
@@ -201,13 +201,13 @@ def test_batch_is_fully_divided_among_ranks(world: int, data: Path) -> None:
     assert parts == list(range(40))
 
 
-# stopping and going on
+# stopping and resuming
 
 
 def stop_at(step: int, store: Path, data: Path, words: tuple[str, ...], rank: int) -> None:
-    """Have one rank be asked to stop at a step: all of them checkpoint and end."""
+    """Request a stop on one rank at a step; all ranks must checkpoint and end."""
     config, _ = prepare(store, data, *words)
-    looks = iter(range(1000))  # one before the first step, and one for each after it
+    looks = iter(range(1000))  # one check before the first step, and one after each step
 
     def reason(deadline: float) -> str | None:
         return "enough" if next(looks) >= step and int(os.environ["RANK"]) == rank else None
@@ -267,11 +267,11 @@ def test_run_held_by_another_process_is_busy_for_all_ranks(
     groups(2)(carry_out, tmp_path, data, ("optim=sgd",))
 
 
-# what goes wrong
+# failures
 
 
 def diverges_on_one(store: Path, data: Path) -> None:
-    """Infinite losses on the last rank alone, from the third step on."""
+    """Infinite losses on the last rank only, from the third step on."""
     losses = ImageNet.losses
     steps = iter(range(1000))
 
@@ -308,7 +308,7 @@ def test_single_process_task_on_several_ranks_gives_one_line_error(
     groups: Callable[[int], Ranks], tmp_path: Path
 ) -> None:
     groups(2)(refuses_mnist, tmp_path)
-    groups(2)(carry_out_sum, 2)  # the group is still sound
+    groups(2)(carry_out_sum, 2)  # the process group still works
 
 
 def refuses_mnist(store: Path) -> None:
@@ -330,7 +330,7 @@ def test_batch_smaller_than_number_of_ranks_raises(groups: Callable[[int], Ranks
 
 
 def fails_on_one(store: Path, data: Path) -> None:
-    """A rank that cannot begin is named by all, and the run is recorded as failed."""
+    """One rank cannot start: every rank reports its error, and the run is recorded as failed."""
     config, run = prepare(store, data, "optim=sgd")
     place = int(os.environ["RANK"])
 
@@ -383,7 +383,7 @@ def test_lost_connections_are_distinguished_from_other_errors(error: Exception, 
     assert is_lost_connection(error) is lost
 
 
-# small things
+# single process and collective operations
 
 
 def test_single_process_has_no_process_group() -> None:
@@ -437,9 +437,9 @@ def averages_statistics() -> None:
 
 
 def gathers_shards() -> None:
-    """As a GPU's shards are gathered where gloo serves it; on the CPU torch's own way is there to compare with."""
+    """`gather_on_host` is meant for GPU shards with gloo; on the CPU it can be compared with `full_tensor`."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for rows in (1, 5, 8):  # fewer than there are ranks, not a multiple, a multiple
+    for rows in (1, 5, 8):  # fewer rows than ranks, not a multiple of the ranks, a multiple
         values = torch.arange(rows * 3.0).reshape(rows, 3)
         sharded = distribute_tensor(values, mesh, [Shard(0)])
         assert torch.equal(gather_on_host(sharded), values)
@@ -466,7 +466,7 @@ def torchrun(tmp_path: Path, data: Path, world: int, *words: str) -> "subprocess
 
 
 def process_of_rank(agent: int, rank: int) -> int:
-    """The child of torchrun's process that has this rank."""
+    """Process id of torchrun's child that has this rank."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
@@ -507,9 +507,9 @@ def test_sigkill_of_one_rank_ends_run_which_can_be_resumed(tmp_path: Path, data:
     done = state_of(run)["position"]["total_steps"]
     assert done > 0
     if victim == 0:
-        return  # what is left is the same
+        return  # the rest does not depend on the victim
 
-    # With another number of ranks; asked to stop, they do so together and cleanly.
+    # Resume with another number of ranks. A stop request to one rank must stop all of them cleanly.
     process = torchrun(tmp_path, data, 3, *LONG)
     wait_for(lambda: len(run.read_metrics()) > done // STEPS + 2, process)
     os.kill(process_of_rank(process.pid, 2), signal.SIGTERM)

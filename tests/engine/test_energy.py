@@ -1,4 +1,4 @@
-"""Energy by the driver's counter: asked of the right card, carried over a resume, unknown where any part of it is."""
+"""Energy from the driver's counter: read from the right GPU, summed over resumes, NaN if any part is unknown."""
 
 import math
 import time
@@ -21,7 +21,7 @@ class Refused(Exception):
 
 
 def driver(**answers: Any) -> SimpleNamespace:
-    """A driver with one card, which refuses whatever it has no answer to."""
+    """A fake NVML driver with one GPU; queries without an answer raise `Refused`."""
 
     def ask(name: str) -> Any:
         def answer(*_: Any) -> Any:
@@ -72,7 +72,7 @@ def test_energy_is_nan_on_cpu() -> None:
 
 
 def train(run: RunDirectory, readings: list[float], stop_after: int | None = None) -> Ending:
-    """From wherever the run stands, with a counter that reads these, and then always the last."""
+    """Train from the run's checkpoint with an energy counter that returns these readings, then repeats the last."""
     loop = make_loop(Line(), run)
     loop.restore()
     loop.energy = SimpleNamespace(joules=lambda: readings.pop(0) if readings[1:] else readings[0], processes=lambda: 1)
@@ -117,6 +117,6 @@ def test_gpu_energy_counter_increases_during_computation() -> None:
     for _ in range(50):
         numbers = torch.nn.functional.normalize(numbers @ numbers)
     torch.cuda.synchronize()
-    time.sleep(0.2)  # the driver counts some ten times a second
+    time.sleep(0.2)  # the driver updates its counter about ten times a second
     assert counter.joules() > before + 1
     assert counter.processes() >= 1

@@ -1,4 +1,4 @@
-"""The loop: order of steps, learning rates, divergence, checkpoints, exact resume."""
+"""The training loop: order of steps, learning rates, divergence, checkpoints, exact resume."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def reference(tmp_path: Path, make: Callable[[], Line] = Line) -> tuple[list[dic
 
 
 def run_until(task: Line, run: RunDirectory, looks: int) -> Ending:
-    """Run until the loop has looked so many times whether to stop; the first look, before any step, is number 0."""
+    """Run until the loop's stop check number `looks`; check 0 comes before the first step."""
     seen = iter(range(1000))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nero.engine.loop.stop_reason", lambda deadline: "enough" if next(seen) == looks else None)
@@ -71,7 +71,7 @@ def test_second_loss_uses_first_network_after_its_step(run: RunDirectory) -> Non
 
 
 def test_loop_matches_hand_written_training(run: RunDirectory) -> None:
-    """One network of the loop against the same steps written out by hand."""
+    """Compares a network trained by the loop with the same steps written by hand."""
     task, twin = Line(epochs=2), Line(epochs=2)
     make_loop(task, run, optimizer=torch.optim.SGD, schedule=lambda p: 1 / (1 + p)).run()
     torch.manual_seed(twin.streams.number("training"))
@@ -118,7 +118,7 @@ def assert_resumes_exactly(run: RunDirectory, tmp_path: Path, stop_after: int, m
     loop = make_loop(task, run)
     assert loop.restore()
     assert (loop.position.epoch, loop.position.step) == (ending.position.epoch, ending.position.step)
-    torch.rand(17)  # whatever the process did in between
+    torch.rand(17)  # other random draws in between
     loop = make_loop(task, run)
     loop.restore()
     assert loop.run().status is Status.DONE
@@ -210,7 +210,7 @@ def test_every_precision_trains_and_sets_backend_flags(run: RunDirectory, precis
 
 
 class Spread(Line):
-    """A line of the log stands for several epochs, and its loss is the sum over them. Epoch e takes 10^e seconds."""
+    """Each log record covers several epochs, and its loss is the sum over them. Epoch e takes 10^e seconds."""
 
     def __init__(self, epochs: int, log_every: int, steps: int = 3, poison: int | None = None) -> None:
         super().__init__(epochs, steps, poison)
@@ -232,7 +232,7 @@ class Spread(Line):
 def test_log_record_may_cover_several_epochs(
     run: RunDirectory, tmp_path: Path, epochs: int, log_every: int, logged: list[int], stand_for: list[int]
 ) -> None:
-    """Against the same run with a line for each."""
+    """Compares with the same run that logs every epoch."""
     each, weights = reference(tmp_path, lambda: Spread(epochs, log_every=1))
     assert [record["epoch"] for record in each] == list(range(1, epochs + 1))
     assert not any("epochs" in record for record in each), "which would say nothing"
@@ -288,12 +288,12 @@ def test_trace_too_short_for_log_record_raises_before_first_step(run: RunDirecto
     with pytest.raises(ValueError, match="trace 'loss' has room for 7 steps, and a line of the log stands for 14"):
         make_loop(task, run)
     task = Line(epochs=1, steps=7)
-    task.log_every = 2  # of which there is one
+    task.log_every = 2  # more than the number of epochs
     assert make_loop(task, run).run().status is Status.DONE
 
 
 class Judged(Line):
-    """Its metric takes a judge, who may not be there; it shows a picture of each judgement, in every other epoch."""
+    """A task whose metric needs a judge, which may be missing. It has pictures after every other evaluation."""
 
     metric = Metric("val/distance", "min", "distance")
 
@@ -394,7 +394,7 @@ def test_pictures_of_later_measurement_belong_to_last_epoch(run: RunDirectory) -
 
 
 class Own(nn.Sequential):
-    """Layers of one's own: torch compiles none of its own that stand alone."""
+    """User-defined layers: torch.compile skips torch's own layers when they are called directly."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x)
@@ -414,7 +414,7 @@ class Ragged(Line):
 
 def test_smaller_last_batch_is_not_compiled(run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, weights = reference(tmp_path, Ragged)
-    counter = CompileCounter()  # runs what it is given as it stands
+    counter = CompileCounter()  # runs compiled frames eagerly
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
     task = Ragged()
     assert make_loop(task, run, compile=True).run().status is Status.DONE
@@ -426,7 +426,7 @@ def test_smaller_last_batch_is_not_compiled(run: RunDirectory, tmp_path: Path, m
 
 
 class Prepared(Line):
-    """Does work of its own before every batch: adds what it is given, and notes in what arithmetic."""
+    """Does extra work before every batch: sums the values it is given and records the dtype of a product."""
 
     def __init__(self, epochs: int = 3, steps: int = 7, device: torch.device = CPU) -> None:
         super().__init__(epochs, steps, device=device)
@@ -489,7 +489,7 @@ def test_captured_training_matches_eager_training(tmp_path: Path) -> None:
     for capture in (False, True):
         run = RunDirectory(tmp_path / str(capture))
         task = Line(device=device, epochs=5)
-        task.first[2].p = 0.0  # dropout draws other numbers in a graph than outside of it
+        task.first[2].p = 0.0  # dropout draws different numbers in a CUDA graph than in eager mode
         assert make_loop(task, run, device=device, capture=capture).run().status is Status.DONE
         finals.append([r["train/loss"] for r in run.read_metrics()])
     assert finals[0] == pytest.approx(finals[1], rel=1e-4)

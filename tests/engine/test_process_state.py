@@ -1,4 +1,4 @@
-"""Runs that share a process leave nothing behind for the next, nor for the rest of someone's program."""
+"""Runs leave no state behind in their process, neither for later runs nor for the user's program."""
 
 import gc
 import random
@@ -44,7 +44,7 @@ def test_train_restores_global_torch_state(tmp_path: Path, monkeypatch: pytest.M
     evaluate = Classification.evaluate
 
     def meddling(self: Classification) -> dict[str, float]:
-        """As someone's task might."""
+        """Changes global state, as a user's task might."""
         torch.use_deterministic_algorithms(True)
         torch.set_grad_enabled(False)
         random.seed(1)
@@ -82,7 +82,7 @@ def test_run_does_not_depend_on_earlier_runs_in_process(tmp_path: Path, precisio
 
 @pytest.mark.parametrize("was_on", [True, False])
 def test_garbage_collection_is_disabled_during_capture(was_on: bool) -> None:
-    """Whatever there is of an earlier run's graphs would end within the capture, and spoil it."""
+    """Collecting the CUDA graphs of an earlier run during a capture would invalidate the capture."""
     (gc.enable if was_on else gc.disable)()
     try:
         with no_garbage_collection():
@@ -103,7 +103,7 @@ def test_failed_run_is_not_kept_alive_by_its_exception(tmp_path: Path, monkeypat
         raise RuntimeError("no")
 
     monkeypatch.setattr(Classification, "evaluate", fail)
-    gc.disable()  # nothing but the run's own tidying up
+    gc.disable()  # only the run's own clean-up may free the task
     try:
         assert train(compose([*SMALL, f"store={tmp_path}"]))["status"] == "failed"
         assert tasks[0]() is None
@@ -142,7 +142,7 @@ def test_run_after_cuda_context_loss_is_interrupted_not_failed(tmp_path: Path) -
 @pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
 def test_gpu_memory_is_released_after_run(tmp_path: Path, compiled: bool) -> None:
-    """But for what libraries keep for themselves, once: twenty runs leave what one leaves."""
+    """Libraries may keep some memory after the first run, but further runs must not add to it."""
     words = [word for word in SMALL if word != "machine=cpu"]
     kept = []
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""Schedules against torch.optim.lr_scheduler, and against the paper's words."""
+"""Schedules compared with torch.optim.lr_scheduler and with the paper's description."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Named streams."""
+"""Named streams of random numbers."""
 
 import itertools
 
@@ -16,7 +16,7 @@ def test_stream_depends_only_on_seed_purpose_and_epoch() -> None:
 
 
 def test_stream_is_machine_independent() -> None:
-    # The first eight bytes of `printf 0/shuffle/3 | sha256sum`. A change here would change what every logged run did.
+    # The first eight bytes of `printf 0/shuffle/3 | sha256sum`. A change would make all logged runs irreproducible.
     assert SeedStreams(0).number("shuffle", 3) == 0x423BEE36F9939C6F >> 1
 
 

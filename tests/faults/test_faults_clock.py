@@ -18,7 +18,7 @@ OWN = ("optim=nero", "task.epochs=12")
 
 @pytest.fixture
 def clock(tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """A file that says how far off the wall clock of processes with this environment is; libfaketime reads it."""
+    """A file with the wall clock's offset, which libfaketime reads, and an environment for processes that use it."""
     found = [*Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), *Path("/usr/lib/faketime").glob("libfaketime.so.1")]
     if not found:
         pytest.skip("needs libfaketime (apt-get install libfaketime)")
@@ -43,7 +43,7 @@ def test_faketime_shifts_wall_clock_but_not_monotonic_clock(
         "import pathlib, sys, time\n"
         "before = time.time(), time.monotonic()\n"
         "pathlib.Path(sys.argv[1]).write_text('-6h')\n"
-        "while time.monotonic() < before[1] + 0.1: pass\n"  # a sleep is not to be had with libfaketime
+        "while time.monotonic() < before[1] + 0.1: pass\n"  # time.sleep does not work under libfaketime
         "print(time.time() - before[0], time.monotonic() - before[1])"
     )
     command = [sys.executable, "-c", code, str(file)]

@@ -1,4 +1,4 @@
-"""Faults: files of a run that are damaged, or that another version of the code wrote."""
+"""Faults: run files that are damaged or were written by another version of the code."""
 
 import io
 import json
@@ -47,7 +47,7 @@ def cut(sweeps: Sweeps, tmp_path: Path) -> Cut:
 
 
 def checkpoint_files(run: RunDirectory) -> list[Path]:
-    """The newest first."""
+    """Checkpoint files of a run, newest first."""
     return [run.path / entry["file"] for entry in json.loads((run.path / "checkpoint.json").read_text())]
 
 
@@ -81,7 +81,7 @@ def test_corrupted_checkpoint_falls_back_to_previous_one_or_restart(
 
 
 def truncate_line(text: bytes, place: int) -> bytes:
-    """Without some bytes in the middle of one of its lines."""
+    """Drop the second half of one line."""
     lines = text.splitlines(keepends=True)
     lines[place] = lines[place][: len(lines[place]) // 2] + b"\n"
     return b"".join(lines)
@@ -140,11 +140,11 @@ def test_truncated_line_after_checkpoint_resumes_without_damage_warning(
     assert is_as_undisturbed(run, *OWN)
 
 
-# another version's
+# files of another version
 
 
 def assert_refused(config: RunConfig, run: RunDirectory, reason: str) -> None:
-    """In one line that names the directory, with every file as it was."""
+    """Assert that training is refused in one line that names the directory, and that no file changes."""
     before = contents(run)
     with pytest.raises(ConfigError, match=reason) as error:
         train(config)

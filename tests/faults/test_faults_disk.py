@@ -1,4 +1,4 @@
-"""Faults: a disk that is full, and a store that may not be written. Both real, on a small file system of the test's."""
+"""Faults: a full disk and a read-only store, both real, on a small file system that the test mounts."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ OWN = ("optim=nero", "task.epochs=3")
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """Room for three checkpoints and a little more."""
+    """A disk of 24 MB; a checkpoint takes 2.5 MB."""
     with small_disk(tmp_path / "disk", megabytes=24) as folder:
         yield folder
 
@@ -46,10 +46,10 @@ def test_full_disk_leaves_no_partial_log_line(disk: Path, record_property: Prope
     taken_back = 0
     for times in range(12):
         ballast = fill(disk, left=4096)
-        record = {"epoch": 1, "trace": list(range(30 + times))}  # lengths that end at different places of a page
+        record = {"epoch": 1, "trace": list(range(30 + times))}  # so that writes end at different page offsets
         with pytest.raises(OSError, match=r"\[Errno 28\] No space left on device: '.*metrics\.jsonl'"):
             append_until_error(run, record)
-        # A disk writes what it has room for without complaint: that must be gone again.
+        # A full disk accepts a part of the line without an error; that part must be removed again.
         log = (run.path / "metrics.jsonl").read_bytes()
         assert log.endswith(b"}\n")
         lines = [json.loads(line) for line in log.splitlines()]
@@ -65,7 +65,7 @@ def test_full_disk_leaves_no_partial_log_line(disk: Path, record_property: Prope
 
 
 class Filling(Progress):
-    """Fills the disk when an epoch is logged, or before the first (0)."""
+    """Fills the disk when the given epoch is logged, or at the start of the run if the epoch is 0."""
 
     def __init__(self, disk: Path, epoch: int, left: int) -> None:
         super().__init__()
@@ -85,8 +85,8 @@ class Filling(Progress):
             self.ballast = fill(self.disk, self.left)
 
 
-# Seconds between checkpoints (0: after every step), after which epoch the disk is full, and the bytes that it has left:
-# a page, room for a summary, and room for one checkpoint (2.5 MB) of those that are to come.
+# Seconds between checkpoints (0: after every step), the epoch after which the disk is full, and the bytes left free:
+# none, a page, enough for a summary, or enough for one more checkpoint (2.5 MB).
 FULL = [(0, epoch, left) for epoch in (0, 1, 3) for left in (0, 4096, 100_000)]
 FULL += [(0, 0, 2_600_000), (3600, 0, 0), (3600, 3, 0), (3600, 3, 4096)]
 
@@ -164,7 +164,7 @@ def test_read_only_store_skips_finished_runs_and_fails_others_cleanly(
     settled, settled_run = run_of(store, "optim=nero")
     train(settled)
     begun, begun_run = run_of(store, *OWN, "machine.checkpoint_seconds=3600")
-    filling = Filling(disk, epoch=1, left=2_000_000)  # which has it fail in its middle
+    filling = Filling(disk, epoch=1, left=2_000_000)  # makes the run fail midway
     pending, pending_run = run_of(store, "optim=sgd")
     assert train(run_of(store, *OWN)[0], filling)["status"] == "failed"
     assert filling.ballast is not None

@@ -1,4 +1,4 @@
-"""Faults: SIGKILL at any moment, and two sweeps at a time. No run is lost, none is done twice, none ends elsewhere."""
+"""Faults: SIGKILL at any moment, and concurrent sweeps. No run is lost, done twice, or ends with another result."""
 
 import json
 import random
@@ -31,7 +31,7 @@ from support.killed_children import Sweeps
 pytestmark = pytest.mark.slow
 
 STEPS = 6
-"""Of an epoch."""
+"""Steps of an epoch."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def sweeps() -> Iterator[Sweeps]:
 
 
 class Watched:
-    """The runs of a plan, looked at after every kill."""
+    """Inspects the runs of a plan after every kill, and counts lost and repeated runs."""
 
     def __init__(self, runs: list[RunDirectory]) -> None:
         self.runs = runs
@@ -68,7 +68,7 @@ class Watched:
 
     @property
     def phase(self) -> str:
-        """Where the plan stands: how many runs are settled, and how far the next one is."""
+        """Progress of the plan: the number of settled runs, and the state of the next one."""
         unsettled = [run for run in self.runs if run.run_id not in self.settled]
         if not unsettled:
             return "all done"
@@ -78,7 +78,7 @@ class Watched:
 
 
 def _assert_whole(run: RunDirectory) -> None:
-    """Whatever lies there can be read, and whatever has a checksum is as it was written."""
+    """Assert that every file of the run can be read, and that files with a checksum match it."""
     for name, read in (("summary.json", json.loads), ("checkpoint.json", json.loads), ("config.yaml", yaml.safe_load)):
         if (run.path / name).exists():
             assert read((run.path / name).read_text()), f"{name} is half-written"
@@ -101,14 +101,14 @@ def test_runs_killed_at_random_times_end_identical_to_undisturbed_runs(
     lost = twice = unlike = 0
     phases: set[str] = set()
     words = [[*WORDS, *own] for own in PLAN]
-    sweeps.run(words, tmp_path / "first")  # which also loads what is loaded late
+    sweeps.run(words, tmp_path / "first")  # a warm-up, for imports at first use
     duration = sweeps.run(words, tmp_path / "for its duration")["seconds"]
     while kills < wanted:
         store = tmp_path / str(plans)
         runs = plan_of(store)
         watched = Watched(runs)
         while True:
-            # Kills fall everywhere: into a plan that takes up its first run, its last, and all between.
+            # Kills fall everywhere in the plan: into its first run, its last run, and all between.
             answer = sweeps.run(words, store, after=chance.uniform(0.0, 0.5 * duration))
             watched.look()
             if not answer["killed"]:
@@ -136,7 +136,7 @@ def test_kill_between_file_operations_loses_no_written_data(
     words = [[*WORDS, *own]]
     operations = sweeps.run(words, tmp_path / "whole")["operations"]
     assert operations > 100
-    # The first and the last ones, where directories, the lock and the summary come and go, and some of those between.
+    # The first and last operations, which create or remove directories, lock and summary, and a sample between them.
     wanted = repetitions(16)
     ends = [*range(wanted // 4), *range(operations - wanted // 4, operations)]
     between = random.Random(1).sample(range(wanted // 4, operations - wanted // 4), wanted - len(ends))
@@ -160,7 +160,7 @@ def test_kill_between_file_operations_loses_no_written_data(
     assert (lost, twice, unlike) == (0, 0, 0)
 
 
-SWEEP = ("--multirun", "optim=nero,sgd", "seed=0,1")  # the plan
+SWEEP = ("--multirun", "optim=nero,sgd", "seed=0,1")  # the same runs as PLAN
 
 
 def start_sweep(tmp_path: Path) -> "subprocess.Popen[str]":
@@ -171,7 +171,7 @@ def start_sweep(tmp_path: Path) -> "subprocess.Popen[str]":
 def test_killed_sweep_is_resumed_by_same_command(tmp_path: Path, record_property: Properties) -> None:
     runs = plan_of(tmp_path / "runs")
     watched = Watched(runs)
-    # Each is killed a little into the run that it comes to: the first, then the third.
+    # Each sweep is killed shortly after it has started a run: the first run, then the third.
     for waited, pause in ((runs[0], 0.3), (runs[2], 0.05)):
         process = start_sweep(tmp_path)
         end = time.monotonic() + 120

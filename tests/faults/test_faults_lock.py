@@ -1,4 +1,4 @@
-"""Faults: holders of a run that die, on this host and on others, and one that is only taken for dead."""
+"""Faults: processes that die while they hold a run, on this host or another, and one that is only assumed dead."""
 
 import json
 import os
@@ -26,7 +26,7 @@ with RunDirectory(pathlib.Path(sys.argv[1])).exclusive():
     print("held", flush=True)
     sys.stdin.read()
 """
-# What a file system that keeps the kernel's locks to each host shows of a holder: its record and its heartbeat.
+# On a file system whose kernel locks are local to each host, others see only a holder's record and heartbeat.
 BEAT = """
 import json, pathlib, sys, threading
 from nero.runs import lock
@@ -63,13 +63,13 @@ class Holder:
 
 
 def age(run: RunDirectory, seconds: float) -> None:
-    """What time does to a lock without a heartbeat."""
+    """Make the lock's last heartbeat older by this many seconds."""
     then = (run.path / "lock").stat().st_mtime - seconds
     os.utime(run.path / "lock", (then, then))
 
 
 def can_be_taken(run: RunDirectory) -> bool:
-    """And released again; `is_held` says the same."""
+    """Whether the run can be locked and released; also asserts that `is_held` agrees."""
     held = run.is_held()
     try:
         with run.exclusive():
@@ -101,7 +101,7 @@ def test_lock_of_dead_host_is_taken_over_after_heartbeat_timeout(
     with pytest.raises(RunBusy, match=f"is being written by process {holder.process.pid} on elsewhere since"):
         run.exclusive().__enter__()
     holder.kill()
-    # Whether that process is dead this host cannot know.
+    # This host cannot know whether that process is dead.
     with pytest.raises(RunBusy) as busy:
         run.exclusive().__enter__()
     assert str(busy.value).startswith(f"{run.run_id} is being written by process {holder.process.pid} on elsewhere")
@@ -121,7 +121,7 @@ def test_lock_of_other_host_is_respected_while_its_heartbeat_continues(
     record_property("fault", "a holder on another host, on a file system that keeps locks to each host")
     holder = Holder(run, BEAT, elsewhere=True)
     assert not can_be_taken(run)
-    age(run, -jump)  # as far ahead as behind: the server's clock may jump
+    age(run, -jump)  # into the future or the past: the server's clock may jump
     time.sleep(0.5)
     assert not can_be_taken(run), "it has given a sign of life since"
     holder.kill()
@@ -195,7 +195,7 @@ def test_heartbeat_decides_on_file_system_without_locks(
 
 
 class TakenOver(Progress):
-    """Has another host take the run over when the first epoch is logged: this one was silent for too long."""
+    """Simulates that another host takes the run over when an epoch is logged, as after missed heartbeats."""
 
     def __init__(self, run: RunDirectory) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Atari games against Gymnasium's own environment in wrappers that are composed here by hand, frame by frame.
+"""Tests of Atari games, frame by frame, against Gymnasium's environment with the wrappers defined here.
 
-Both run the same emulator, and know nothing else of each other. How many no-ops a game begins with is drawn by each in
-its own way: the wrappers are told.
+Both use the same emulator but share no other code. `AtariGames` draws the number of no-ops at the start of a game,
+which is then passed to the wrappers.
 """
 
 import numpy as np
@@ -20,10 +20,10 @@ FIRE = "FIRE"
 
 
 class Begin(gymnasium.Wrapper):
-    """A new game: so many frames, the first of them FIRE where the game knows it, the others no-ops."""
+    """Starts a game with the given number of frames: FIRE first if the game has it, then no-ops."""
 
     def reset(self, *, seed=None, options):
-        if seed is not None:  # the emulator's own: Gymnasium's environment would make another out of it
+        if seed is not None:  # set in the emulator, since Gymnasium would derive another seed from it
             self.unwrapped.ale.setInt("random_seed", seed)
             self.unwrapped.load_game()
         frame, info = self.env.reset()
@@ -35,7 +35,7 @@ class Begin(gymnasium.Wrapper):
 
 
 class SkipAndMax(gymnasium.Wrapper):
-    """Each action for four frames, of which the larger value of the last two is seen."""
+    """Repeats each action for four frames and returns the pixel-wise maximum of the last two."""
 
     def step(self, action):
         total, seen = 0.0, []
@@ -48,7 +48,7 @@ class SkipAndMax(gymnasium.Wrapper):
 
 
 class LifeEnds(gymnasium.Wrapper):
-    """A lost life counts as an end, but the game goes on."""
+    """Reports the loss of a life as the end of an episode without a reset."""
 
     def reset(self, **words):
         frame, info = self.env.reset(**words)
@@ -70,12 +70,12 @@ def by_hand(game: str, colours: str = "grayscale") -> gymnasium.Env:
     ("game", "steps", "ends", "overs"), [("pong", 1500, 2, 2), ("breakout", 1500, 40, 8), ("freeway", 300, 0, 0)]
 )
 def test_rewards_ends_and_frames_match_gymnasium_wrappers(game: str, steps: int, ends: int, overs: int) -> None:
-    """At least so many ends and games are seen. A step is an action in each of two games."""
+    """`ends` and `overs` are lower bounds. A step is one action in each of two games."""
     ours, theirs = AtariGames(game, COUNT), [by_hand(game) for _ in range(COUNT)]
     assert ours.actions == theirs[0].action_space.n
     frames = ours.reset(SEED)
     for number, wrapped in enumerate(theirs):
-        # The emulator's seeds are from 1, and each game takes the next one.
+        # The emulator's seeds start at 1, and each game uses the next one.
         frame, _ = wrapped.reset(seed=1 + SEED + number, options={"frames": int(ours._frame_number[number])})
         assert np.array_equal(frames[number], frame)
     draw = np.random.default_rng(0)
@@ -112,7 +112,7 @@ def test_game_starts_after_up_to_thirty_frames() -> None:
 
 
 def test_greyscale_is_within_two_levels_of_converted_rgb() -> None:
-    """The paper's code took the larger of red, green and blue each, and weighed them to a grey after that."""
+    """The paper's code took the maximum of each RGB channel first and converted the result to greyscale."""
     grey, colour = by_hand("pong"), by_hand("pong", "rgb")
     frames = [wrapped.reset(seed=1, options={"frames": 5})[0] for wrapped in (grey, colour)]
     draw = np.random.default_rng(0)

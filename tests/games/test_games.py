@@ -1,4 +1,4 @@
-"""The embedded game, and what is refused of Atari's."""
+"""Tests of the embedded game and of the errors of Atari games."""
 
 import sys
 
@@ -10,12 +10,12 @@ from nero.games.atari import AtariGames, known_games
 from nero.games.base import GameError
 from nero.games.catch import BALL, BALLS, FALL, LEFT, PADDLE, RIGHT, SIDE, STAY, THICKNESS, Catch
 
-LANDING = -(-(SIDE - THICKNESS - BALL + 1) // FALL)  # steps that a ball takes
+LANDING = -(-(SIDE - THICKNESS - BALL + 1) // FALL)  # steps until a ball lands
 GAME = BALLS * LANDING
 
 
 def actions_toward_ball(frames: np.ndarray) -> np.ndarray:
-    """What a player does who moves the paddle's middle below the ball's, as both are seen."""
+    """Actions that move the centre of the paddle below that of the ball, as located in the frames."""
     columns = np.arange(SIDE)
     ball = np.where(frames == catch.BALL_GREY, columns, 0).max(axis=(1, 2)) - (BALL - 1) / 2
     paddle = np.where(frames == catch.PADDLE_GREY, columns, 0).max(axis=(1, 2)) - (PADDLE - 1) / 2
@@ -23,7 +23,7 @@ def actions_toward_ball(frames: np.ndarray) -> np.ndarray:
 
 
 def play(games: Catch, steps: int, seed: int | None = 0) -> list[tuple[np.ndarray, ...]]:
-    """Turns of games that are played at random."""
+    """The turns of games with random actions."""
     draw = np.random.default_rng(5)
     if seed is not None:
         games.reset(seed)
@@ -108,7 +108,7 @@ def test_unknown_game_gives_one_line_error_with_suggestion() -> None:
     with pytest.raises(GameError, match=r"no game 'Pong' among its .*; it has pong") as error:
         AtariGames("Pong", 1)
     assert "\n" not in str(error.value)
-    for game in ("combat", "none", ""):  # for two players only; none at all
+    for game in ("combat", "none", ""):  # for two players only; unknown; empty
         with pytest.raises(GameError, match="no game"):
             AtariGames(game, 1)
     assert {"pong", "breakout", "ms_pacman"} < set(known_games())

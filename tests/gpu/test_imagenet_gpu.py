@@ -1,4 +1,4 @@
-"""ImageNet's task on a GPU: captured, compiled, decoding there, and several ranks that share one."""
+"""Tests of the ImageNet task on a GPU: graph capture, compilation, GPU decoding and ranks that share one GPU."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Real kills: a run that dies at any moment goes on to the same numbers."""
+"""Tests of runs that are killed by signals: they resume and end with the same metrics."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def test_a_run_killed_with_sigkill_resumes_to_bit_identical_metrics(tmp_path: Pa
         wait_for_epochs(run, epochs, process)
         process.kill()
         assert process.wait() == -signal.SIGKILL
-        # As a kill in the middle of a write leaves it.
+        # A partial line, as left by a kill in the middle of a write.
         with (run.path / "metrics.jsonl").open("ab") as file:
             file.write(b'{"epoch": 99, "tra')
         summary = run.read_summary()

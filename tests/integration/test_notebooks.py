@@ -1,4 +1,4 @@
-"""The notebooks, and the script that executes them."""
+"""Tests of the notebooks and of the script that executes them."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def read(name: str) -> NotebookNode:
 
 
 def executed(name: str, folder: Path = ROOT / "notebooks") -> list[dict[str, Any]]:
-    """What its cells show, by MIME type; a cell that fails raises."""
+    """Execute a notebook and return the outputs of its cells by MIME type; a failing cell raises."""
     from nbclient import NotebookClient
 
     notebook = read(name)
@@ -79,14 +79,14 @@ def test_figures_notebook_shows_all_figures_of_committed_runs(monkeypatch: pytes
 
 @pytest.mark.slow
 def test_optimiser_tour_notebook_assertions_hold() -> None:
-    """What it says is asserted in its cells."""
+    """The notebook's statements are asserted in its cells."""
     assert sum("assert " in cell.source for cell in read("optimiser_tour").cells if cell.cell_type == "code") >= 8
     assert images(executed("optimiser_tour")) == 6
 
 
 @pytest.mark.slow
 def test_theory_notebook_assertions_hold_and_figures_are_shown() -> None:
-    """What it says of the small ones is asserted in its cells; without records its tables and figures say so."""
+    """The notebook's statements about small networks are asserted in its cells."""
     assert sum("assert " in cell.source for cell in read("theory").cells if cell.cell_type == "code") >= 8
     shown = executed("theory")
     assert images(shown) == len(list((ROOT / "results" / "figures").glob("theory_*.png"))) >= 6

@@ -1,4 +1,4 @@
-"""Shrinking by area against its definition, and against OpenCV's, which the emulator has inside."""
+"""Area downscaling, compared with its definition and with OpenCV's, which the emulator uses."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 def test_area_weights_are_covered_fraction_of_each_pixel(target: int, more: int) -> None:
     size = target + more
     weights = area_weights(size, target)
-    # In units in which both kinds of pixel have whole edges: each old one is `target` long, each new one `size`.
+    # In units in which all pixel edges are integers: each old pixel is `target` long, each new one `size`.
     for new in range(target):
         for old in range(size):
             covered = len(set(range(new * size, (new + 1) * size)) & set(range(old * target, (old + 1) * target)))
@@ -37,7 +37,7 @@ def test_same_size_is_identity_and_upscaling_raises() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("game", ["pong", "breakout", "journey_escape"])
 def test_area_resize_matches_emulator_resizing(game: str) -> None:
-    """The emulator adds up in float32: where the mean is almost a half, it may round to the other side."""
+    """The emulator sums in float32, so it may round a mean close to a half in the other direction."""
     vector_env = pytest.importorskip("ale_py.vector_env")
     whole, small = (
         vector_env.AtariVectorEnv(game, 4, stack_num=1, **size, autoreset_mode="SameStep")

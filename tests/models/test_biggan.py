@@ -1,4 +1,4 @@
-"""The generator and the discriminator: their tensors, and what they compute, written out plainly."""
+"""The generator and the discriminator: parameter counts, and outputs compared with a plain reference."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ WIDTH, ROWS = 8, 12
 
 
 def prepared(network: nn.Module) -> nn.Module:
-    """In float64, with weights far from orthogonal and singular vectors that are exact."""
+    """Convert a network to float64, with random weights far from orthogonal and exact singular vectors."""
     network.double()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def convolved(layer: Convolution, x: Tensor) -> Tensor:
 
 
 def attended(layer: nn.Module, x: Tensor) -> Tensor:
-    """Image by image and pixel by pixel."""
+    """Self-attention, computed image by image and pixel by pixel."""
     queries, keys, values = (convolved(part, x) for part in (layer.query, layer.key, layer.value))
     keys, values = F.max_pool2d(keys, 2), F.max_pool2d(values, 2)
     seen = torch.zeros_like(queries[:, :1]).expand(-1, values.shape[1], -1, -1).clone()
@@ -210,7 +210,7 @@ def test_scores_are_float32_under_autocast() -> None:
 
 
 def test_nero_moves_unused_embedding_rows_less_but_counts_them_in_norm() -> None:
-    """The reason for 1,000 rows: a neuron of the generator's embedding reaches over all of them."""
+    """The reason for 1,000 rows: each neuron of the generator's embedding spans all of them."""
     torch.manual_seed(0)
     network = Generator(WIDTH, ROWS)
     optimizer = Nero(network.parameters(), lr=0.01)
@@ -222,7 +222,7 @@ def test_nero_moves_unused_embedding_rows_less_but_counts_them_in_norm() -> None
     network(z.float(), labels).square().mean().backward()
     used = torch.zeros(ROWS, dtype=torch.bool)
     used[labels] = True
-    # Spectral norm spreads a gradient over all rows, along the first singular vectors: little beside the used ones'.
+    # Spectral norm spreads a gradient over all rows, along the first singular vectors; it is small in unused rows.
     assert float(weight.grad[:, ~used].norm()) < 0.5 * float(weight.grad[:, used].norm())
     optimizer.step()
     torch.testing.assert_close(weight.norm(dim=1), torch.ones(EMBEDDING))

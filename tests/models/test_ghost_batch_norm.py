@@ -1,4 +1,4 @@
-"""Batch norm over parts of a batch, against torch's own on each part in float64."""
+"""Batch norm over parts of a batch, compared with torch's batch norm on each part in float64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nero.models.ghost_batch_norm import GhostBatchNorm2d
 
 CHANNELS = 5
-# What a process with whole parts does, what a compiler gets to see, and what processes that share parts do.
+# Used by a process with complete parts, in compiled code, and by processes that share parts.
 WAYS = ("_part_by_part", "_by_formula", "_by_sums")
 
 
@@ -21,14 +21,14 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def images(count: int, height: int = 3, width: int = 4, seed: int = 0) -> Tensor:
-    """Whose parts differ, and whose channels have other means and deviations."""
+    """Images whose mean changes along the batch, and whose channels have different standard deviations."""
     scale = torch.linspace(0.2, 3, CHANNELS).reshape(-1, 1, 1)
     drift = torch.linspace(-2, 2, count).reshape(-1, 1, 1, 1)
     return scale * normal(count, CHANNELS, height, width, seed=seed) + drift + 1
 
 
 def make(parts: int, kind: type[nn.BatchNorm2d] = GhostBatchNorm2d, **settings: Any) -> Any:
-    """A norm with gains, biases and running statistics that are not those of the start."""
+    """A norm whose gains, biases and running statistics differ from their initial values."""
     own = {"parts": parts} if kind is GhostBatchNorm2d else {}
     norm = kind(CHANNELS, **own, **settings)
     with torch.no_grad():
@@ -40,9 +40,9 @@ def make(parts: int, kind: type[nn.BatchNorm2d] = GhostBatchNorm2d, **settings: 
 
 
 def implementation(norm: GhostBatchNorm2d, way: str) -> Callable[[Tensor], Tensor]:
-    """One way of computing it, whichever the norm would choose; sums are those of a process alone."""
+    """One implementation of the norm, even if the norm would choose another; sums are over a single process."""
     if way == "_by_sums":
-        # A part counts as cut, so that sums are exchanged: with nobody, and of all images.
+        # More ranks than parts, so that sums are exchanged, although this process has all images.
         norm.divide(0, norm.parts * 6, norm.parts * 6, ranks=norm.parts + 1)
         assert norm.local_parts == 0
     return getattr(norm, way)
@@ -50,12 +50,12 @@ def implementation(norm: GhostBatchNorm2d, way: str) -> Callable[[Tensor], Tenso
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sum over all processes is what one has."""
+    """Replaces the sum over all processes by that of this process."""
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, **_: None)
 
 
 def reference(x: Tensor, grad: Tensor, parts: int, **settings: Any) -> dict[str, Tensor]:
-    """By torch's batch norm on each part, from the same running statistics, in float64."""
+    """Results of torch's batch norm on each part, from the same running statistics, in float64."""
     norms = [make(1, nn.BatchNorm2d, **settings).double() for _ in range(parts)]
     x = x.double().requires_grad_()
     out = torch.cat([norm(part) for norm, part in zip(norms, x.chunk(parts), strict=True)])
@@ -117,7 +117,7 @@ def test_matches_batch_norm_for_any_shape_and_settings(
 ) -> None:
     x, grad = images(parts * size, height, width, seed), normal(parts * size, CHANNELS, height, width, seed=seed + 1)
     expected = reference(x, grad, parts, **settings)
-    # Two values of a channel may lie close together, and their deviation then is small.
+    # A larger tolerance, because a channel may have only two values, and their deviation may be small.
     for way in WAYS[:2]:
         norm = make(parts, **settings)
         assert_close(results(norm, implementation(norm, way), x, grad), expected, 1e-3)
@@ -126,7 +126,7 @@ def test_matches_batch_norm_for_any_shape_and_settings(
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("way", WAYS)
 def test_large_mean_does_not_cause_cancellation(way: str) -> None:
-    """Of values around 100, float32 has 5 digits of what is left when the mean is gone; E[x²] - E[x]² would have 1."""
+    """For values around 100, float32 keeps 5 digits after the mean is subtracted; E[x²] - E[x]² would keep 1."""
     x, grad = images(12) + 100, normal(12, CHANNELS, 3, 4, seed=5)
     norm = make(2)
     assert_close(results(norm, implementation(norm, way), x, grad), reference(x, grad, 2), 1e-3)
@@ -194,12 +194,12 @@ def test_state_dict_is_compatible_with_batch_norm() -> None:
     make(2).load_state_dict(theirs.state_dict())
 
 
-# a batch that several processes share
+# a batch shared by several processes
 
 
 @pytest.mark.parametrize(("parts", "ranks"), [(4, 1), (4, 2), (4, 4), (6, 3), (1, 1)])
 def test_ranks_with_whole_parts_need_no_communication(parts: int, ranks: int) -> None:
-    """Each computes its part of the whole, and the mean of their running statistics is that of the whole."""
+    """Each rank computes its part of the batch, and the mean of their running statistics is that of the batch."""
     batch = 24
     x, grad = images(batch), normal(batch, CHANNELS, 3, 4, seed=5)
     found = []
@@ -218,7 +218,7 @@ def test_ranks_with_whole_parts_need_no_communication(parts: int, ranks: int) ->
 @given(parts=st.integers(1, 6), size=st.integers(1, 5), ranks=st.integers(1, 8))
 @settings(max_examples=60)
 def test_either_all_ranks_exchange_sums_or_none(parts: int, size: int, ranks: int) -> None:
-    """One that waits for another's sums waits for ever; and every image is in its own part, once."""
+    """A rank would wait forever for sums that another rank does not send. Every image is in exactly one part."""
     batch = parts * size
     norms = []
     for rank in range(min(ranks, batch)):
@@ -236,8 +236,8 @@ def test_either_all_ranks_exchange_sums_or_none(parts: int, size: int, ranks: in
 
 
 def test_exchanged_sums_give_statistics_of_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of two processes, told what the second would say: its images and running statistics come out right."""
-    batch, end, parts = 12, 4, 2  # parts of 6 images, of which the first process has 4
+    """The first process receives the sums of all images: its outputs and running statistics match the full batch."""
+    batch, end, parts = 12, 4, 2  # parts of 6 images; the first process has 4 images
     x, grad = images(batch), normal(batch, CHANNELS, 3, 4, seed=5)
     expected = reference(x, grad, parts)
     means = torch.stack([part.mean((0, 2, 3)) for part in x.double().chunk(parts)])
@@ -253,7 +253,7 @@ def test_exchanged_sums_give_statistics_of_whole_batch(monkeypatch: pytest.Monke
 
 
 def test_sum_over_ranks_also_reduces_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if another process had the very same images: sums and their gradients are doubled."""
+    """Simulates a second process with the same images: sums and their gradients are doubled."""
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, **_: tensor.mul_(2))
     half, grad = images(4), normal(4, CHANNELS, 3, 4, seed=5)
     expected = reference(torch.cat([half, half]), torch.cat([grad, grad]), 1)

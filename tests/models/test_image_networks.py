@@ -1,4 +1,4 @@
-"""VGG-11, ResNet-18 for small images and ResNet-50, held against torchvision's networks with the same weights."""
+"""VGG-11, ResNet-18 for small images and ResNet-50, compared with torchvision's networks with the same weights."""
 
 import math
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ def images(count: int = 4, seed: int = 0) -> Tensor:
 
 
 def count(network: nn.Module) -> tuple[int, int]:
-    """Tensors and parameters."""
+    """Number of parameter tensors and number of parameters."""
     parameters = list(network.parameters())
     return len(parameters), sum(map(Tensor.numel, parameters))
 
@@ -108,7 +108,7 @@ def test_resnet50_initialisation_and_forward_match_torchvision() -> None:
         torch.manual_seed(0)
         networks.append(make(num_classes=7))
     x = torch.nn.functional.interpolate(images(), 64)
-    for training in (True, False):  # in evaluation with the running statistics of training
+    for training in (True, False):  # evaluation uses the running statistics of training
         ours, theirs = (network.train(training)(x) for network in networks)
         assert ours.shape == (4, 7)
         assert torch.equal(ours, theirs)
@@ -133,7 +133,7 @@ def test_resnet50_with_two_norm_parts_matches_each_half_separately() -> None:
 def test_max_pool_relu_matches_relu_then_max_pool() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 2, 8, 8, generator=generator)
-    x[0, 0, :4] = x[0, 0, :4].round()  # ties, of zeros too
+    x[0, 0, :4] = x[0, 0, :4].round()  # ties, including zeros
     x[1, 1, :2, :2] = float("nan")
     ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     out, expected = MaxPoolReLU()(ours), nn.functional.max_pool2d(nn.functional.relu(theirs), 2)
@@ -158,7 +158,7 @@ def test_resnet18_initialisation_with_and_without_fan_out() -> None:
     torch.manual_seed(0)
     usual, larger, theirs = ResNet18(), ResNet18(fan_out=True), resnet18(num_classes=10)
     weights = [[p for p in network.parameters() if p.ndim == 4][1:] for network in (usual, larger, theirs)]
-    for default, ours, other in zip(*weights, strict=True):  # but for the stem, which has another size
+    for default, ours, other in zip(*weights, strict=True):  # except the stem, which has another size
         assert default.std().item() == pytest.approx(1 / math.sqrt(3 * default[0].numel()), rel=0.05)
         assert ours.std().item() == pytest.approx(other.std().item(), rel=0.05)
 
@@ -168,7 +168,7 @@ def test_resnet18_config_matches_authors_network() -> None:
     torch.manual_seed(0)
     ours = instantiate(compose(["task=cifar10_resnet18"]).cfg.task.network)
     theirs = torchvision_resnet(ours)
-    theirs.relu = nn.Identity()  # after the stem; blocks have a ReLU of their own
+    theirs.relu = nn.Identity()  # after the stem; blocks have their own ReLUs
     x = images()
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
     with_relu = ResNet18(fan_out=True)
@@ -179,7 +179,7 @@ def test_resnet18_config_matches_authors_network() -> None:
     for module in convolutions:
         fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1]
         assert module.weight.std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=0.05)
-    bound = 1 / math.sqrt(ours.head.in_features)  # the classifier starts as torch has it
+    bound = 1 / math.sqrt(ours.head.in_features)  # the classifier has torch's default initialisation
     assert 0.9 * bound < ours.head.weight.abs().max().item() <= bound
 
 

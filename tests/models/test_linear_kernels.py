@@ -16,23 +16,23 @@ from nero.models import mlp
 from nero.models.kernels import linear as linear_kernels
 from nero.models.kernels.linear import COMPILED, Config, backward_layer, forward_layer
 
-# Which of the two a process does is settled when Triton is first imported.
+# The mode of a process is fixed when Triton is first imported.
 interpreted = pytest.mark.skipif(COMPILED, reason="needs TRITON_INTERPRET=1")
 compiled = pytest.mark.skipif(not COMPILED, reason="needs TRITON_INTERPRET=0")
 DEVICE = "cuda" if COMPILED else "cpu"
-# An infinity times zero is what some of these tests are about; numpy, which interprets, warns of it.
+# Some tests multiply infinity by zero, and numpy, which Triton's interpreter uses, warns about it.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 DTYPES = (torch.float32, torch.bfloat16)
-# Relative size of what rounding may do to a sum of products: tf32 has 10 bits behind the point, bfloat16 seven.
+# Relative rounding error of a sum of products: tf32 has 10 mantissa bits, bfloat16 has 7.
 ROUNDING = {torch.float32: 2**-10, torch.bfloat16: 2**-7}
-# As the kernel's default but of other sizes, so that a small layer is more than a tile.
+# Smaller tiles than the kernel's default, so that a small layer has more than one tile.
 SMALL = Config(neurons=16, examples=16, summed=16, warps=4, stages=3)
 SHAPES = [(1, 1), (16, 16), (5, 17), (33, 31), (17, 48), (40, 70)]
 
 
 @pytest.mark.skipif(os.environ.get("NERO_OTHER_MODE") == "1", reason="is the other mode")
 def test_suite_passes_in_other_triton_mode() -> None:
-    """These tests once more with the kernel interpreted, or compiled if it is interpreted here and there is a GPU."""
+    """Runs this file again in the other mode: interpreted, or compiled if it is interpreted here and there is a GPU."""
     if not COMPILED and not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     environment = os.environ | {"TRITON_INTERPRET": str(int(COMPILED)), "NERO_OTHER_MODE": "1"}
@@ -43,17 +43,17 @@ def test_suite_passes_in_other_triton_mode() -> None:
 
 
 def rounded(x: Tensor) -> Tensor:
-    """To the nearest tf32, as the kernel hands a float32 on."""
+    """Round float32 to the nearest tf32, as the kernel does."""
     if x.dtype != torch.float32:
         return x
     return ((x.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32).where(x == x, x)
 
 
 def layer(batch: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs as another layer gives them, half of them zero; weight and bias."""
+    """Inputs, weight and bias of a layer; half of the inputs are zero, as after a ReLU."""
     generator = torch.Generator().manual_seed(1000 * batch + width)
     x, weight, bias = (torch.randn(shape, generator=generator) for shape in ((batch, width), (width, width), (width,)))
-    weight = rounded(weight / math.sqrt(width))  # tensor cores take no more; the kernel's own rounding has its test
+    weight = rounded(weight / math.sqrt(width))  # as tensor cores do; the kernel's own rounding has a separate test
     return rounded(x.relu()).to(DEVICE, dtype), weight.to(DEVICE, dtype), bias.to(DEVICE, dtype)
 
 
@@ -79,12 +79,12 @@ def formula_backwards(delta: Tensor, weight: Tensor, below: Tensor) -> Tensor:
 
 def assert_close(found: Tensor, expected: Tensor) -> None:
     rounding = ROUNDING[found.dtype]
-    # A sum may vanish, its terms do not: they are about one.
+    # The absolute tolerance is for sums close to zero; their terms are about one.
     torch.testing.assert_close(found.double(), expected, rtol=rounding, atol=1e-4, equal_nan=True)
 
 
 def in_this_mode(function):
-    """Interpreted on any machine; compiled only on a GPU."""
+    """Mark a test as needing a GPU if kernels are compiled; interpreted kernels run on any machine."""
     return pytest.mark.gpu(function) if COMPILED else function
 
 
@@ -113,14 +113,14 @@ def test_kernels_do_not_write_outside_output() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_non_finite_values_propagate_as_in_torch_elu(dtype: torch.dtype) -> None:
     special = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan]
-    # Layers that hand each input on. In the rows, a special number must not meet another: inf - inf is a NaN.
+    # The layer passes one input on. Each row has only one special value, because inf - inf is NaN.
     x = torch.zeros(len(special), 16)
     x[:, 3] = torch.tensor(special)
     weight, bias = torch.zeros(16, 16), torch.zeros(16)
     weight[3, 3] = 1
     x, weight, bias = (tensor.to(DEVICE, dtype) for tensor in (x, weight, bias))
     assert_close(forwards(x, weight, bias), formula_forwards(x, weight, bias))
-    # No NaN below: of that, torch's derivative is a NaN on a CPU and is not on a GPU. The deltas are NaN then anyway.
+    # No NaN outputs: torch's derivative there is NaN on a CPU but not on a GPU. The deltas would be NaN anyway.
     for value in (0.0, -0.0, 2.0, math.inf):
         outputs = torch.full_like(x, value)
         assert_close(backwards(x, weight, outputs), formula_backwards(x, weight, outputs))
@@ -153,7 +153,7 @@ def test_float32_is_rounded_to_nearest_tf32_not_truncated() -> None:
 
 
 def network(depth: int, width: int, batch: int) -> tuple[mlp.MLP, Tensor, Tensor]:
-    """With an input and its classes."""
+    """A network, an input and its classes."""
     torch.manual_seed(depth)
     return (
         mlp.MLP(depth, width, 10).to(DEVICE),
@@ -173,13 +173,13 @@ def step(model: nn.Module, x: Tensor, classes: Tensor, bf16: bool = False) -> li
 
 
 def errors(found: list[Tensor], expected: list[Tensor]) -> Tensor:
-    """Of each tensor as a vector: some entries of a gradient hang on the sign of a sum that is almost zero."""
+    """Relative error of each tensor as a vector: single entries may depend on the sign of a sum close to zero."""
     return torch.stack([(a.double() - b).norm() / b.norm() for a, b in zip(found, expected, strict=True)])
 
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the layers that the kernels compute."""
+    """Names of the kernel functions that are called, in order."""
     names: list[str] = []
     for name in ("forward_layer", "backward_layer"):
         original = getattr(linear_kernels, name)
@@ -275,7 +275,7 @@ class TestOnAGPU:
         theirs = errors(step(model, x, classes, bf16), exact)
         assert len(launches) == 17
         assert ours.max() < 0.3
-        if (width, batch) == (784, 250):  # for other sizes torch may do without tensor cores, that is better
+        if (width, batch) == (784, 250):  # for other sizes torch may avoid tensor cores and be more accurate
             assert (ours < 1.5 * theirs + (1e-2 if bf16 else 1e-3)).all()
 
     def test_full_float32_does_not_use_the_kernels(self, launches: list[str]) -> None:

@@ -59,7 +59,7 @@ def test_sigma_scales_raw_weights_but_not_output(sigma: float) -> None:
 
 
 def plain(network: MLP, x: Tensor) -> Tensor:
-    """The network by its formula, layer by layer."""
+    """The network's formula, layer by layer."""
     *hidden, last = network.layers
     x = x.flatten(1)
     for layer in hidden:
@@ -74,7 +74,7 @@ def case(depth: int = 3, width: int = 16, batch: int = 5, dtype: torch.dtype = t
 
 
 def gradients(network: MLP, x: Tensor, forward: Callable[[Tensor], Tensor]) -> list[Tensor | None]:
-    """Of an uneven function of the logits, by each parameter and then by x."""
+    """Gradients of the summed sines of the logits with respect to each parameter, then to x."""
     network.zero_grad()
     x.grad = None
     forward(x).sin().sum().backward()
@@ -90,7 +90,7 @@ def assert_gradients_match_formula(network: MLP, x: Tensor, **tolerances: float)
 
 
 def launched(step: Callable[[], object]) -> tuple[Counter[str], int]:
-    """The operations of a step that are not views or allocations, and the size of the largest tensor made or viewed."""
+    """Counts of a step's operations, without views and allocations, and the size of its largest tensor."""
     counts: Counter[str] = Counter()
     sizes = [0]
 
@@ -151,7 +151,7 @@ def test_gradients_accumulate_until_zeroed() -> None:
     network.zero_grad(set_to_none=False)
     network(x).sin().sum().backward()
     torch.testing.assert_close([p.grad for p in network.parameters()], once, rtol=1e-12, atol=1e-15)
-    # They lie in one piece of memory, yet each can be changed alone.
+    # They share one storage, but each can be changed independently.
     network.layers[1].weight.grad.mul_(2)
     torch.testing.assert_close(network.layers[1].weight.grad, 2 * once[2], rtol=1e-12, atol=1e-15)
     torch.testing.assert_close([network.layers[i].weight.grad for i in (0, 2)], [once[0], once[4]])

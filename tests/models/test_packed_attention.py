@@ -1,5 +1,7 @@
-"""Attention of packed sentences: in rows against torch sentence by sentence; by kernels, in Triton's interpreter where
-there is no GPU, against that."""
+"""Attention over packed sentences, with and without kernels, compared with attention sentence by sentence.
+
+Kernels run in Triton's interpreter if there is no GPU.
+"""
 
 from typing import Any
 
@@ -20,7 +22,7 @@ WIDTH = HEADS * SIZE
 LONGEST = 64
 COUNTS = [3, 0, 17, 40, 16, 1]
 OTHERS = [5, 0, 12, 33, 16, 64]
-# What rounding of the operands of products may do to a result.
+# Tolerances, relative to the largest value, for rounding of the operands of products.
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
 
@@ -58,7 +60,7 @@ def call(query: Tensor, memory: Tensor | None, of: Packing, to: Packing | None, 
 def sentence_by_sentence(
     query: Tensor, memory: Tensor | None, of: Packing, to: Packing | None, causal: bool, kept: Tensor | None = None
 ) -> Tensor:
-    """In float64, by the definition; kept: factors [rows, heads, queries, keys] of the weights."""
+    """Attention by its definition, in float64; `kept` are factors [rows, heads, queries, keys] of the weights."""
     parts = query.double().chunk(3, 1) if memory is None else (query.double(), *memory.double().chunk(2, 1))
     found = torch.zeros(len(query), WIDTH, dtype=torch.float64, device=query.device)
     first = first_key = 0
@@ -141,7 +143,7 @@ def test_kernel_attention_matches_reference_for_any_lengths(
 
 
 def kept_by_dropout(of: Packing, to: Packing | None, **settings: Any) -> Tensor:
-    """Factors of the weights [rows, heads, LONGEST, LONGEST], seen by values that tell the keys apart."""
+    """Dropout factors of the weights [rows, heads, LONGEST, LONGEST], found with one-hot values for the keys."""
     keys = (to or of).ends.tolist()
     factors = torch.zeros(len(of.ends), HEADS, LONGEST, LONGEST, dtype=torch.float64, device=DEVICE)
     for start in range(0, LONGEST, SIZE):  # as many keys at once as a head has entries
@@ -158,7 +160,7 @@ def kept_by_dropout(of: Packing, to: Packing | None, **settings: Any) -> Tensor:
         ).double()  # fmt: skip
         first = first_key = 0
         for row, (end, last_key) in enumerate(zip(of.ends.tolist(), keys, strict=True)):
-            even = found[first:end].unflatten(1, (HEADS, SIZE)) * (last_key - first_key)  # all weights are alike
+            even = found[first:end].unflatten(1, (HEADS, SIZE)) * (last_key - first_key)  # all weights are equal
             factors[row, :, : end - first, start : start + SIZE] = even.transpose(0, 1)
             first, first_key = end, last_key
     return factors
@@ -170,7 +172,7 @@ def test_backward_uses_same_dropout_mask(to: list[int] | None, causal: bool) -> 
     of, other = layout(COUNTS), to and layout(to)
     settings = {"dropout": 0.3, "seed": 2**40 + 5}
     kept = kept_by_dropout(of, other, **settings)
-    values = kept[3, :, :40, :33].flatten()  # each is dropped, or made up for those that are
+    values = kept[3, :, :40, :33].flatten()  # each weight is either dropped or scaled up
     assert torch.isclose(values, torch.tensor(1 / 0.7, dtype=torch.float64, device=DEVICE), rtol=1e-5).logical_or(
         values == 0
     ).all()  # fmt: skip
@@ -211,7 +213,7 @@ def test_operator_passes_opcheck(with_memory: bool) -> None:
     ends = (to if with_memory else of).ends
     seed = torch.tensor([3], device=DEVICE)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    if not with_memory:  # or one tensor is given twice
+    if not with_memory:  # opcheck must not get the same tensor twice
         ends = ends.clone()
     torch.library.opcheck(
         kernels.packed_attention, (query, memory, of.ends, ends, seed, HEADS, LONGEST, 0.1, False), test_utils=tests

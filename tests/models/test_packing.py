@@ -1,4 +1,4 @@
-"""Words without their padding, and back in rows."""
+"""Packing tokens without padding, and unpacking them into rows."""
 
 import pytest
 import torch

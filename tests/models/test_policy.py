@@ -1,4 +1,4 @@
-"""The policy network: its size, how it starts, and what comes out."""
+"""The policy network: its size, initialisation and outputs."""
 
 import math
 
@@ -60,7 +60,7 @@ def test_initial_policy_is_nearly_uniform() -> None:
 
 
 def test_balanced_first_layer_is_nearly_blind_to_uniform_pong_background() -> None:
-    """A filter that sums to zero has nothing to say of one grey; an orthogonal one has."""
+    """A filter that sums to zero gives zero for a uniform grey; an orthogonal filter does not."""
     pytest.importorskip("ale_py")
     games = AtariGames("pong", 1)
     frame = AreaResize(games.screen, SIDE, torch.device("cpu"))(torch.from_numpy(games.reset(0)))
@@ -71,6 +71,6 @@ def test_balanced_first_layer_is_nearly_blind_to_uniform_pong_background() -> No
         with torch.no_grad():
             seen = network.features[0](as_input(frame[:, None].expand(-1, FRAMES, -1, -1)))
         shares.append((seen.abs() < 1e-6).float().mean().item())
-        Nero(network.parameters(), lr=0.01)  # balances them
+        Nero(network.parameters(), lr=0.01)  # balances the weights
     assert shares[0] < 0.001
     assert shares[1] > 0.6

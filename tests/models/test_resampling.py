@@ -1,4 +1,4 @@
-"""Convolutions with a change of size, held against torch's operations one after the other."""
+"""Convolutions combined with up- or downsampling, compared with the same torch operations in sequence."""
 
 import torch
 import torch.nn.functional as F

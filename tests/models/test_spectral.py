@@ -1,4 +1,4 @@
-"""Layers with spectral norm, held against torch's own parametrisation and against singular values."""
+"""Layers with spectral norm, compared with torch's parametrisation and with singular values."""
 
 import copy
 from collections.abc import Callable
@@ -29,7 +29,7 @@ MAKERS: dict[str, tuple[Callable[[], Layer], Callable[[], nn.Module], tuple[int,
 
 
 def made(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
-    """In float64, with weights far from orthogonal."""
+    """A layer in float64, with random weights far from orthogonal."""
     torch.manual_seed(seed)
     layer = make().double()
     with torch.no_grad():
@@ -46,7 +46,7 @@ def torch_equivalent(ours: nn.Module, make: Callable[[], nn.Module]) -> nn.Modul
     norm = theirs.parametrizations.weight[0]
     norm._u.copy_(ours.spectral_norm.u)
     v = ours.spectral_norm.v
-    if ours.weight.ndim == 4:  # theirs has the channels first
+    if ours.weight.ndim == 4:  # torch's vector has the channels first
         channels, height, width = ours.weight.shape[1:]
         v = v.reshape(height, width, channels).permute(2, 0, 1).flatten()
     norm._v.copy_(v)
@@ -72,7 +72,7 @@ def test_layer_matches_torch_spectral_norm_in_training_and_evaluation(kind: str,
             assert weight.grad is not None
         torch.testing.assert_close(weights[0].grad, weights[1].grad, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(ours.bias.grad, theirs.bias.grad, rtol=1e-10, atol=1e-10)
-        with torch.no_grad():  # a step, so that the vectors have something to follow
+        with torch.no_grad():  # a step, so that the singular vectors change
             for weight in weights:
                 weight -= 0.1 * weight.grad
     u = ours.spectral_norm.u.clone()
@@ -184,7 +184,7 @@ def test_compiled_layer_matches_eager_layer(kind: str) -> None:
 
 
 def network(seed: int = 0) -> nn.Sequential:
-    """Layers of several kinds and sizes, more rows and columns among them than a program takes."""
+    """Layers of several kinds and sizes, some with more rows or columns than one kernel program handles."""
     torch.manual_seed(seed)
     layers = (Linear(7, 5), Convolution(8, 70, kernel=3), Convolution(70, 3, kernel=1), Embedding(130, 9), Linear(1, 1))
     own = nn.Sequential(*layers)
@@ -201,7 +201,7 @@ def passed(own: nn.Sequential, weights: list[Tensor | None] | None) -> list[Tens
 
 @pytest.fixture
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU too, by Triton's interpreter."""
+    """Use the kernels on a CPU as well, in Triton's interpreter."""
     monkeypatch.setattr(SpectralLayers, "_fits", lambda layers: layers.layers[0].training)
 
 
@@ -222,7 +222,7 @@ def test_grouped_power_iteration_matches_layer_by_layer(by_kernels: None, passes
             torch.testing.assert_close(other.weight.grad, layer.weight.grad, rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(other.spectral_norm.u, layer.spectral_norm.u, rtol=1e-5, atol=1e-6)
             torch.testing.assert_close(other.spectral_norm.v, layer.spectral_norm.v, rtol=1e-5, atol=1e-6)
-        with torch.no_grad():  # the same step, so that nothing but the last iteration differs
+        with torch.no_grad():  # the same step for both, so that only the last iteration can differ
             for layer, other in zip(one_by_one, at_once, strict=True):
                 layer.weight -= 0.1 * layer.weight.grad
                 other.load_state_dict(layer.state_dict())
@@ -266,7 +266,7 @@ def test_is_matrix_rejects_unsupported_memory_layouts() -> None:
     ],
 )
 def test_one_unsupported_layer_disables_grouped_normalisation(misfit: str | None, change: dict) -> None:
-    """With tensors that have a device but no memory, so that no GPU is needed."""
+    """Uses fake tensors, which have a device but no memory, so that no GPU is needed."""
     wanted = {"device": "cuda", "dtype": torch.float32, "memory_format": torch.channels_last}
     with FakeTensorMode():
         own = nn.Sequential(Convolution(8, 5, kernel=3), Convolution(8, 5, kernel=3))

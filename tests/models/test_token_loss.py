@@ -1,5 +1,7 @@
-"""Cross entropy with one copy of the logits, against torch's own: in float64, and by its kernel on a GPU where there is
-one, else in Triton's interpreter."""
+"""Cross entropy with one copy of the logits, compared with torch's in float64.
+
+The kernel runs on a GPU if there is one, otherwise in Triton's interpreter.
+"""
 
 import math
 from collections.abc import Callable
@@ -56,7 +58,7 @@ def test_loss_and_gradients_match_torch_cross_entropy(
     torch.testing.assert_close(found.nll, nll.detach())
     assert not found.nll.requires_grad
     parameters = [features, weight, *([bias] if with_bias else [])]
-    # A factor, as a mean over tokens or a loss scaler brings one.
+    # A factor, as from a mean over tokens or a loss scaler.
     ours, theirs = gradients(found.loss * 0.3, *parameters), gradients(wanted * 0.3, *parameters)
     torch.testing.assert_close(ours, theirs)
 
@@ -146,7 +148,7 @@ def test_autocast_uses_bf16_products_and_float32_softmax() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kernel_matches_torch_cross_entropy(vocabulary: int, smoothing: float, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
-    room = 5  # columns that are no part of the vocabulary, with anything in them
+    room = 5  # extra columns with arbitrary values, which are not part of the vocabulary
     logits = (30 * torch.randn(6, vocabulary + room, generator=generator)).to(DEVICE, dtype)
     targets = torch.randint(vocabulary, (6,), generator=generator).to(DEVICE)
     targets[3] = IGNORE_INDEX

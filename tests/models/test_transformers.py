@@ -1,4 +1,4 @@
-"""The two transformers: counts and starts, against torch's own layers, and that padding changes nothing."""
+"""The two transformers: parameter counts, initialisation, outputs compared with torch's layers, and padding."""
 
 import math
 
@@ -37,7 +37,7 @@ def tokens(*shape: int, vocabulary: int = 40, seed: int = 0) -> Tensor:
     return torch.randint(1, vocabulary, shape, generator=torch.Generator().manual_seed(seed))
 
 
-# counts and starts
+# parameter counts and initialisation
 
 
 def test_language_model_of_the_paper_has_19_parameter_tensors() -> None:
@@ -102,7 +102,7 @@ def test_heads_must_divide_the_width() -> None:
             network(5, width=10, heads=3)
 
 
-# what they compute
+# outputs
 
 
 def test_sinusoidal_positions_match_formula() -> None:
@@ -148,7 +148,7 @@ def test_language_model_is_causal() -> None:
 
 
 def torch_translator(network: Translator, source: Tensor, target: Tensor) -> Tensor:
-    """The same weights in nn.TransformerEncoderLayer and nn.TransformerDecoderLayer."""
+    """Output of nn.TransformerEncoderLayer and nn.TransformerDecoderLayer with the same weights."""
     width, heads = network.embedding.embedding_dim, network.encoder[0].attention.heads
     inner = network.encoder[0].feed_forward.inner.out_features
     settings = {"dropout": 0.0, "batch_first": True, "layer_norm_eps": EPSILON}
@@ -227,7 +227,7 @@ def test_padding_changes_neither_loss_nor_gradients(rows: int, source_length: in
     found = loss_and_gradients(network, more_source, more_target)
     assert all(value.isfinite().all() for value in found)
     torch.testing.assert_close(found, wanted)
-    # And pair by pair, where there is no padding at all.
+    # Also pair by pair, without any padding.
     alone = [
         loss_and_gradients(network, source[i : i + 1, :s], target[i : i + 1, :t])
         for i, (s, t) in enumerate([(7, 6), (4, 5), (7, 6)])
@@ -236,7 +236,7 @@ def test_padding_changes_neither_loss_nor_gradients(rows: int, source_length: in
 
 
 def packed_loss_and_gradients(network: Translator, source: Tensor, target: Tensor, slots: int) -> list[Tensor]:
-    """The same, computed on words alone."""
+    """Loss and gradients computed on packed tokens, without padding."""
     in_source, in_target = (
         token_indices((side != PAD).sum(1)[None], torch.tensor([side.shape[1]], device=side.device), slots)[0]
         for side in (source, target[:, 1:])
@@ -289,7 +289,7 @@ def test_mask_has_autocast_dtype(dtype: torch.dtype) -> None:
 
 
 def compile_without_code(network: Translator, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Compile a network's parts up to the code for a device. What is returned counts "unique_graphs"."""
+    """Compile a network's parts without generating device code; returns counters such as "unique_graphs"."""
     torch.compiler.reset()
     counters.clear()
     for part in network.compiled_parts():
@@ -313,7 +313,7 @@ def test_identical_layers_compile_once_for_all_lengths(monkeypatch: pytest.Monke
 def fake_attention_kernel(
     inputs: tuple[Tensor, ...], outer: Tensor, gradients: tuple[Tensor | None, ...], *_: object
 ) -> None:
-    """In place of kernels, where they are not what is tested."""
+    """A stand-in for the kernels in tests of compilation."""
     if gradients[0] is None:
         outer.copy_(inputs[0].cos())
     else:

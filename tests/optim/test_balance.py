@@ -14,12 +14,12 @@ HALVES = [(True, True), (True, False), (False, True), (False, False)]
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """How well a constraint must hold: to one rounding of the dtype, and the error of long sums in float32 or wider."""
+    """Tolerance of a constraint: one rounding of the dtype plus the error of long sums in float32 or wider."""
     return torch.finfo(dtype).eps + 32 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
 
 
 def drawn_rows(data: st.DataObject, dtype: torch.dtype, fan_in: int) -> torch.Tensor:
-    """Rows of many kinds: near and far from centred, of any size the dtype can square or not, sparse, heavy-tailed."""
+    """Rows of many kinds: centred or not, sparse, heavy-tailed, and so large or small that squares may overflow."""
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32), label="seed"))
     rows = torch.randn(4, fan_in, generator=generator, dtype=torch.float64)
     kind = data.draw(st.sampled_from(["normal", "positive", "heavy", "sparse", "almost constant"]), label="kind")
@@ -30,7 +30,7 @@ def drawn_rows(data: st.DataObject, dtype: torch.dtype, fan_in: int) -> torch.Te
     elif kind == "sparse":
         rows = rows * (torch.rand(4, fan_in, generator=generator) < 2 / fan_in)
     elif kind == "almost constant":
-        # From well outside to well inside the rounding of the dtype.
+        # The spread is between well above and well below the rounding of the dtype.
         rows = 1 + rows * torch.finfo(dtype).eps * 2.0 ** data.draw(st.floats(-3, 8), label="spread")
     rows = rows + data.draw(st.sampled_from([0.0, 0.1, 10.0, 1e4]), label="offset")
     limits = (-7, 4) if dtype == torch.float16 else (-30, 30)  # float16 reaches from 6e-8 to 7e4
@@ -173,6 +173,6 @@ def test_projection_makes_no_host_reads():
 
 def test_project_with_dtype_uses_tolerance_of_that_dtype():
     rows = project(references.draw(0, [(4, 100)])[0].bfloat16())
-    # Balanced as far as bfloat16 can say, although not to the rounding of the float32 that a step is reckoned in.
+    # Balanced to the precision of bfloat16, but not to that of float32, in which a step is computed.
     assert torch.equal(project(rows.float(), dtype=torch.bfloat16), rows)
     assert not torch.equal(project(rows.float()), rows.float())

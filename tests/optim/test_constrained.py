@@ -113,14 +113,14 @@ def lamb_step(weight, grad, lr):
 
 
 def madam_step(weight, grad, lr, raw):
-    relative = (grad / grad.abs()).clamp(-10, 10)  # the first step: the corrected average is the gradient's own square
+    relative = (grad / grad.abs()).clamp(-10, 10)  # the first step: the corrected average is the squared gradient
     bound = 3 * raw.square().mean().sqrt()
     return (weight * torch.exp(-lr * weight.sign() * relative)).clamp(-bound, bound)
 
 
 @pytest.mark.parametrize("name", ["lamb", "madam"])
 def test_constrained_configs_project_only_after_each_step(name):
-    """The shipped configs, against one step written out in float64 from raw weights of norms far from one."""
+    """Compares the shipped configs with one step written out in float64, from raw weights with norms far from one."""
     raw = 5 * torch.randn(6, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     grad = torch.randn(6, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     weight = nn.Parameter(raw.clone())

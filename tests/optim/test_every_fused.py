@@ -1,4 +1,4 @@
-"""What every optimiser with kernels owes its users: on a GPU where there is one, else in Triton's interpreter."""
+"""Behaviour common to all fused optimisers, on a GPU if there is one, otherwise in Triton's interpreter."""
 
 import copy
 import pickle
@@ -30,7 +30,7 @@ def test_parameters_and_gradients_may_have_any_storage_offset(kind: Kind, offset
         optimizer = kind(params, fused=True)
         for t in range(3):
             for param, grad in zip(params, references.draw(t, shapes), strict=True):
-                # At another offset than the parameter's, and at another one each time.
+                # The gradient's offset changes with each step.
                 buffer = torch.zeros(grad.numel() + 4, device=DEVICE)
                 param.grad = buffer[t : t + grad.numel()].view(grad.shape).copy_(grad)
             optimizer.step()
@@ -41,7 +41,7 @@ def test_parameters_and_gradients_may_have_any_storage_offset(kind: Kind, offset
 
 @pytest.fixture(params=[Nero, LAMB])
 def stepped(request: pytest.FixtureRequest) -> tuple[Optimizer, Optimizer]:
-    """Two optimisers, two steps along."""
+    """Two identical optimisers after two steps."""
     shapes: list[Any] = [(5, 30), (6,), (2, 3000), (2, 9000)]
     ours, theirs = request.param(make(shapes), fused=True), request.param(make(shapes), fused=True)
     assert_steps_alike(ours, theirs, range(2))
@@ -69,7 +69,7 @@ def test_copies_and_pickles_step_independently(stepped: tuple[Optimizer, Optimiz
     ours, theirs = stepped
     copied, loaded = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))
     assert_steps_alike(copied, loaded, range(2, 4))
-    assert_steps_alike(ours, theirs, range(2, 4))  # the copies have not touched the original
+    assert_steps_alike(ours, theirs, range(2, 4))  # the copies have not changed the original
     assert_steps_alike(ours, copied, range(4, 6))
 
 

@@ -1,4 +1,4 @@
-"""What every optimiser of the package owes its users, with and without balanced neurons."""
+"""Behaviour common to all optimisers of the package, with and without balanced neurons."""
 
 from collections.abc import Callable
 from functools import partial
@@ -67,5 +67,5 @@ def test_step_can_be_captured_in_cuda_graph(make: Make, foreach: bool | None) ->
     ("base", "needs"), [(torch.optim.SGD, {"fused": True}), (torch.optim.Adam, {"capturable": True})]
 )
 def test_constrained_torch_optimiser_can_be_captured_in_cuda_graph(base: Make, needs: dict[str, bool]) -> None:
-    # `needs`: else torch reads a learning rate that is a tensor.
+    # Without `needs`, torch would read a tensor learning rate on the host.
     references.assert_captures(lambda params, lr: constrained(params, base, lr=lr, **needs))

@@ -1,4 +1,4 @@
-"""Nero's fused path: on a GPU where there is one, else in Triton's interpreter."""
+"""Nero's fused path, on a GPU if there is one, otherwise in Triton's interpreter."""
 
 import copy
 import math
@@ -19,8 +19,8 @@ from support.plain_nero import PlainNero
 
 pytest.importorskip("triton")
 HALVES = pytest.mark.parametrize("halves", [(True, True), (True, False), (False, True), (False, False)])
-# One fan-in at least for every way through the kernel: padded and not, aligned and not, held by one program of either
-# size or in pieces; several tiles of each.
+# At least one fan-in for every path through the kernel: padded or not, aligned or not, handled by one program of
+# either size or in pieces; several tiles of each.
 SHAPES = [
     (40, 1), (33, 5), (130, 4), (9, 3, 5, 5), (3, 147), (5, 784), (2, 1001), (2, 2048), (1, 2049), (2, 4608), (2, 8193),
     (2, 9000), (600,), (7,), (),
@@ -76,7 +76,7 @@ def test_matches_plain_reference_on_any_shapes(shapes: list[Any], lr: float, bet
 )
 def test_fused_foreach_and_single_tensor_paths_agree(dtype: torch.dtype, halves: tuple[bool, bool]) -> None:
     ours, *others = by_three_paths(Nero, SHAPES, dtype, mean=halves[0], norm=halves[1])
-    # A mean is left alone where it is too small to matter to the neuron, which is a question of rounding.
+    # A mean that is negligible for its neuron is not removed; which means are negligible depends on rounding.
     tolerance = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     for theirs in others:
         for mine, param in zip(ours, theirs, strict=True):
@@ -101,7 +101,7 @@ def test_settings_have_same_effect_fused_and_unfused(setting: dict[str, Any]) ->
 
 
 def degenerate_neurons(width: int) -> list[Tensor]:
-    """Neurons of which something special must become, each a tensor of its own."""
+    """Neurons that are zero, constant, huge, tiny or almost constant, among others; each is a separate tensor."""
     rows = references.draw(0, [(10, width)])[0]
     rows[1] = 0.0
     rows[2] = 3.0
@@ -129,7 +129,7 @@ def test_degenerate_neurons_match_single_tensor_path(width: int, halves: tuple[b
                 neurons[number].grad = grad * size
             optimizer.step()
         for number in (2, 8):
-            assert torch.equal(neurons[number], start[number])  # it never saw a gradient
+            assert torch.equal(neurons[number], start[number])  # all its gradients were zero
         ends.append(neurons)
     for number, (mine, theirs) in enumerate(zip(*ends, strict=True)):
         size = neuron_norm(theirs.detach()).clamp(min=1e-37).unsqueeze(1)
@@ -197,7 +197,7 @@ def test_gradients_may_have_any_memory_layout() -> None:
 def test_unsupported_parameters_fall_back_to_unfused_path() -> None:
     kept = make([(4, 6), (3,)])
     left = [
-        torch.randn(6, 4, device=DEVICE).t().requires_grad_(),  # neurons that are not dense
+        torch.randn(6, 4, device=DEVICE).t().requires_grad_(),  # neurons that are not contiguous
         torch.randn(3, 4, dtype=torch.float64, device=DEVICE).requires_grad_(),
         torch.zeros(0, 4, device=DEVICE, requires_grad=True),
         torch.randn(8, device=DEVICE)[::2].requires_grad_(),
@@ -243,7 +243,7 @@ def test_parameter_without_gradient_keeps_value_and_step_count() -> None:
     assert optimizer.state[used]["step"] == 2
     assert optimizer.state[unused]["step"] == 0
     assert torch.equal(unused, before)
-    # Unfrozen late, its first step is as long as any other's first.
+    # Its first step, although later, equals the first step of a fresh optimiser.
     fresh = before.clone()
     unused.grad = fresh.grad = references.draw(1, [(3, 40)])[0].to(DEVICE)
     optimizer.step()
@@ -253,7 +253,7 @@ def test_parameter_without_gradient_keeps_value_and_step_count() -> None:
 
 @pytest.fixture
 def stepped() -> tuple[Nero, Nero]:
-    """Two optimisers, two steps along."""
+    """Two identical optimisers after two steps."""
     shapes = [(5, 30), (6,), (2, 3000), (2, 9000)]
     ours, theirs = Nero(make(shapes), fused=True), Nero(make(shapes), fused=True)
     assert_steps_alike(ours, theirs, range(2))
@@ -378,7 +378,7 @@ def test_large_tensors_match_float64(dtype: torch.dtype) -> None:
     generator = torch.Generator("cuda").manual_seed(0)
     for _ in range(2):
         for param, other in zip(params, exact, strict=True):
-            # Every step from the same weights: neurons that almost vanish would make much of a rounding error.
+            # Every step starts from the same weights, because neurons close to zero would amplify rounding errors.
             with torch.no_grad():
                 other.copy_(param)
             param.grad = torch.randn(param.shape, generator=generator, device="cuda").to(dtype)
@@ -387,16 +387,16 @@ def test_large_tensors_match_float64(dtype: torch.dtype) -> None:
         theirs.step()
         for param, other in zip(params, exact, strict=True):
             difference = (param.double() - other.detach()).abs()
-            # In bfloat16 a neuron counts as balanced that is so to within an eps, and stays as it is.
+            # In bfloat16, a neuron that is balanced to within one eps is left unchanged.
             too_large = difference > max(2 * eps, 2e-5) * other.detach().abs() + max(eps, 5e-6)
-            # A neuron of three weights that are almost equal has a direction only as good as its rounding.
+            # The direction of a neuron of three almost equal weights depends on rounding.
             assert too_large.float().mean() < 1e-4
     assert ours._fused[0].rest == []
 
 
 @pytest.mark.gpu
 def test_captured_step_keeps_its_gradient_addresses() -> None:
-    """A graph replays with the addresses that it was captured with, whatever eager steps come in between."""
+    """A graph replays with the addresses of its capture, whatever eager steps are taken in between."""
     ends = []
     for capture in (False, True):
         params = make([(5, 30), (6,), (2, 3000), (2, 9000)])
@@ -409,7 +409,7 @@ def test_captured_step_keeps_its_gradient_addresses() -> None:
             with torch.cuda.graph(graph):
                 optimizer.step()
         for t in range(1, 4):
-            set_gradients(params, t)  # other tensors
+            set_gradients(params, t)  # new gradient tensors
             optimizer.step()
             for param, grad in zip(params, grads, strict=True):
                 param.grad = grad

@@ -1,4 +1,4 @@
-"""LAMB's fused path: on a GPU where there is one, else in Triton's interpreter."""
+"""LAMB's fused path, on a GPU if there is one, otherwise in Triton's interpreter."""
 
 import copy
 import math
@@ -15,7 +15,7 @@ from support import references
 from support.fused_steps import DEVICE, assert_steps_alike, by_three_paths, make, set_gradients
 
 pytest.importorskip("triton")
-# Of one tile and of several, with a last one that is full and one that is not, aligned and not.
+# Tensors of one tile and of several, with a full or a partial last tile, aligned or not.
 SHAPES: list[Any] = [(3, 5), (64, 64), (2, 4096), (3, 3001), (4, 3, 2, 2), (4100,), (7,), ()]
 
 
@@ -51,7 +51,7 @@ def test_matches_reference_on_any_shapes(shapes: list[Any], lr: float, beta1: fl
 @pytest.mark.parametrize("dtype", slow_after(2, [torch.float32, torch.bfloat16, torch.float16]))
 @pytest.mark.parametrize("setting", [{}, {"maximize": True}, {"betas": (0.0, 0.999)}, {"debias": True}])
 def test_fused_foreach_and_single_tensor_paths_agree(dtype: torch.dtype, setting: dict[str, Any]) -> None:
-    # Triton's interpreter cuts bfloat16 off where others round, at each of three steps.
+    # Triton's interpreter truncates to bfloat16 instead of rounding, at each of the three steps.
     tolerance = 2e-6 if dtype == torch.float32 else 5 * torch.finfo(dtype).eps
     fused, *others = by_three_paths(LAMB, SHAPES, dtype, **setting)
     for theirs in others:

@@ -40,7 +40,7 @@ def test_step_length_is_relative_to_weight_norm(foreach):
         param.grad = torch.ones_like(param)
     optimizer.step()
     lengths = [(new - old).norm().item() for old, new in zip(before, (small, large, zero), strict=True)]
-    # The large layer's norm of 50 counts as 10; a layer of zeros takes Adam's own step, 1 / sqrt(1 - 0.999) an entry.
+    # The large layer's norm of 50 is clamped to 10; a layer of zeros takes Adam's step, 1 / sqrt(1 - 0.999) per entry.
     adam = 2 / math.sqrt(0.001)
     assert lengths == pytest.approx([0.01 * 0.1 * math.sqrt(6), 0.01 * 10, 0.01 * adam], rel=1e-4)
 
@@ -48,7 +48,7 @@ def test_step_length_is_relative_to_weight_norm(foreach):
 @BOTH_PATHS
 @pytest.mark.parametrize("debias", [False, True])
 def test_direction_matches_adam_only_with_debias(foreach, debias):
-    # Without a norm to be relative to, LAMB takes Adam's own step, and Adam corrects its averages.
+    # For weights of norm zero, LAMB takes Adam's step; Adam always corrects the bias of its averages.
     ours, theirs = torch.zeros(4), torch.zeros(4)
     lamb = LAMB([ours], lr=0.1, eps=1e-8, debias=debias, foreach=foreach)
     adam = torch.optim.Adam([theirs], lr=0.1)

@@ -44,7 +44,7 @@ def test_sudden_large_gradient_is_clipped():
         weight.grad = torch.tensor([grad])
         before = weight.item()
         optimizer.step()
-    # Relative to its own average the last gradient is only sqrt(0.0305 / 0.001) = 5.5: beta alone bounds it.
+    # Relative to the running average, the last gradient is only sqrt(0.0305 / 0.001) = 5.5: beta alone bounds it.
     expected = math.sqrt((1 - 0.999**31) / 0.001)
     assert weight.item() / before == pytest.approx(math.exp(-0.01 * expected), rel=1e-4)
     tight = torch.tensor([1.0])
@@ -72,7 +72,7 @@ def test_weights_are_clamped_to_three_times_initial_rms():
 def test_entries_with_only_zero_gradients_do_not_move(foreach):
     params = references.parameters()
     with torch.no_grad():
-        params[0][0, 0, 0, 0] = 100.0  # beyond the bound even so
+        params[0][0, 0, 0, 0] = 100.0  # beyond the bound, but not to be clamped
     before = [param.detach().clone() for param in params]
     references.run(params, Madam(params, lr=0.1, foreach=foreach), range(5))
     for old, new in zip(before, params, strict=True):

@@ -97,7 +97,7 @@ def test_entries_with_only_zero_gradients_do_not_move(dtype, foreach):
     references.run(params, optimizer, range(20))
     for old, new in zip(before, params, strict=True):
         if new.ndim:
-            assert torch.equal(old[0], new[0])  # set_gradients leaves the first row or entry without one
+            assert torch.equal(old[0], new[0])  # set_gradients gives the first row or entry a zero gradient
             # A balanced neuron of fan-in one is plus or minus one, whatever its gradients.
             assert torch.equal(old[1:], new[1:]) == (new.shape == (4, 1))
         assert new.isfinite().all()

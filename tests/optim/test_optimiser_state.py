@@ -1,4 +1,4 @@
-"""What the optimisers remember: saved, loaded, copied and pickled as torch.optim's own."""
+"""Optimiser state can be saved, loaded, copied and pickled like that of torch.optim's optimisers."""
 
 import copy
 import pickle
@@ -83,7 +83,7 @@ def test_state_dict_hooks_can_change_saved_and_loaded_state(kind: Kind) -> None:
     assert seen == ["saving"]
     assert saved["note"] == 1
 
-    # A format of another time: other numbers, another name for the steps, and a learning rate that is no longer wanted.
+    # An old format: other parameter numbers, another name for `step`, and an outdated learning rate.
     old = {
         "state": {number + 100: {**v, "count": v["step"]} for number, v in saved["state"].items()},
         "param_groups": [{**g, "params": [number + 100 for number in g["params"]]} for g in saved["param_groups"]],

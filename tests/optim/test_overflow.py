@@ -1,4 +1,4 @@
-"""An explosion: gradients whose squares leave float32's range stop what they reach, and make no NaN."""
+"""Gradients whose squares overflow float32 freeze the affected entries and cause no NaN."""
 
 import pytest
 import torch

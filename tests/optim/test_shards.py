@@ -1,6 +1,6 @@
-"""Parameters split over processes: a step needs no message, and is that of the whole parameters bit for bit.
+"""Sharded parameters: a step needs no communication and equals the unsharded step bit for bit.
 
-What real processes check (gloo, on the CPU) is a function of this file that each of them is told to call: see `Ranks`.
+Checks in real processes (gloo, on the CPU) are functions of this file that every rank calls: see `Ranks`.
 """
 
 import copy
@@ -71,7 +71,7 @@ def four(groups: Callable[[int], Ranks]) -> Ranks:
 
 
 class Net(nn.Module):
-    """Every kind of parameter; no number of rows can be divided by 2 or 4, and some are fewer."""
+    """A network with every kind of parameter; no number of rows is divisible by 2 or 4, and some are smaller."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -93,14 +93,14 @@ class Net(nn.Module):
 
 
 def sharded(net: Net, **settings: Any) -> Net:
-    """The network split over all processes, but for its single number: fully_shard takes none without dims."""
+    """Shard a network over all ranks, except its scalar parameter, which fully_shard does not support."""
     fully_shard(net.hidden, **settings)
     fully_shard(net, ignored_params={net.temperature}, **settings)
     return net
 
 
 def set_gradients(net: nn.Module, seed: int) -> None:
-    """The same gradients however the network is split: zero in a first row, now and then none at all."""
+    """Set gradients that do not depend on the sharding: zero in the first row, and None for some parameters."""
     params = list(net.parameters())
     for i, (param, grad) in enumerate(zip(params, draw(seed, [tuple(p.shape) for p in params]), strict=True)):
         if grad.ndim:
@@ -112,7 +112,7 @@ def set_gradients(net: nn.Module, seed: int) -> None:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A copy, put together from all processes."""
+    """A copy of the full tensor, gathered from all ranks."""
     tensor = tensor.detach()
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
 
@@ -130,7 +130,7 @@ def everything(net: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    """Bit for bit."""
+    """Assert that names, dtypes, shapes and values are equal, bit for bit."""
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         assert tensor.dtype == theirs[name].dtype, name
@@ -139,17 +139,17 @@ def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 
 def step_alone(optimizer: Optimizer) -> None:
-    """One step; AssertionError where it sends a message."""
+    """Take one step and assert that it does not communicate."""
     with CommDebugMode() as messages:
         optimizer.step()
     assert messages.get_total_counts() == 0, messages.get_comm_counts()
 
 
-# -------------------------------------------------------------------------------- steps are those of the whole
+# -------------------------------------------------------------------------- sharded steps match unsharded steps
 
 
 def follow(make: Callable[..., Optimizer], settings: dict[str, Any], dtype: torch.dtype = torch.float32) -> None:
-    """Steps of a split network, and of its twin of which every process has the whole."""
+    """Compare the steps of a sharded network with those of an unsharded copy."""
     net = Net().to(dtype)
     twin = copy.deepcopy(net)
     sharded(net)
@@ -162,7 +162,7 @@ def follow(make: Callable[..., Optimizer], settings: dict[str, Any], dtype: torc
         other.step()
         assert_same(weights(net), weights(twin))
     assert_same(everything(net, optimizer), everything(twin, other))
-    # In every process, also in those that hold nothing of a parameter.
+    # On every rank, also where the shard of a parameter is empty.
     steps = [optimizer.state[param].get("step") for param in net.parameters()]
     assert steps == [other.state[param].get("step") for param in twin.parameters()]
 
@@ -214,7 +214,7 @@ def test_sharded_constrained_neurons_stay_balanced(two: Ranks) -> None:
 
 
 def shard_within_neurons() -> None:
-    """Madam's steps, one for each weight, may be split anywhere."""
+    """Madam updates each weight independently, so parameters may be sharded along any dimension."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     net = nn.Linear(7, 5)
     net.weight = nn.Parameter(distribute_tensor(draw(0, [(5, 7)])[0], mesh, [Shard(1)]))
@@ -249,7 +249,7 @@ def test_some_ranks_hold_empty_shards(ranks: Ranks) -> None:
 
 
 def learn(net: Net, seed: int) -> None:
-    """Steps by gradients of a real loss; the seed is that of this process's batches."""
+    """Steps with gradients of a real loss; `seed` is that of this rank's batches."""
     twin = Net()
     optimizer, other = Nero(net.parameters()), Nero(twin.parameters())
     assert_same(everything(net, optimizer), everything(twin, other))
@@ -300,7 +300,7 @@ def test_two_dimensional_meshes_match_unsharded(four: Ranks, check: Callable[[],
     four(check)
 
 
-# ---------------------------------------------------------------------------------------------------- messages
+# ----------------------------------------------------------------------------------------------- communication
 
 
 def count_messages() -> None:
@@ -308,7 +308,7 @@ def count_messages() -> None:
     with CommDebugMode() as messages:
         whole(net.head.weight)
     assert messages.get_total_counts() == 1
-    # What the scales take when they are fixed, in the way that any message of the optimiser would be sent.
+    # Construction communicates once per sharded parameter, for its scale, and `CommDebugMode` counts it.
     with CommDebugMode() as messages:
         optimizer = Nero(net.parameters())
     assert messages.get_total_counts() == sum(map(is_sharded, net.parameters())) > 0
@@ -339,7 +339,7 @@ def test_rank_can_step_while_others_wait(ranks: Ranks) -> None:
 
 
 def sum_gradients(make: Callable[..., Optimizer], settings: dict[str, Any]) -> None:
-    """Sequence parallelism leaves each process a summand of the gradient of a gain that all of them have."""
+    """Sequence parallelism leaves each rank a partial sum of the gradient of a replicated gain."""
     norm, twin = nn.LayerNorm(6), nn.LayerNorm(6)
     parallelize_module(norm, init_device_mesh("cpu", (dist.get_world_size(),)), SequenceParallel())
     optimizer, other = make(norm.parameters(), **settings), make(twin.parameters(), **settings)
@@ -368,7 +368,7 @@ def test_partial_gradients_are_summed(two: Ranks, make: Callable[..., Optimizer]
 
 
 def fresh(seed: int, **settings: Any) -> tuple[Net, Optimizer]:
-    """A network, split where there are processes to split it over, and Nero with two groups."""
+    """A network, sharded if there is a process group, and Nero with two parameter groups."""
     net = sharded(Net(seed)) if dist.is_initialized() else Net(seed)
     gains = [*net.norm.parameters(), *net.layer_norm.parameters()]
     rest = [param for param in net.parameters() if not any(param is gain for gain in gains)]
@@ -383,7 +383,7 @@ def train(net: Net, optimizer: Optimizer, steps: range) -> None:
 
 
 def save(folder: Path, flatten: bool, settings: dict[str, Any]) -> None:
-    """Train, save, train on; where that ends is left beside the checkpoint."""
+    """Train, save a checkpoint, continue training, and save the final state next to the checkpoint."""
     net, optimizer = fresh(0, **settings)
     train(net, optimizer, range(3))
     model, state = get_state_dict(net, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=flatten))
@@ -396,7 +396,7 @@ def save(folder: Path, flatten: bool, settings: dict[str, Any]) -> None:
 
 
 def resume(folder: Path, flatten: bool, settings: dict[str, Any]) -> None:
-    """Training that goes on from the checkpoint ends where the first did."""
+    """Resume from the checkpoint and assert that training ends in the same state."""
     net, optimizer = fresh(1, **settings)
     train(net, optimizer, range(1))
     for group in optimizer.param_groups:
@@ -439,7 +439,7 @@ def test_fused_step_resumes_from_checkpoint(groups: Callable[[int], Ranks], tmp_
 
 
 def gather_and_broadcast(folder: Path) -> None:
-    """A checkpoint in one file, which the first process writes and reads for all."""
+    """A checkpoint in one file, which rank 0 writes, reads and broadcasts."""
     net, optimizer = fresh(0)
     train(net, optimizer, range(3))
     first = dist.get_rank() == 0
@@ -463,7 +463,7 @@ def test_full_state_dict_can_be_resharded(ranks: Ranks, tmp_path: Path) -> None:
 
 
 def keep_what_is_frozen() -> None:
-    """torch.distributed.checkpoint loads no state for parameters without gradient: they keep theirs."""
+    """torch.distributed.checkpoint loads no state for frozen parameters, so they keep theirs."""
     for flatten in (False, True):
         options = StateDictOptions(flatten_optimizer_state_dict=flatten)
         net, optimizer = fresh(0)
@@ -522,16 +522,16 @@ def test_loading_between_sharded_and_unsharded_state_raises(two: Ranks) -> None:
     two(refuse_to_mix)
 
 
-# --------------------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------------------------- errors
 
 
 def assert_refused(make: Callable[..., Optimizer], param: Tensor, match: str) -> None:
-    """When it is made and when a group is added: of the latter nothing stays."""
+    """Assert that construction and `add_param_group` raise, and that the latter leaves the optimiser unchanged."""
     with pytest.raises(ValueError, match=match):
         make([param])
     first, second = (nn.Parameter(tensor) for tensor in draw(0, [(3, 4), (3, 4)]))
     optimizer, before = make([first]), second.detach().clone()
-    if isinstance(optimizer, SGD):  # whose constraints are checked when it is made
+    if isinstance(optimizer, SGD):  # its constraints are checked only at construction
         return
     with pytest.raises(ValueError, match=match):
         optimizer.add_param_group({"params": [second, param]})

@@ -1,4 +1,4 @@
-"""Ids and errors of a run's config."""
+"""Run configs: run ids, settings and error messages."""
 
 import inspect
 import json
@@ -175,7 +175,7 @@ def test_schema_and_shipped_configs_have_the_same_keys() -> None:
 
 
 def test_composed_config_is_cached_until_a_file_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In this process, and in another one by the cache on disk."""
+    """Configs are cached in memory within a process, and on disk for other processes."""
     configs = tmp_path / "configs"
     shutil.copytree(CONFIG_DIR, configs)
     monkeypatch.setattr("nero.plans.config.CONFIG_DIR", configs)
@@ -227,7 +227,7 @@ def test_names_lists_config_files() -> None:
 
 @pytest.mark.parametrize("task", CAME_LATER)
 def test_new_key_at_legacy_default_is_omitted_from_identity(task: str) -> None:
-    """So that logged runs keep their ids; a config.yaml without the key then means that value, as the class has it."""
+    """Logged runs keep their ids: a config.yaml without the key means the legacy default, which the class also has."""
     words = {key: f"{key}={json.dumps(DEFAULTS_OF_LOGGED_RUNS[key])}" for key in CAME_LATER[task]}
     before = compose([f"task={task}", *words.values()])
     assert before.identity == compose([f"task={task}", *(f"~{key}" for key in words)]).identity

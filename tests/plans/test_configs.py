@@ -1,4 +1,4 @@
-"""Every shipped YAML composes, builds and takes two steps; other people's optimisers join by YAML alone."""
+"""Every shipped YAML composes, builds and takes two steps; other optimisers can be used by YAML alone."""
 
 import math
 from pathlib import Path
@@ -9,7 +9,7 @@ from nero.plans.config import CONFIG_DIR, ConfigError, compose, names
 from nero.runs.store import Store
 from nero.train.run import train
 
-# Two steps, one epoch, on embedded data; what else a task needs to be small stands in its own row.
+# One epoch on embedded data; SMALLER has the overrides that make each task small, with two steps.
 TWO_STEPS = ("data=embedded", "task.epochs=1", "machine=cpu", "machine.keep_checkpoint=false")
 SMALLER = {
     "mnist_mlp100": ("task.depth=3", "task.train_examples=40", "task.batch_size=20"),
@@ -33,7 +33,7 @@ SMALLER = {
         "task.network.layers=[1,1,1,1]",
         "task.schedule.warmup=0",
     ),
-    # Steps for one game to finish, without which there is no reward.
+    # Enough steps for one game to finish; otherwise there is no reward.
     "pong_ppo": (
         *(f"task.{name}=1" for name in ("environments", "update_epochs", "log_every")),
         "task.steps=58",
@@ -44,7 +44,7 @@ SMALLER = {
 
 
 def two_steps(tmp_path: Path, task: str, *words: str) -> dict:
-    # Embedded images that are files are made under the data root, which is not to be the repository's own.
+    # Embedded image files are written to the data root, which must not be the repository's.
     places = [f"store={tmp_path / 'runs'}", f"data_root={tmp_path / 'data'}"]
     config = compose([f"task={task}", *TWO_STEPS, *SMALLER[task], *places, *words])
     outcome = train(config)
@@ -53,8 +53,8 @@ def two_steps(tmp_path: Path, task: str, *words: str) -> dict:
     return outcome
 
 
-# Each task with Nero, and each optimiser on one task: they meet only in `torch.optim.Optimizer`. Pairs that have
-# settings of their own (configs/task_optim) are run as well.
+# Each task with Nero, and each optimiser on one task: they interact only through `torch.optim.Optimizer`. Pairs with
+# their own settings (configs/task_optim) are run as well.
 PAIRS = sorted(
     {(task, "nero") for task in names("task")}
     | {("mnist_mlp100", optim) for optim in names("optim")}

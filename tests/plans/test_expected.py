@@ -1,4 +1,4 @@
-"""How long runs should take: from which logged runs, on which hardware, and with lanes side by side."""
+"""Expected run times: which logged runs and which hardware they are based on, and parallel lanes."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_estimate_ignores_runs_on_other_hardware() -> None:
     ("lane", "changes", "fair"),
     [
         ("gpu", {"gpu_processes": 1}, True),
-        ("gpu", {"gpu_processes": 5}, False),  # which others they were is not known
+        ("gpu", {"gpu_processes": 5}, False),  # it is not known which other processes there were
         ("gpu", {"gpu_processes": None}, False),
         ("gpu", {"gpu_processes": 5, "beside": {"gpu": 0, "cpu": 4}}, True),
         ("gpu", {"gpu_processes": 2, "beside": {"gpu": 1, "cpu": 0}}, False),

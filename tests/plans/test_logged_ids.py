@@ -1,4 +1,4 @@
-"""Logged runs keep their ids: from their config.yaml, and from the experiments' YAML."""
+"""Logged runs keep their ids, as computed from their config.yaml and from the experiments' YAML."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Experiments, searches and repeats."""
+"""Plans: experiments, learning-rate searches and repeats."""
 
 import re
 from collections import Counter
@@ -40,7 +40,7 @@ def summary(run: PlannedRun, final: float | None, status: str = "done", goal: st
     }
 
 
-@pytest.mark.slow  # without a cache of composed configs
+@pytest.mark.slow  # if there is no cache of composed configs
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_experiment_can_be_loaded_and_described(name: str) -> None:
     experiment = load_experiment(name)
@@ -245,7 +245,7 @@ def test_only_overrides_select_cells_by_task_and_optimiser(words: list[str], tas
     whole, part = load_experiment("table1", ["seed=0"]).cells, load_experiment("table1", [*words, "seed=0"]).cells
     assert {cell.task for cell in part} == tasks
     assert {cell.optim for cell in part} == optims
-    # The same cells, whose words say nothing of the part.
+    # The cells are the same, and their overrides do not mention the selection.
     assert part == tuple(cell for cell in whole if cell.task in tasks and cell.optim in optims)
 
 

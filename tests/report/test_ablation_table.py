@@ -1,4 +1,4 @@
-"""Table 2: a line per cell, its numbers against numpy, its ticks, and what it says of runs that are not there."""
+"""Tests of Table 2: a row per cell, means and deviations as in numpy, constraint ticks, and missing runs."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ LINES = {  # in the paper's order
     "lamb_constrained": ["LAMB", "✓", "✓"],
 }
 ERRORS = dict(zip(LINES, (0.125, 0.12, 0.10, 0.09, 0.13, 0.14, 0.15, 0.095), strict=True))
-SEEDS = 0.01 * np.array([0.0, 0.2, 0.7])  # what each seed adds to these
+SEEDS = 0.01 * np.array([0.0, 0.2, 0.7])  # offset of each seed
 
 
 def ablation_table(store: Store) -> Table:
@@ -38,13 +38,13 @@ def ablation_table(store: Store) -> Table:
 
 
 def table_lines(table: Table) -> dict[str, list[str]]:
-    """The words of every line, by cell."""
+    """Texts of each table row, by cell."""
     _, _, *body = markdown_rows(to_markdown(table))
     return dict(zip(LINES, body, strict=True))
 
 
 def fill_ablation(store: Store, lr: float = 0.04) -> None:
-    """Every rate of every cell: best at `lr`, where all seeds are."""
+    """Write runs at every learning rate of every cell; `lr` is the best and has all seeds."""
     for name, cell in CELLS.items():
         for seed in cell.seeds:
             write_classifier(store, cell, lr, seed, ERRORS[name] + SEEDS[seed])

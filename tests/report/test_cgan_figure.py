@@ -1,4 +1,4 @@
-"""Figure 4: distances of generated images against the epoch, the paper's marks beside them, and what is missing."""
+"""Tests of Figure 4: FID curves by epoch, the paper's marks, and reports of missing runs."""
 
 import csv
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from support.read_figures import AUTHORS, band_at, bands, colours, face, labels,
 
 OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
 FINALS = {"nero": 15.0, "sgd": 33.0, "adam": 23.0, "lamb": 16.0}
-SEEDS = np.array([0.0, 0.5, 1.0])  # what each seed adds to these
-EPOCHS = tuple(range(10, 121, 10))  # at which FID is taken; those between are logged without
+SEEDS = np.array([0.0, 0.5, 1.0])  # offset of each seed
+EPOCHS = tuple(range(10, 121, 10))  # epochs with a FID; the others are logged without one
 QUIETLY = pytest.mark.filterwarnings("error")
 
 
@@ -40,13 +40,13 @@ def cell_of(optim: str) -> Cell:
 
 
 def values(optim: str) -> np.ndarray:
-    """FIDs of `fill`, a line per epoch at which they are taken and a column per seed."""
+    """FIDs that `fill` writes, with a row per measured epoch and a column per seed."""
     fall = 1 + 12 * np.exp(-np.arange(12) / 2)
     return np.outer(fall, np.full(3, FINALS[optim])) + SEEDS
 
 
 def fill(store: Store) -> None:
-    """Every optimiser at one rate, with all seeds: the rest of the grid is not there."""
+    """Write all seeds of every optimiser at one learning rate; the rest of the grid is missing."""
     for optim in OPTIMS:
         for seed, column in enumerate(values(optim).T):
             write(store, optim, seed, column.tolist())
@@ -57,7 +57,7 @@ def write(store: Store, optim: str, seed: int, curve: Sequence[float | None]) ->
     write_generator(store, cell_of(optim), 0.01, seed, curve[-1], by_epoch, status="done")
 
 
-# ours
+# our curves
 
 
 def test_lines_are_seed_means_at_epochs_with_fid(store: Store) -> None:
@@ -107,7 +107,7 @@ def test_two_cells_for_one_curve_raise(store: Store) -> None:
         figure4(evidence_of(store, "table1", [*states, other]))
 
 
-# the paper's
+# the paper's marks
 
 
 def test_paper_final_values_are_marked_beside_curves(store: Store) -> None:
@@ -148,7 +148,7 @@ def test_embedded_data_runs_raise_beside_paper_values(store: Store, metric: dict
         drawn(store)
 
 
-# what is not there
+# missing and diverged runs
 
 
 def test_panels_report_missing_runs(store: Store) -> None:
@@ -204,7 +204,7 @@ def test_empty_store_gives_valid_figure_reporting_incomplete_search(store: Store
     assert style.render(figure, file_format)
 
 
-# the scale
+# y axis
 
 
 def test_one_fid_unit_is_visible_at_last_epoch(store: Store) -> None:
@@ -241,7 +241,7 @@ def test_y_ticks_are_plain_numbers_within_limits(store: Store, final: float) -> 
         assert not len(axes.get_yticks(minor=True))
 
 
-# learning curves of any experiment
+# learning curves and markers
 
 
 def test_learning_curves_use_only_epochs_with_fid(store: Store) -> None:
@@ -268,7 +268,7 @@ def test_isolated_fid_points_have_markers(store: Store) -> None:
     assert style.render(figure, "svg")
 
 
-# bytes
+# reproducibility
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Figures 1, 2 and 5: our lines, the paper's marks, what is said of runs that are not there, and a readable scale."""
+"""Tests of Figures 1, 2 and 5: our curves, the paper's marks, reports of missing runs, and the y axis."""
 
 import csv
 from collections.abc import Callable
@@ -25,7 +25,7 @@ NERO = ["nero 0 0", "nero 1 0", "nero 0 1", "nero 1 1"]
 WITHOUT = {"Nero": "nero 0 0", "LAMB": "lamb", "Madam": "madam"}
 WITH = {"Nero": "nero 1 1", "LAMB": "lamb_constrained", "Madam": "madam_constrained"}
 FINALS = {name: 0.08 + 0.01 * place for place, name in enumerate(CELLS)}
-SEEDS = np.array([0.0, 0.002, 0.01])  # what each seed adds to these
+SEEDS = np.array([0.0, 0.002, 0.01])  # offset of each seed
 
 FIGURES: dict[str, tuple[str, Callable[..., Figure]]] = {
     "figure1": ("ablation", cifar.figure1),
@@ -46,7 +46,7 @@ def seeds_at(store: Store, cell: Cell, lr: float, final: float, seeds: int = 3) 
 
 
 def fill_ablation(store: Store, lr: float = 0.02) -> None:
-    """Every cell at one rate, with all seeds: the rest of the grid is not there."""
+    """Write all seeds of every cell at one learning rate; the rest of the grid is missing."""
     for name, cell in CELLS.items():
         seeds_at(store, cell, lr, FINALS[name])
 
@@ -55,7 +55,7 @@ TABLE1_FINALS = {paper.VGG11: 0.12, paper.RESNET18: 0.06}
 
 
 def fill_table1(store: Store, lr: float = 0.01) -> None:
-    """Likewise the cells of Table 1 that Figure 5 shows."""
+    """Write all seeds at one learning rate of the Table 1 cells that Figure 5 shows."""
     for task, final in TABLE1_FINALS.items():
         for optim in ("nero", "sgd", "adam", "lamb"):
             seeds_at(store, cells_of("table1")[f"{task} {optim}"], lr, final)
@@ -65,7 +65,7 @@ FILL = {"ablation": fill_ablation, "table1": fill_table1}
 
 
 def filled(store: Store, name: str) -> Figure:
-    """A figure with lines of ours in every panel."""
+    """A figure with our curves in every panel."""
     experiment, _ = FIGURES[name]
     FILL[experiment](store)
     figure = drawn(store, name)
@@ -74,12 +74,12 @@ def filled(store: Store, name: str) -> Figure:
 
 
 def expected(final: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, least and greatest validation error in per cent of `seeds_at`, epoch by epoch."""
+    """Mean, minimum and maximum validation error (%) of the runs of `seeds_at`, for each epoch."""
     seeds = 100 * np.array([[0.9, 2 * (final + s), final + s] for s in SEEDS])
     return seeds.mean(axis=0), seeds.min(axis=0), seeds.max(axis=0)
 
 
-# ours
+# our curves
 
 
 def test_figure_1_has_a_curve_per_nero_constraint_combination(store: Store) -> None:
@@ -157,7 +157,7 @@ def test_panel_titles_state_precision(store: Store) -> None:
     assert style.PRECISIONS.keys() == set(PRECISIONS)
 
 
-# what one panel cannot show
+# duplicate cells, precision and labels
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_labelled_row_has_its_own_curves(store: Store, name: str, words: str) ->
             assert sum(str(bar.get_label()).startswith(f"{first},") for bar in axes.containers) <= 1
 
 
-# the paper's
+# the paper's marks
 
 
 def test_paper_final_values_of_table_1_are_marked(store: Store) -> None:
@@ -279,7 +279,7 @@ def test_embedded_data_runs_raise_beside_paper_values(store: Store, name: str) -
 CELL_OF = {"ablation": "cifar10_vgg11 nero True True", "table1": "cifar10_resnet18 adam"}
 
 
-# what is not there
+# missing and diverged runs, legends
 
 
 def test_partial_search_is_drawn_and_reported_incomplete(store: Store) -> None:
@@ -343,11 +343,11 @@ def test_legends_do_not_overlap_panels(store: Store, name: str) -> None:
         assert not any(legend.get_window_extent().overlaps(panel) for panel in panels)
 
 
-# the scale
+# y axis
 
 
 def long_curve(last: float) -> list[float]:
-    """Ten epochs from 95 % down, at 20 % after the warm-up's five."""
+    """Ten epochs of errors that fall from 95 %, to 20 % in the first epoch after the five that the scale ignores."""
     return [0.95, 0.8, 0.6, 0.5, 0.3, 0.2, 0.19, 0.18, 0.17, last]
 
 
@@ -406,7 +406,7 @@ def test_y_ticks_are_plain_numbers_within_limits(store: Store, name: str) -> Non
         assert not len(axes.get_yticks(minor=True))
 
 
-# bytes
+# reproducibility
 
 
 @pytest.mark.slow

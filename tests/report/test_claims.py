@@ -1,4 +1,4 @@
-"""What the paper says of Nero, mostly in Section 4, as properties that every layer and every gradient must have."""
+"""Tests of the paper's claims about Nero, mostly from Section 4, as properties of every layer and gradient."""
 
 import copy
 import math
@@ -21,14 +21,14 @@ ETA = st.floats(1e-3, 0.5)
 
 
 def layer_and_gradients(seed: int, shape: tuple[int, ...], number: int = 1) -> tuple[Tensor, list[Tensor]]:
-    """Weights, and gradients of very different lengths in every neuron."""
+    """Random weights, and gradients whose norms differ by orders of magnitude between neurons."""
     weight, *grads = references.draw(seed, [shape] * (number + 1), torch.float64)
     lengths = references.draw(seed + 1, [(shape[0], 1)] * number, torch.float64)
     return weight, [grad * 10 ** (3 * length) for grad, length in zip(grads, lengths, strict=True)]
 
 
 def step(optimizer: Nero, weight: Tensor, grad: Tensor) -> Tensor:
-    """The weights as they were before the step."""
+    """Take one step and return the weights from before it."""
     before = weight.clone()
     weight.grad = grad.to(weight.dtype)
     optimizer.step()
@@ -36,7 +36,7 @@ def step(optimizer: Nero, weight: Tensor, grad: Tensor) -> Tensor:
 
 
 def rotation_angle(before: Tensor, after: Tensor) -> Tensor:
-    """The angle of each neuron of length one; accurate where it is small, as an arc cosine is not."""
+    """Rotation angle of each unit-norm neuron; unlike an arc cosine, it is accurate for small angles."""
     along = (after * before).sum(1, keepdim=True)
     return torch.atan2((after - along * before).norm(dim=1), along.squeeze(1))
 
@@ -52,7 +52,7 @@ def test_tangential_gradient_rotates_each_neuron_by_learning_rate(seed, shape, e
     grad = grad - grad.mean(1, keepdim=True)
     grad = grad - (grad * weight).sum(1, keepdim=True) * weight
     before = step(optimizer, weight, grad)
-    # A chord of length η along the tangent; for small η the angle itself.
+    # A step of length η along the tangent turns by atan η, which is about η for small η.
     expected = torch.full((shape[0],), math.atan(eta), dtype=torch.float64)
     torch.testing.assert_close(rotation_angle(before, weight), expected, rtol=1e-6, atol=1e-9)
     assert ((weight * grad).sum(1) < 0).all()  # downhill
@@ -62,7 +62,7 @@ def test_tangential_gradient_rotates_each_neuron_by_learning_rate(seed, shape, e
 @given(seed=SEED, shape=LAYER, eta=ETA, beta=st.floats(0, 0.9999))
 def test_rotation_angle_per_step_is_bounded(seed, shape, eta, beta):
     # "Since Nero normalises gradients via running averages, a Nero update is only approximately per-neuron relative":
-    # a gradient may exceed its average, but never by more than this.
+    # a gradient may exceed its average, but only by the factor in `longest`.
     weight, grads = layer_and_gradients(seed, shape, number=4)
     optimizer = Nero([weight], lr=eta, beta=beta)
     for t, grad in enumerate(grads, start=1):
@@ -97,7 +97,7 @@ def test_relative_layer_change_is_bounded_by_max_neuron_change(seed, shape, eta)
         change = weight - before
         of_neurons = change.norm(dim=1) / before.norm(dim=1)
         assert change.norm() / before.norm() <= of_neurons.max() * (1 + 1e-9)
-        # True of whatever moves; and Nero's neurons move by no more than the chord of their largest angle.
+        # The bound above holds for any update. Nero's neurons also move by at most the chord of their largest angle.
         longest = eta * math.sqrt((1 - 0.5**t) / (1 - 0.5))
         assert change.norm() / before.norm() <= 2 * math.sin(math.asin(longest) / 2) * (1 + 1e-6)
 
@@ -185,7 +185,7 @@ def test_layer_split_across_neurons_gives_same_step(seed, shape, cut, foreach):
 @PROPERTY
 @given(seed=SEED, shape=LAYER, foreach=st.booleans(), data=st.data())
 def test_step_is_invariant_to_per_neuron_gradient_scale(seed, shape, foreach, data):
-    # Powers of two, so that not even rounding may tell.
+    # Scaling by powers of two is exact, so the steps must be bitwise equal.
     powers = data.draw(st.lists(st.integers(-20, 20), min_size=shape[0], max_size=shape[0]))
     factors = torch.tensor([2.0**power for power in powers])
     grads = references.draw(seed, [shape] * 3)
@@ -222,7 +222,7 @@ def test_bias_correction_keeps_float32_precision(beta):
     bias = torch.tensor([2.0, -2.0, 2.0])
     bias.grad = torch.tensor([1e-3, 5.0, 0.0])
     Nero([bias], lr=0.1, beta=beta).step()
-    # Tight: in float32, 1 - 0.999 by itself would be off by 5e-5.
+    # The tolerance is tight: 1 - 0.999 computed in float32 has a relative error of 1e-5.
     torch.testing.assert_close(bias, torch.tensor([1.8, -2.2, 2.0]), rtol=2e-7, atol=0)
 
 
@@ -250,7 +250,7 @@ def test_gain_penalty_equals_quadratic_penalty_in_loss(foreach, maximize):
     plain = Nero(theirs, lr=0.1, foreach=foreach)
     for t in range(5):
         step_all(optimizer, ours, t, lambda param, grad: grad)
-        # The gradient of λ/2 Σ (γ - 1)²: where one climbs, it is still to be made small.
+        # The gradient of λ/2 Σ (γ - 1)², which is minimised even if the loss is maximised.
         step_all(plain, theirs, t, lambda p, grad: sign * grad + strength * (p - 1) * (id(p) in gains))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
@@ -269,7 +269,7 @@ def test_gain_flags_are_restored_from_checkpoint(foreach):
     for t in range(3):
         step_all(optimizer, ours, t, lambda param, grad: grad)
     saved = references.on_disk(optimizer.state_dict())
-    # Made again from what was trained, in which nothing says any more what began as a gain; with and without a penalty.
+    # Trained values no longer show which parameters are gains, so the flags must come from the checkpoint.
     for settings_now in ({"gain_penalty": 0.1}, {}):
         theirs = references.values(ours)
         other = Nero(theirs, foreach=foreach, **settings_now)

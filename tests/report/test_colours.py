@@ -1,4 +1,4 @@
-"""House colours against each other, as readers see them whose eyes lack a kind of cone."""
+"""Tests that the report's colours can be told apart with normal and with colour-blind vision."""
 
 import itertools
 import re
@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from nero.report.figures import style
 from nero.report.page import page
 
-# Machado, Oliveira and Fernandes (2009): what is seen, in linear RGB, with a kind of cone missing altogether.
+# Perceived linear RGB if one kind of cone is missing, from Machado, Oliveira and Fernandes (2009).
 SEEN = {
     "all cones": np.eye(3),
     "no L cones (protanopia)": [
@@ -39,7 +39,7 @@ TOGETHER = {
 
 
 def lab(colour: str, matrix: object) -> np.ndarray:
-    """CIE Lab of what is seen of a colour: distances in it are about as large as they look."""
+    """CIE Lab coordinates of the perceived colour; their distances approximate perceived differences."""
     srgb = np.array(to_rgb(colour))
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     seen = np.clip(np.array(matrix) @ linear, 0, 1)
@@ -69,14 +69,14 @@ def test_red_and_green_of_equal_lightness_fail_distance_check() -> None:
 
 
 def css_colours(name: str) -> tuple[str, str]:
-    """What the page's style sheet has for a name, in the light and in the dark theme."""
+    """The light and the dark theme's value of a colour variable in the page's style sheet."""
     css = (page.FILES / "page.css").read_text()
     light, dark = re.search(rf"--{name}: light-dark\((#\w+), (#\w+)\);", css).groups()
     return light, dark
 
 
 def contrast(one: str, other: str) -> float:
-    """As the Web Content Accessibility Guidelines define it."""
+    """Contrast ratio as defined by the Web Content Accessibility Guidelines."""
     srgb = np.array([to_rgb(one), to_rgb(other)])
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     low, high = sorted(linear @ [0.2126, 0.7152, 0.0722])

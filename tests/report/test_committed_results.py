@@ -1,4 +1,4 @@
-"""The committed tables are what the committed runs give, and the committed runs are whole."""
+"""Tests that the committed tables match the committed runs, and that these runs are complete."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Cost of runs: sums against plain arithmetic, and what is left unknown."""
+"""Tests of the cost tables: means and totals of GPU time and energy, and unknown values."""
 
 import json
 from typing import Any

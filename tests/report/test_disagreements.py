@@ -1,4 +1,4 @@
-"""Why results differ from the paper's: the file is checked, quoted below tables, and up to date."""
+"""Tests of the file that explains differences from the paper: parsing, quotes below tables, and completeness."""
 
 from functools import cache
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_reason_is_not_shown_if_cell_agrees(store: Store) -> None:
 
 
 def fill_cell_at(store: Store, cell: Cell, final: float) -> None:
-    """Its search and its repeats, best at 0.01 with the same final value for each seed."""
+    """Write the search and repeats of a cell, best at 0.01 with the same final value for each seed."""
     for lr in cell.lrs:
         write_classifier(store, cell, lr, 0, final if lr == 0.01 else 0.9)
     for seed in cell.repeat_seeds:

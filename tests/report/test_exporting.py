@@ -1,4 +1,4 @@
-"""Frames of runs as files: what is read back is what was there."""
+"""Tests of exporting runs and curves to CSV and Parquet files."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def filled(store: Store) -> Store:
 
 
 def read(path: Path, like: pd.DataFrame) -> pd.DataFrame:
-    """By pandas alone; CSV has no types of its own."""
+    """Read an exported file with pandas; CSV has no types, so they are taken from `like`."""
     if path.suffix == ".parquet":
         return pd.read_parquet(path)
     found = pd.read_csv(path, dtype={name: like[name].dtype for name in like})

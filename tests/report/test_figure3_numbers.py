@@ -1,4 +1,4 @@
-"""Figure 3 in numbers, against the same arithmetic done by hand on the authors' logs and made-up runs."""
+"""Tests of Figure 3's table of numbers against independent arithmetic on the authors' logs and synthetic runs."""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from support.markdown_rows import markdown_rows
 
 
 def lines(store: Store) -> dict[str, list[str]]:
-    """The words of every line of both tables after the first, by the first; the search's names come second."""
+    """Rows of both tables by their first cell; keys of the search table have the prefix `search`."""
     text = figure3.numbers(evidence_of(store))
     curves, search = {}, {}
     for first, *words in markdown_rows(text):

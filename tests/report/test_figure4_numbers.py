@@ -1,4 +1,4 @@
-"""Figure 4 in numbers: both distances epoch by epoch, those of every seed, and the search over learning rates."""
+"""Tests of Figure 4's tables of numbers: FIDs by epoch, final FIDs by seed, and the learning rate search."""
 
 import pytest
 
@@ -23,12 +23,12 @@ def tables(store: Store) -> tuple[Lines, Lines, Lines]:
 
 
 def falling(final: float, last: int = 120) -> dict[int, float | None]:
-    """Every FID is one of its own, so that no other can stand for it."""
+    """A distinct FID for each epoch, so that a mix-up of epochs is detected."""
     return {epoch: final + (120 - epoch) / 4 for epoch in TAKEN if epoch <= last}
 
 
 def three_fids(value: float) -> str:
-    """Against the test images; as `write_generator` has them against the training images, and plain."""
+    """FIDs against the test and the training images and the plain FID, as `write_generator` logs them."""
     return f"{value:.2f} / {value - 2:.2f} / {value + 1:.2f}"
 
 
@@ -84,7 +84,7 @@ def test_non_finite_fid_has_no_mean(store: Store) -> None:
 def test_search_table_has_a_column_per_learning_rate(store: Store) -> None:
     for lr, final in {0.0001: 210.5, 0.01: 15.43, 0.1: 33.0, 1.0: None}.items():
         write_generator(store, cell_of("nero"), lr, 0, final)
-    write_generator(store, cell_of("nero"), 0.001, 1, 15.0)  # another seed than the search's
+    write_generator(store, cell_of("nero"), 0.001, 1, 15.0)  # not the seed of the search
     _, _, search = tables(store)
     assert search[""] == ["η = 0.0001", "η = 0.001", "η = 0.01", "η = 0.1", "η = 1"]
     assert search["Nero"] == ["210.50", "missing", "15.43", "33.00", "diverged"]

@@ -1,4 +1,4 @@
-"""Figure 6 in numbers: the search over learning rates, of which the authors logged nothing."""
+"""Tests of Figure 6's table of numbers: the learning rate search, for which there are no authors' logs."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from support.markdown_rows import markdown_rows
 
 
 def search(store: Store) -> dict[str, list[str]]:
-    """The words of each line after the first, by the first."""
+    """Rows of the search table by their first cell."""
     text = language.figure6_numbers(evidence_of(store, "table1"))
     assert "\nFinal validation perplexity of the search, seed 0:\n" in text
     return {first: words for first, *words in markdown_rows(text)}
@@ -23,7 +23,7 @@ def test_search_table_has_a_column_per_learning_rate(tmp_path: Path) -> None:
     store, nero = Store(tmp_path), cells_of("table1")[f"{paper.WIKITEXT2} nero"]
     for lr, final in {0.0001: 659.71, 0.01: 172.0, 0.1: 4.2e7, 1.0: None}.items():
         write_language_model(store, nero, lr, 0, final)
-    write_language_model(store, nero, 0.001, 1, 180.0)  # another seed than the search's
+    write_language_model(store, nero, 0.001, 1, 180.0)  # not the seed of the search
     found = search(store)
     assert found[""] == ["η = 0.0001", "η = 0.001", "η = 0.01", "η = 0.1", "η = 1"]
     assert found["Nero"] == ["659.71", "missing", "172.00", "4.20e+07", "diverged"]

@@ -1,4 +1,4 @@
-"""Figure 7 in numbers, against the same arithmetic done by hand on the authors' log and made-up runs."""
+"""Tests of Figure 7's tables of numbers against independent arithmetic on the authors' log and synthetic runs."""
 
 import math
 
@@ -22,7 +22,7 @@ def cell_of(optim: str) -> Cell:
 
 
 def tables(store: Store) -> tuple[Lines, Lines]:
-    """The words of each line after the first, by the first: of the curves, and of the search."""
+    """Rows of the curve table and of the search table, by their first cell."""
     text = language.figure7_numbers(evidence_of(store, "table1"))
     rows = markdown_rows(text)
     curves, search = rows[: len(rows) // 2], rows[len(rows) // 2 :]
@@ -30,7 +30,7 @@ def tables(store: Store) -> tuple[Lines, Lines]:
 
 
 def falling(final: float) -> list[float | None]:
-    """A hundred epochs: the last is at `final`, and each before is one higher."""
+    """A hundred epochs that fall by one per epoch and end at `final`."""
     return [final + 100 - epoch for epoch in range(1, 101)]
 
 
@@ -40,7 +40,7 @@ def authors(optim: str, lr: float) -> pd.DataFrame:
 
 
 def their_means(optim: str, lr: float) -> list[str]:
-    """At EPOCHS, which their log counts from zero."""
+    """The authors' seed means at `EPOCHS`; their log counts epochs from zero."""
     means = authors(optim, lr).groupby("epoch").value.mean()
     return [f"{means[epoch - 1]:.2f}" for epoch in EPOCHS]
 

@@ -1,4 +1,4 @@
-"""Figure 8 in numbers: rewards million by million, those of every seed, and the search over learning rates."""
+"""Tests of Figure 8's tables of numbers: rewards per million steps and per seed, and the learning rate search."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from support.fake_runs import cells_of, evidence_of, write_player
 from support.markdown_rows import Lines, curves_seeds_and_search
 
 NEAREST = {1: 980, 2: 1950, 3: 2930, 4: 3910, 5: 4882}
-"""Million steps of the environment -> the update next to them of those logged; one is 1,024 steps."""
+"""Millions of environment steps -> nearest logged update (of 1,024 steps)."""
 
 LOGGED = (*range(10, 4881, 10), 4882)
 
@@ -25,7 +25,7 @@ def tables(store: Store) -> tuple[Lines, Lines, Lines]:
 
 
 def rising(final: float, last: int = 4882) -> dict[int, float | None]:
-    """Every update has a reward of its own, so that no other can stand for it."""
+    """A distinct reward for each logged update, so that a mix-up of updates is detected."""
     return {epoch: final - (4882 - epoch) / 200 for epoch in LOGGED if epoch <= last}
 
 
@@ -91,7 +91,7 @@ def test_reward_before_first_finished_game_is_not_finite(store: Store) -> None:
 def test_search_table_has_a_column_per_learning_rate(store: Store) -> None:
     for lr, final in {0.0001: -20.97, 0.01: 20.6, 0.1: 3.0, 1.0: None}.items():
         write_player(store, cell_of("nero"), lr, 0, final)
-    write_player(store, cell_of("nero"), 0.001, 1, 15.0)  # another seed than the search's
+    write_player(store, cell_of("nero"), 0.001, 1, 15.0)  # not the seed of the search
     _, _, search = tables(store)
     assert search[""] == ["η = 0.0001", "η = 0.001", "η = 0.01", "η = 0.1", "η = 1"]
     assert search["Nero"] == ["-20.97", "missing", "20.60", "3.00", "diverged"]

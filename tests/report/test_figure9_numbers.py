@@ -1,4 +1,4 @@
-"""Figure 9 in numbers: both errors epoch by epoch, those of every seed, and whether the paper's target is met."""
+"""Tests of Figure 9's tables of numbers: errors by epoch and by seed, and the comparison with the paper's target."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ BASELINE = "sgd 0.0001"
 
 
 def text_of(store: Store, *cells: Cell) -> str:
-    """Of these cells, or of the experiment's."""
+    """Text of Figure 9's numbers for the given cells, by default those of the experiment."""
     summaries = store.summaries()
     states = [survey(cell, summaries) for cell in cells or loaded("imagenet").cells]
     return figure9.numbers(evidence_of(store, "imagenet", states))
@@ -43,12 +43,12 @@ def tables(text: str) -> tuple[Lines, Lines]:
 
 
 def falling(final: float, last: int = 90) -> list[float]:
-    """Every epoch has an error of its own, so that no other can stand for it."""
+    """A distinct error for each epoch, so that a mix-up of epochs is detected."""
     return [final + (90 - epoch) / 200 for epoch in range(1, last + 1)]
 
 
 def both(error: float) -> str:
-    """On the validation images, and of the training batches as `write_classifier` has it; in per cent."""
+    """Validation error and the training error that `write_classifier` logs with it, in per cent."""
     return f"{100 * error:.2f} / {100 * error / 5:.2f}"
 
 
@@ -93,11 +93,11 @@ def test_no_values_are_given_after_run_diverged(store: Store) -> None:
     assert seeds["Nero OOTB"] == ["diverged"]
 
 
-# the target
+# comparison with the target
 
 
 def said(store: Store, *cells: Cell) -> str:
-    """The last paragraph."""
+    """The last paragraph, which compares our baseline with the target."""
     return text_of(store, *cells).strip().rsplit("\n\n", 1)[1]
 
 
@@ -106,7 +106,7 @@ def said(store: Store, *cells: Cell) -> str:
     [
         (0.2345, "23.45 %, passed"),
         (0.237, "23.70 %, passed"),
-        (0.23702, "23.70 %, not passed"),  # one image more of 50,000
+        (0.23702, "23.70 %, not passed"),  # one more error in 50,000 images
         (0.25, "25.00 %, not passed"),
         (None, "diverged"),
     ],
@@ -136,7 +136,7 @@ def test_no_verdict_without_baseline(store: Store) -> None:
     assert "Ours" not in text_of(store, cell_of("sgd 0.0"), cell_of("nero"))
 
 
-# further rows
+# additional rows and embedded data
 
 
 def test_search_table_lists_every_learning_rate(store: Store) -> None:

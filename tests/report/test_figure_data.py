@@ -1,4 +1,4 @@
-"""What a page draws of a figure: the very lines, bands, marks and words of the static one."""
+"""Tests of the figure data in the page: the same curves, bands, marks and texts as in the static figure."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from support.read_figures import bands, face, lines, marks
 
 
 def shown(figure: Figure) -> list[dict]:
-    """As a page gets it: JSON, without what JSON has no word for."""
+    """The panels of a figure as the page receives them: strict JSON, without NaN or infinities."""
     return json.loads(json.dumps(page_data.figure_data(figure), allow_nan=False))["panels"]
 
 

@@ -1,4 +1,4 @@
-"""Figures: what is drawn is what is logged, what is not logged is said, and the bytes can be reproduced."""
+"""Tests of Figure 3, learning curves and the figure style: logged data, missing runs and reproducible output."""
 
 import os
 import subprocess
@@ -227,7 +227,7 @@ def test_unknown_optimiser_uses_its_file_name_and_own_colour() -> None:
 def test_figure_output_is_reproducible(store: Store, file_format: str) -> None:
     fill(store, "mnist", plausible)
     one = style.render(figure3(store), file_format)
-    # Neither a reader's own settings nor another format that was written before may leave a trace.
+    # Neither the user's rcParams nor a previous render in another format may change the output.
     with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
         figure = figure3(store)
         style.render(figure, "png")
@@ -246,7 +246,7 @@ def test_bundled_font_takes_precedence_over_system_font(tmp_path: Path, monkeypa
     with style.house_style():
         assert Path(font_manager.findfont("DejaVu Sans")) == own.resolve()
     assert len(fonts.ttflist) > 1, "the system's fonts stay usable"
-    style.prefer_bundled_fonts.cache_clear()  # the list is put back
+    style.prefer_bundled_fonts.cache_clear()  # monkeypatch restores the font list
 
 
 @pytest.mark.slow

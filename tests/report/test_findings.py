@@ -1,4 +1,4 @@
-"""What rows say as a whole: the ranking of optimisers, and whose learning rates are best."""
+"""Tests of the findings of table rows: the ranking of optimisers, and whether the best learning rates match."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ OPTIMS = ("nero", "sgd", "adam", "lamb")
 
 
 def table_against(store: Store, means: dict[str, float], lr: float = 0.001) -> Table:
-    """The deep row of the experiment, beside numbers of the paper's that a test chooses."""
+    """Table of the experiment's deep rows, compared with the given means as if the paper had published them."""
     experiment, states = states_of(store)
     results = {(DEEP, (), optim): Result(mean, 1.0, lr) for optim, mean in means.items()}
     published = Published("paper", results, {DEEP: shown_metric(paper.ACCURACY)})
@@ -38,7 +38,7 @@ def table_against(store: Store, means: dict[str, float], lr: float = 0.001) -> T
 
 
 def said(table: Table) -> str:
-    """On the deep row, which is the first."""
+    """The finding for the first row, without its prefix."""
     return findings(table)[0].value.removeprefix(": ")
 
 
@@ -47,7 +47,7 @@ def column(table: Table, name: str) -> list[str]:
 
 
 def test_ranking_holds_if_order_matches_regardless_of_values(store: Store) -> None:
-    fill(store, "mnist", plausible)  # Nero, LAMB, Adam, SGD
+    fill(store, "mnist", plausible)  # ranking: Nero, LAMB, Adam, SGD
     table = table_against(store, {"nero": 4.0, "lamb": 3.0, "adam": 2.0, "sgd": 1.0})
     assert said(table).startswith("Ranking holds: Nero, LAMB, Adam, SGD. ")
     assert column(table, "ranking") == ["holds"] * 4

@@ -1,4 +1,4 @@
-"""The store as frames."""
+"""Tests of loading a store as pandas frames."""
 
 import json
 import math
@@ -88,13 +88,13 @@ def test_run_with_damaged_summary_is_skipped(store: Store) -> None:
 @pytest.mark.slow
 def test_loading_five_thousand_runs_is_fast(store: Store) -> None:
     summary = write_run(store, cells_of("mnist")[NERO], 0.01, 0, 0.75).read_summary()
-    for number in range(5000):  # not through RunDirectory: it waits for the disk each time
+    for number in range(5000):  # without RunDirectory, which waits for the disk
         path = store.root / "copies" / f"copy-{number}"
         path.mkdir(parents=True)
         (path / "summary.json").write_text(json.dumps(summary))
     start, worked = time.perf_counter(), time.process_time()
     assert len(load_runs(store)) == 5001
-    assert time.process_time() - worked < 2  # half a second as a rule; of this process alone, whatever else is going on
+    assert time.process_time() - worked < 2  # usually 0.5 s; CPU time does not depend on other load
     assert time.perf_counter() - start < 8
 
 

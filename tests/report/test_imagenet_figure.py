@@ -1,4 +1,4 @@
-"""Figure 9 and its table: a line for each setting, the target in the validation panel, and what is missing."""
+"""Tests of Figure 9 and its table: a curve per setting, the target line, and reports of missing runs."""
 
 import csv
 import io
@@ -47,7 +47,7 @@ def fill(store: Store) -> None:
 
 
 def drawn(store: Store, further: Sequence[Cell] = ()) -> Figure:
-    """The experiment's cells, and others that somebody may add to it."""
+    """Figure 9 with the experiment's cells and the cells in `further`."""
     _, states = states_of(store, "imagenet")
     summaries = store.summaries()
     return figure9(evidence_of(store, "imagenet", [*states, *(survey(cell, summaries) for cell in further)]))
@@ -58,7 +58,7 @@ def target_of(axes: Axes) -> np.ndarray:
     return np.asarray(line.get_xydata())
 
 
-# what is run
+# planned runs
 
 
 def test_experiment_cells_match_paper_settings() -> None:
@@ -75,7 +75,7 @@ def test_x_axis_ends_at_configured_epochs() -> None:
     assert compose([f"task={paper.IMAGENET}"]).epochs == paper.IMAGENET_EPOCHS == 90
 
 
-# ours
+# our curves
 
 
 def test_lines_are_errors_in_per_cent_for_each_setting(store: Store) -> None:
@@ -141,7 +141,7 @@ def test_panel_titles_and_axis_labels(store: Store) -> None:
         assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "15", "30", "45", "60", "75", "90"]
 
 
-# the target
+# target line
 
 
 @pytest.mark.parametrize("final", [None, 0.6, 0.235, 0.05])
@@ -177,7 +177,7 @@ def test_target_is_not_in_the_legend(store: Store) -> None:
         assert [text.get_text() for text in axes.get_legend().get_texts()] == labels(axes)
 
 
-# other settings
+# additional rows
 
 
 def sgd(*overrides: str, **swept: float) -> Cell:
@@ -203,7 +203,7 @@ OTHERS = {
     "Nero tuned at sigma_b = 0.5": nero("optim.sigma_b=0.5", optim="nero_tuned", lr=0.02),
     "Nero tuned at precision = fp32": replace(nero(optim="nero_tuned"), variant=(("precision", "fp32"),)),
 }
-"""What somebody may add, by the name that it should have."""
+"""Additional cells, by their expected names."""
 
 
 def test_cells_are_named_by_their_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_cells_are_named_by_their_settings(monkeypatch: pytest.MonkeyPatch) -> N
     assert [name_of(cell) for cell in expected.values()] == list(expected), "what it is called is known before"
 
 
-BESIDE = [name for name in OTHERS if name != "Nero"]  # a table has the same optimiser but once, unless it is swept
+BESIDE = [name for name in OTHERS if name != "Nero"]  # a table has each unswept optimiser only once
 
 
 @pytest.mark.parametrize("name", slow_after(3, BESIDE))
@@ -250,7 +250,7 @@ def test_legends_stay_within_figure_and_do_not_overlap_panels(store: Store, furt
         assert not any(legend.overlaps(panel) for panel in panels)
         assert figure.bbox.x0 <= legend.x0 < legend.x1 <= figure.bbox.x1
         assert figure.bbox.y0 <= legend.y0
-    for panel in panels:  # legends take no room from them
+    for panel in panels:  # legends do not shrink the panels
         assert panel.width > 0.35 * figure.bbox.width
         assert panel.height > 2 * figure.dpi
 
@@ -267,7 +267,7 @@ def test_cells_of_other_tasks_are_not_drawn(store: Store) -> None:
     assert list(lines(drawn(store, [other]).axes[0])) == list(NAMES)
 
 
-# what is not there
+# missing and diverged runs
 
 
 def test_missing_and_diverged_runs_are_reported(store: Store) -> None:
@@ -307,7 +307,7 @@ def test_embedded_data_runs_raise(store: Store, words: str) -> None:
         catalogue.make_table(catalogue.gather("imagenet", store))
 
 
-# the scale
+# y axis
 
 
 def test_y_scale_ignores_first_epochs_and_has_plain_ticks(store: Store) -> None:
@@ -332,10 +332,10 @@ def test_wide_scale_has_coarser_ticks(store: Store) -> None:
     assert ticks.tolist() == [10, 15, 20, 25, 30, 40, 50, 60, 80, 100]
 
 
-# the table
+# table
 
 
-LISTED = ["SGD", "SGD + weight decay", "Nero OOTB", "Nero tuned"]  # as in the experiment
+LISTED = ["SGD", "SGD + weight decay", "Nero OOTB", "Nero tuned"]  # in the experiment's order
 
 
 def table_of(store: Store) -> list[list[str]]:
@@ -384,7 +384,7 @@ def test_table_in_latex_and_csv(store: Store) -> None:
     assert {line["paper_mean"] for line in found.values()} == {""}
 
 
-# bytes
+# reproducibility
 
 
 @pytest.mark.slow

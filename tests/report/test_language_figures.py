@@ -1,4 +1,4 @@
-"""Figures 6 and 7: our lines, the paper's marks and the authors' curves, what is missing, and a readable scale."""
+"""Tests of Figures 6 and 7: our curves, the paper's marks, the authors' curves, missing runs, and the y axis."""
 
 import csv
 import statistics
@@ -24,7 +24,7 @@ from support.read_figures import AUTHORS, band_at, bands, colours, face, labels,
 
 OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
 FINALS = {"nero": 12.0, "sgd": 90.0, "adam": 13.0, "lamb": 16.0}
-SEEDS = np.array([0.0, 0.5, 4.0])  # what each seed adds to these
+SEEDS = np.array([0.0, 0.5, 4.0])  # offset of each seed
 
 FIGURES: dict[str, tuple[str, int, Callable[..., Figure]]] = {
     "figure6": (paper.WIKITEXT2, paper.WIKITEXT2_EPOCHS, figure6),
@@ -43,18 +43,18 @@ def cell_of(name: str, optim: str) -> Cell:
 
 
 def fill(store: Store, name: str, lr: float = 0.001) -> None:
-    """Every optimiser at one rate, with all seeds: the rest of the grid is not there."""
+    """Write all seeds of every optimiser at one learning rate; the rest of the grid is missing."""
     for optim, final in FINALS.items():
         for seed, added in enumerate(SEEDS):
             write_language_model(store, cell_of(name, optim), lr, seed, final + added)
 
 
 def expected(optim: str) -> np.ndarray:
-    """Validation perplexities of `fill`, a line per epoch and a column per seed."""
+    """Validation perplexities that `fill` writes, with a row per epoch and a column per seed."""
     return np.outer([8, 2, 1], FINALS[optim] + SEEDS)
 
 
-# ours
+# our curves
 
 
 @EVERY_FIGURE
@@ -103,7 +103,7 @@ def test_two_cells_for_one_curve_raise(store: Store, name: str) -> None:
         FIGURES[name][2](evidence_of(store, "table1", [*states, other]))
 
 
-# the paper's
+# the paper's marks and the authors' curves
 
 
 @EVERY_FIGURE
@@ -133,7 +133,7 @@ def test_paper_final_values_are_marked_beside_curves(store: Store, name: str) ->
 
 
 def logged(optim: str, lr: float, metric: str) -> list[float]:
-    """The authors' mean over seeds, epoch by epoch, straight from their log."""
+    """The authors' mean over seeds for each epoch, read directly from their log."""
     with (paper.PAPER / "multi30k_perplexity.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["optimizer"], float(row["lr"])) == (optim, lr)]
     by_epoch: dict[int, list[float]] = {}
@@ -199,7 +199,7 @@ def test_embedded_data_runs_raise_beside_paper_values(store: Store, name: str) -
         drawn(store, name)
 
 
-# what is not there
+# missing and diverged runs
 
 
 @EVERY_FIGURE
@@ -238,11 +238,11 @@ def test_empty_store_gives_valid_figure_reporting_incomplete_search(store: Store
     assert style.render(figure, "png").startswith(b"\x89PNG")
 
 
-# values that are not finite, or beyond all bounds
+# non-finite and huge values
 
 
 def panels_of(store: Store, name: str = "figure6", **curves: Sequence[Sequence[float | None]]) -> list[Axes]:
-    """The panels with one run for each seed's curve of the named optimisers; they draw without a warning."""
+    """The panels of a figure with one run per curve; the figure is also rendered, which must not warn."""
     for optim, seeds in curves.items():
         for seed, curve in enumerate(seeds):
             write_language_model(store, cell_of(name, optim), 0.01, seed, curve[-1], curve=curve, status="done")
@@ -304,7 +304,7 @@ def test_y_scale_is_valid_for_constant_high_perplexity(store: Store, high: float
     assert left.get_xlim()[1] < 21, "there are no marks"
 
 
-# the scale
+# y axis
 
 
 def test_y_scale_ignores_first_epochs(store: Store) -> None:
@@ -353,7 +353,7 @@ def test_y_ticks_are_plain_numbers_within_limits(store: Store, name: str) -> Non
         assert not len(axes.get_yticks(minor=True))
 
 
-# bytes
+# reproducibility
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The page as a file: whole, self-contained, the same for the same runs, and deaf to what runs say in markup."""
+"""Tests of the HTML page: complete, self-contained, reproducible, and safe against markup in run data."""
 
 import base64
 import gzip
@@ -32,7 +32,7 @@ def build(store: Store, out: Path, *names: str) -> str:
 
 
 class Tags(HTMLParser):
-    """Every tag with its attributes, and the raw text of scripts by id."""
+    """Parser that collects every tag with its attributes, and the raw text of scripts by id."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Figure 8: rewards against steps of the environment, the paper's marks beside them, and what is missing."""
+"""Tests of Figure 8: reward curves by environment steps, the paper's marks, and reports of missing runs."""
 
 import csv
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ MOMENTUM = "LAMB with β₁ = 0.9"
 PUBLISHED = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
 OPTIMS = {**PUBLISHED, "lamb_momentum": MOMENTUM}
 FINALS = {"nero": 16.0, "sgd": 10.0, "adam": 12.0, "lamb": -20.0, "lamb_momentum": 14.0}
-SEEDS = np.array([0.0, 0.5, 4.0])  # what each seed adds to these
-EPOCHS = (10, 20, 2440, 4880, 4882)  # of an update each; those between are not logged
+SEEDS = np.array([0.0, 0.5, 4.0])  # offset of each seed
+EPOCHS = (10, 20, 2440, 4880, 4882)  # logged epochs; an epoch is one update
 QUIETLY = pytest.mark.filterwarnings("error")
 
 
@@ -45,12 +45,12 @@ def cell_of(optim: str) -> Cell:
 
 
 def values(optim: str) -> np.ndarray:
-    """Rewards of `fill`, a line per logged epoch and a column per seed."""
+    """Rewards that `fill` writes, with a row per logged epoch and a column per seed."""
     return np.array([-21, -20, 0, 1, 1])[:, None] + np.outer([0, 0, 0.5, 1, 1], FINALS[optim] + SEEDS)
 
 
 def fill(store: Store) -> None:
-    """Every optimiser at one rate, with all seeds: the rest of the grid is not there."""
+    """Write all seeds of every optimiser at one learning rate; the rest of the grid is missing."""
     for optim in OPTIMS:
         for seed, column in enumerate(values(optim).T):
             curve = dict(zip(EPOCHS, column.tolist(), strict=True))
@@ -61,7 +61,7 @@ def in_millions(epoch: int) -> float:
     return epoch * 8 * 128 / 1e6
 
 
-# what is run
+# planned runs
 
 
 def test_figure_uses_the_same_runs_as_table_1() -> None:
@@ -89,7 +89,7 @@ def test_x_axis_ends_at_configured_environment_steps() -> None:
     assert in_millions(config.epochs) == pytest.approx(paper.PONG_MILLIONS, abs=0.001)
 
 
-# ours
+# our curves
 
 
 def test_lines_are_seed_means_over_millions_of_steps(store: Store) -> None:
@@ -165,7 +165,7 @@ def test_y_scale_covers_reward_range_of_the_game(store: Store) -> None:
     assert -25 <= low < -21 < 21 < high <= 25
 
 
-# the paper's
+# the paper's marks
 
 
 def test_paper_final_values_are_marked_beside_curves(store: Store) -> None:
@@ -250,7 +250,7 @@ def test_two_cells_for_one_curve_raise(store: Store) -> None:
         figure8(evidence_of(store, "pong", [*states, other]))
 
 
-# what is not there
+# missing and diverged runs
 
 
 def test_panel_reports_missing_runs(store: Store) -> None:
@@ -300,7 +300,7 @@ def test_empty_store_gives_valid_figure_reporting_missing_runs(store: Store, fil
     assert style.render(figure, file_format), "without a warning: fonts have the letters of every name"
 
 
-# bytes
+# reproducibility
 
 
 @pytest.mark.slow

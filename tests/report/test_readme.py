@@ -1,4 +1,4 @@
-"""The part of the README that is made of runs: it is what the committed runs give, and only that part is touched."""
+"""Tests of the generated part of the README: it matches the committed runs, and nothing else is changed."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_readme_is_up_to_date_with_committed_runs() -> None:
 
 
 def test_readme_values_match_committed_table() -> None:
-    """Read from the files alone: what a reader sees in one is what they see in the other."""
+    """Compares the two committed files directly, without generating either of them."""
     whole = [row for row in markdown_rows((ROOT / "results" / "tables" / "table1.md").read_text()) if row[2] == "ours"]
     part = TEXT.partition(BEGIN)[2].partition(END)[0]
     shown = [row for row in markdown_rows(part) if row[2] == "ours"]

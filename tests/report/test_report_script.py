@@ -1,4 +1,4 @@
-"""scripts/report.py, on stores of made-up runs."""
+"""Tests of scripts/report.py on stores of synthetic runs."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def report(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def committed(store: Store, out: Path, report: Run) -> None:
-    """The tables of an empty store: with --check it is no matter that every cell is missing."""
+    """Write the tables of an empty store, which `--check` accepts although every cell is missing."""
     made = Report([catalogue.gather(name, store) for name in catalogue.CATALOGUE], store, out)
     for evidence in made.experiments:
         files.write(made.texts(evidence), out)

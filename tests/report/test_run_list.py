@@ -1,4 +1,4 @@
-"""Runs in a terminal and side by side: which are shown, in which order, and in what words."""
+"""Tests of listing and comparing runs in a terminal: filters, order, columns and messages."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def filled(store: Store) -> Store:
 
 
 def names(runs: Sequence[object]) -> list[str]:
-    """Without the hashes."""
+    """Run IDs without their hashes."""
     return [str(getattr(run, "run_id")).rpartition("-")[0] for run in runs]  # noqa: B009
 
 
@@ -153,7 +153,7 @@ def test_run_is_found_by_unambiguous_part_of_id(filled: Store) -> None:
         named(runs, "sgd")
 
 
-# through the command line
+# command line
 
 
 def test_list_command_filters_runs_and_fails_if_none_match(script: Script, filled: Store) -> None:

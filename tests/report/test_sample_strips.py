@@ -1,4 +1,4 @@
-"""Strips of samples: the very pixels of the pictures in their places, and words where there are none."""
+"""Tests of the sample strips: the right pixels in the right places, and messages where pictures are missing."""
 
 import io
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from support.fake_runs import STAND_IN_FID, cells_of, evidence_of, write_generat
 from support.read_figures import face
 
 OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
-EPOCHS = (10, 60, 120)  # at which `write_generator` takes FID
+EPOCHS = (10, 60, 120)  # epochs for which `write_generator` logs FID
 SIDE, GAP = 32, 2  # pixels
 QUIETLY = pytest.mark.filterwarnings("error")
 
@@ -35,7 +35,7 @@ def drawn(store: Store) -> Figure:
 
 
 def strips(figure: Figure) -> dict[str, Axes]:
-    """By the first word of their headings."""
+    """Panels by the optimiser name in their headings."""
     return {face(axes).split(",")[0]: axes for axes in figure.axes}
 
 
@@ -56,7 +56,7 @@ def with_pictures(run: RunDirectory, epochs: Sequence[int] = EPOCHS) -> RunDirec
 
 
 def with_many_pictures(store: Store, optim: str) -> RunDirectory:
-    """As a run has them that takes FID every ten epochs."""
+    """Write a run with an FID and a picture every ten epochs."""
     epochs = range(10, 121, 10)
     return with_pictures(write_generator(store, cell_of(optim), 0.01, 0, 15.0, dict.fromkeys(epochs, 15.0)), epochs)
 
@@ -75,7 +75,7 @@ def words(axes: Axes) -> str:
     return " ".join(text.get_text() for text in axes.texts).replace("\n", " ")
 
 
-# what is shown
+# contents of a strip
 
 
 def test_strip_shows_first_row_of_each_picture(store: Store) -> None:
@@ -152,7 +152,7 @@ def test_greyscale_pictures_are_read_as_rgb(store: Store) -> None:
     np.testing.assert_array_equal(shown, np.repeat(grey[:SIDE, 3 * SIDE : 4 * SIDE, None], 3, axis=2))
 
 
-# whose samples
+# selected runs and headings
 
 
 def test_headings_state_optimiser_lr_seed_and_fid(store: Store) -> None:
@@ -219,7 +219,7 @@ def test_missing_embedded_data_runs_are_stated_in_title(store: Store) -> None:
     assert "embedded" in samples(evidence_of(store, "table1", [survey(cell, {})])).get_suptitle()
 
 
-# what is not there
+# missing and damaged pictures
 
 
 def test_run_without_pictures_is_reported(store: Store) -> None:
@@ -308,9 +308,9 @@ def test_empty_store_gives_valid_figure(store: Store, file_format: str) -> None:
 def test_text_and_strips_stay_within_figure_without_overlap(store: Store) -> None:
     for optim in ("sgd", "adam"):
         with_many_pictures(store, optim)
-    write_generator(store, cell_of("nero"), 0.01, 0, 15.0)  # no pictures
+    write_generator(store, cell_of("nero"), 0.01, 0, 15.0)  # without pictures
     for picture in sorted(with_many_pictures(store, "lamb").pictures("samples").values())[:-1]:
-        picture.unlink()  # much to say of it
+        picture.unlink()  # gives a long message
     figure = drawn(store)
     figure.draw_without_rendering()
     boxes = [axes.get_tightbbox() for axes in figure.axes]
@@ -321,7 +321,7 @@ def test_text_and_strips_stay_within_figure_without_overlap(store: Store) -> Non
         assert not any(box.overlaps(other) for other in boxes[:number] if other is not None)
 
 
-# bytes
+# reproducibility
 
 
 @pytest.mark.parametrize("file_format", style.FORMATS)

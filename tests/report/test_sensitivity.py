@@ -1,4 +1,4 @@
-"""The table of learning rates: every grid, every end of it, each run once."""
+"""Tests of the learning rate sensitivity table: all rates of every search, each run once."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ DEEP = "mnist_mlp100"
 
 
 def lines(printed: Printed) -> dict[tuple[str, str], dict[str, Text]]:
-    """Places by (task and its settings, optimiser) and head."""
+    """Table cells by (task with its settings, optimiser) and column head."""
     found = {}
     for block in printed.sheet.blocks:
         task = f"{block[0][0].code}{block[0][0].value}"

@@ -1,4 +1,4 @@
-"""A laid-out table in its formats: what is linked, escaped and emphasised."""
+"""Tests of the Markdown, LaTeX and HTML table formats: links, escaping and emphasis."""
 
 import re
 from html.parser import HTMLParser
@@ -22,7 +22,7 @@ def printed(*texts: Text) -> Printed:
 
 
 class Cells(HTMLParser):
-    """The words of every cell, the attributes of every tag, and whether all are closed."""
+    """Parser that collects cell texts, tags with their attributes, and open tags; end tags must match."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

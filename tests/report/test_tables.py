@@ -1,4 +1,4 @@
-"""Tables: their numbers against numpy, their marks, and what they say of runs that are not there."""
+"""Tests of the tables: means and deviations as in numpy, rank marks, missing runs, units and formats."""
 
 import csv
 import io
@@ -60,13 +60,13 @@ def csv_lines(table: Table) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(to_csv(table))))
 
 
-# numbers
+# means, deviations and notes
 
 
 def test_secondary_metric_is_shown_beside_metric(store: Store) -> None:
     cgan, pong = (cells_of("table1")[f"{task} nero"] for task in ("cifar10_cgan", "pong_ppo"))
     for seed in (0, 1, 2):
-        write_generator(store, cgan, 0.01, seed, 15.0 + seed)  # a plain FID is one more
+        write_generator(store, cgan, 0.01, seed, 15.0 + seed)  # the plain FID is logged as one more
     write_run(store, pong, 0.01, 0, 20.5, metric=paper.REWARD, curve=[20.5], also={"train/return": [20.1]})
     table = build_table(evidence_of(store, "table1"), paper.table1())
     deviation = np.std([16, 17, 18])
@@ -127,7 +127,7 @@ def test_csv_has_every_cell_with_values_and_run_ids(store: Store) -> None:
     assert {line["variant"] for line in lines} == {"", "sigma = 1", "sigma = 100", "lr = 0.001"}
 
 
-# marks
+# ranks
 
 
 def test_best_is_bold_and_runner_up_is_underlined(store: Store) -> None:
@@ -186,7 +186,7 @@ def test_no_rank_for_single_entry_or_without_metric() -> None:
     assert ranks({"a": 1.0, "b": 2.0}, None) == {}
 
 
-# what is not there
+# missing, incomplete and diverged cells
 
 
 def test_empty_store_gives_table_of_missing_cells(store: Store) -> None:
@@ -416,7 +416,7 @@ def test_metric_differing_from_paper_raises(store: Store) -> None:
         mnist_table(store)
 
 
-# the paper's numbers
+# the paper's values and precision
 
 
 def test_table_1_ranks_match_the_paper(store: Store) -> None:
@@ -480,7 +480,7 @@ def test_cell_with_different_precision_is_marked_in_every_format(store: Store) -
     assert "12.00 (n = 1, float32)" in "\n".join(sheet_lines(compact(table)))
 
 
-# labels
+# labels and the authors' values
 
 
 def test_labels_distinguish_rows_of_one_task(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Tables and figures of the theory's measurements: numbers against those of the records, and what is said of gaps."""
+"""Tests of the theory tables and figures: values match the records, and missing measurements are reported."""
 
 import csv
 import io
@@ -47,19 +47,19 @@ def figures(folder: Path) -> dict[str, Figure]:
 
 
 def panel(figure: Figure, title: str) -> Axes:
-    """The one whose face begins so."""
+    """The only panel whose title begins with `title`."""
     [axes] = [axes for axes in figure.axes if face(axes).startswith(title)]
     return axes
 
 
 def record(table: Printed, **what: str) -> dict[str, str]:
-    """The one line of the CSV that has these values."""
+    """The only CSV record with these values."""
     [found] = [dict(line) for line in table.records if what.items() <= line.items()]
     return found
 
 
 def shown(table: Printed) -> list[dict[str, str]]:
-    """Lines of the sheet by its heads, with their details; blanks below a task stand for the task."""
+    """Rows of the sheet as text by column head; an empty task cell takes the task of the row above."""
     found: list[dict[str, str]] = []
     for block in table.sheet.blocks:
         for line in block:
@@ -210,7 +210,7 @@ def test_missing_angles_are_reported(tables: dict[str, Printed]) -> None:
 
 
 def test_bound_matches_formula_of_the_paper(tables: dict[str, Printed]) -> None:
-    """Of neurons of one fan-in d, with Ball's bound: m ln 2 + m (d - 2) ln 1 / sin(angle / 2) and so on."""
+    """For m neurons of fan-in d, Ball's bound gives -ln P[V_S] = m ln 2 + m (d - 2) ln(1 / sin(angle / 2))."""
     table = tables["theory_bound"]
     found = record(table, variant=SHALLOW, optim="nero", seeds="1", kind="adversarial")
     m, d, n, angle = 784 + 784 + 10, 784, 60_000, 0.004
@@ -315,10 +315,10 @@ def test_non_finite_gradient_or_loss_does_not_count_as_success(tmp_path: Path) -
 def test_figures_have_panels_for_each_task(figures: dict[str, Figure]) -> None:
     counts = {name: len(figure.axes) for name, figure in figures.items()}
     assert counts == {
-        "theory_balance_cifar10_cgan": 4,  # two for each network
-        "theory_balance_mnist_mlp100": 4,  # of two depths
+        "theory_balance_cifar10_cgan": 4,  # two per network
+        "theory_balance_mnist_mlp100": 4,  # two per depth
         "theory_balance_spirals": 2,
-        "theory_activations_mnist_mlp100": 8,  # four for each depth
+        "theory_activations_mnist_mlp100": 8,  # four per depth
         "theory_activations_spirals": 4,
         "theory_trust": 3,
         "theory_steps": 3,

@@ -1,4 +1,4 @@
-"""How results compare with the paper's: intervals and verdicts themselves, and where tables show them."""
+"""Tests of comparisons with the paper's results: intervals, verdicts, and how tables show them."""
 
 import csv
 import io
@@ -40,7 +40,7 @@ RESULTS = st.builds(
 
 
 def welch_p(finals: list[float], theirs: Result) -> float:
-    """Two-sided p of Welch's test, by an integral of the density that shares no code with the quantile."""
+    """Two-sided p-value of Welch's test, integrated from the density to be independent of the tested quantile."""
     n = len(finals)
     ours, other = np.var(finals, ddof=1) / n, theirs.std**2 / (theirs.n - 1)
     df = (ours + other) ** 2 / (ours**2 / (n - 1) + other**2 / (theirs.n - 1))
@@ -71,7 +71,7 @@ def test_verdict_agrees_if_welch_test_is_not_significant(finals: list[float], th
         assert found.verdict is (CellStatus.HIGHER if statistics.fmean(finals) > theirs.mean else CellStatus.LOWER)
 
 
-@pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")  # of finals that are all the same
+@pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")  # if all finals are equal
 @given(FINALS, RESULTS)
 @example(*LAMB_ON_VGG11)
 def test_intervals_and_verdicts_match_scipy(finals: list[float], theirs: Result) -> None:
@@ -81,7 +81,7 @@ def test_intervals_and_verdicts_match_scipy(finals: list[float], theirs: Result)
     p = stats.ttest_ind_from_stats(*ours, theirs.mean, deviation, theirs.n, equal_var=False).pvalue
     if abs(p - 0.05) > 1e-9 and found.high - found.mean > PRINTED:
         assert (found.verdict is CellStatus.AGREES) == (p > 0.05)
-    # Any runs with the paper's mean and deviation have the paper's interval.
+    # Any runs with the paper's mean and deviation give the same interval.
     shape = np.arange(theirs.n) - (theirs.n - 1) / 2
     runs = theirs.mean + theirs.std * shape / np.std(shape)
     interval = stats.ttest_ind(finals, runs, equal_var=False).confidence_interval(0.95)
@@ -91,7 +91,7 @@ def test_intervals_and_verdicts_match_scipy(finals: list[float], theirs: Result)
 
 
 def test_lamb_on_vgg11_agrees() -> None:
-    """The paper's three seeds happen to lie close together; p is 0.07."""
+    """Our mean is far outside the paper's small deviation, but p is 0.07."""
     finals, theirs = LAMB_ON_VGG11
     found = difference(finals, theirs)
     assert found.verdict is CellStatus.AGREES
@@ -150,7 +150,7 @@ def test_differences_always_have_a_sign(value: float) -> None:
     assert signed(value) != "-0.00"
 
 
-# in tables
+# verdicts in tables
 
 
 def mnist_table(store: Store) -> Table:
@@ -216,7 +216,7 @@ def test_comparison_is_incomplete_until_paper_lr_is_run(store: Store, final: flo
     assert entry.comparison == Comparison(CellStatus.INCOMPLETE)
     assert not CellStatus.INCOMPLETE.differs
     assert (verdict_text(entry).value, verdict_text(entry).detail) == ("incomplete", "")
-    write_run(store, cell, 0.001, 0, 0.2)  # in, and behind: the leading rate is compared
+    write_run(store, cell, 0.001, 0, 0.2)  # the paper's rate; the leading rate is compared
     comparison = deep_entry(mnist_table(store), "nero").comparison
     assert comparison is not None
     assert comparison.mean is not None

@@ -1,4 +1,4 @@
-"""Whether a store is whole: every kind of damage is told, and a whole store passes."""
+"""Checks of a store: every kind of damage is reported, and an intact store passes."""
 
 import json
 import subprocess

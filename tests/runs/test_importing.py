@@ -1,4 +1,4 @@
-"""Runs of another store: copied whole or not at all, and never over others."""
+"""Importing runs of another store: each is copied completely or not at all, and never overwrites another run."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def other(tmp_path: Path) -> Store:
 
 
 def import_all(store: Store, other: Store, **options: bool) -> dict[str, ImportOutcome]:
-    """Run id -> what became of it."""
+    """Import every run of another store; returns the outcomes by run id."""
     found = Import(store, run_id, **options).runs(logged_runs(other))
     return {run.run_id: outcome for run, outcome, _ in found}
 

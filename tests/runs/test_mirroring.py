@@ -1,4 +1,4 @@
-"""Runs mirrored in wandb after they were logged: every number arrives, and once."""
+"""Mirroring logged runs to wandb: every value arrives exactly once."""
 
 import json
 import os
@@ -22,7 +22,7 @@ pytest.importorskip("wandb", reason="needs the extra `tracking`")
 
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
-    """Without a login, and with a place for what wandb keeps."""
+    """Environment variables without a wandb login, and with a home directory for wandb's files."""
     (tmp_path / "home").mkdir()
     return {"HOME": str(tmp_path / "home"), "WANDB_API_KEY": ""}
 
@@ -65,7 +65,7 @@ def test_second_sync_mirrors_only_new_or_changed_runs(store: Store, home: dict[s
     runs = [write_whole(store, NERO), write_whole(store, ADAM)]
 
     def sync(*each: str) -> list[str]:
-        """What is said at the end of each of several."""
+        """Run several syncs in one process; returns how many runs each reports as mirrored."""
         command = [sys.executable, "-c", SYNC, str(store.root), *each]
         result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **home}, check=True)
         return [line.partition(" mirrored")[0] for line in result.stdout.splitlines() if "mirrored" in line]
@@ -83,7 +83,7 @@ def test_second_sync_mirrors_only_new_or_changed_runs(store: Store, home: dict[s
 
 
 class FakeWandbMirror:
-    """In place of wandb, and told everything."""
+    """A stand-in for the wandb mirror, which records the ids of the runs it is given."""
 
     def __init__(self, *words: object, **settings: object) -> None:
         self.told: list[str] = []

@@ -1,4 +1,4 @@
-"""Which code a run is of, with git and without."""
+"""Code version of a run, with and without git."""
 
 import subprocess
 from pathlib import Path
@@ -11,7 +11,7 @@ from nero.runs.provenance import code_version
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The root of a copy of the code, which git, as it is asked where the code lies, does not describe."""
+    """Root of a copy of the code without a git history; `_git_describe` returns a fixed version."""
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
     monkeypatch.setattr(provenance, "_git_describe", lambda: "of-git-dirty")
     monkeypatch.delenv("NERO_COMMIT", raising=False)

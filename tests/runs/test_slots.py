@@ -1,4 +1,4 @@
-"""GPUs shared out among runs side by side, which count each other."""
+"""Assignment of GPUs to concurrent runs, and counts of concurrent runs."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Moments and files that stop runs."""
+"""Deadlines, stop files and signals that stop runs."""
 
 import math
 import os
@@ -89,7 +89,7 @@ def test_signal_is_forwarded_to_launcher_once_after_handling() -> None:
 
 
 def test_signal_without_previous_handler_is_not_forwarded() -> None:
-    """By default it would end the process. Several ranks listen twice."""
+    """The signal's default action would end the process. Handlers are nested, as in runs of several ranks."""
     before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     try:
         with interrupt.signals_as_requests(), interrupt.signals_as_requests():

@@ -1,4 +1,4 @@
-"""Run directories: readable after a kill, never written by two."""
+"""Run directories: readable after a kill, and never written by two processes."""
 
 import json
 import os
@@ -350,7 +350,7 @@ def test_run_lock_excludes_other_processes_until_holder_dies(run: RunDirectory) 
     assert run.is_held()
     with pytest.raises(RunBusy, match=f"process {other.pid} on"), run.exclusive():
         pass
-    other.kill()  # the kernel lets go of a dead process's lock
+    other.kill()  # the kernel releases the lock of a dead process
     other.wait()
     assert not run.is_held()
     with run.exclusive():

@@ -91,7 +91,7 @@ def test_slow_run_prints_progress_at_intervals_without_terminal(monkeypatch: pyt
 
 
 class Clock:
-    """Time that goes by when it is told to."""
+    """A fake clock, which advances only when `now` is changed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -99,17 +99,17 @@ class Clock:
 
 
 def test_progress_is_printed_within_long_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Away from a terminal, where an epoch of ImageNet may take half an hour."""
+    """Also without a terminal, because an epoch of ImageNet may take half an hour."""
     clock_, stream = Clock(monkeypatch), io.StringIO()
     progress = Progress(stream, every=10)
     progress.start(RUN, Path(), {}, 90, 0, "val/error")
-    for step in range(1, 36):  # a look every 20 seconds, an epoch in 12 minutes
+    for step in range(1, 36):  # a call every 20 seconds; an epoch takes 12 minutes
         clock_.now += 20
         progress.step(0, 100 * step, 3600)
     lines = stream.getvalue().splitlines()[1:]
     assert len(lines) == 8, "one in 80 seconds, the first look after the minute"
     assert all(line.startswith(f"{RUN}  epoch 0.") for line in lines)
-    # 80 seconds for 400 of 3600 steps, and 90 epochs less that to come.
+    # 400 of 3600 steps took 80 seconds; 90 epochs less these steps remain.
     assert lines[0] == f"{RUN}  epoch 0.11/90  {clock(720 * (90 - 1 / 9))} left"
     progress.epoch({"epoch": 1, "seconds": 720, "val/error": 0.9})
     clock_.now += WITHIN_EPOCH

@@ -1,4 +1,4 @@
-"""Read animations back."""
+"""Read animations and videos back."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from nero.checkpoints.animation import Frame
 
 
 def pictures(path: Path) -> list[tuple[Frame, float]]:
-    """Each picture of a file, and its duration in milliseconds."""
+    """The pictures of a file, each with its duration in milliseconds."""
     with Image.open(path) as images:
         return [(np.asarray(image.convert("RGB")), image.info["duration"]) for image in ImageSequence.Iterator(images)]
 
 
 def video(path: Path) -> tuple[list[Frame], float]:
-    """The frames of a video, and its frames per second."""
+    """The frames of a video and its frame rate."""
     from imageio_ffmpeg import read_frames
 
     frames = read_frames(path)

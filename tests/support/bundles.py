@@ -52,7 +52,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
 
 
 def little_project(root: Path, files: Mapping[str, str] = FILES) -> Path:
-    """A git work tree with these files, tracked."""
+    """Create a git work tree in which the given files are tracked."""
     if shutil.which("git") is None:
         pytest.skip("no git here")
     for name, text in files.items():
@@ -68,13 +68,13 @@ def little_project(root: Path, files: Mapping[str, str] = FILES) -> Path:
 def unpack(
     bundle: Path, *words: str | Path, python: str = sys.executable, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Isolated: no package of this environment helps."""
+    """Run the unpack script with `python -I`, which ignores PYTHON* variables and user site-packages."""
     line = [python, "-I", str(bundle / UNPACK), *map(str, words)]
     return subprocess.run(line, capture_output=True, text=True, timeout=300, env=env or None)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """What lies below a folder, by relative path."""
+    """Contents of every file below a folder, keyed by relative path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -86,7 +86,7 @@ def write_wheel(
     tag: str = "py3-none-any",
     modules: Mapping[str, str] | None = None,
 ) -> Path:
-    """A wheel with these modules (path -> text), by default none."""
+    """Write a wheel with the given modules (path -> text; default: none)."""
     stem = f"{name.replace('-', '_')}-{version}"
     requirements = "".join(f"Requires-Dist: {line}\n" for line in requires)
     files = {
@@ -104,12 +104,12 @@ def write_wheel(
 
 
 def _digest(data: bytes) -> str:
-    """In the format of a wheel's RECORD."""
+    """The SHA-256 digest in the format of a wheel's RECORD."""
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def only_index(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Have uv and pip look for wheels in this folder alone; skip without uv."""
+    """Make uv and pip look for wheels only in this folder; skip the test if uv is not installed."""
     if not (shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))):
         pytest.skip("uv is not installed")
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_DEFAULT_INDEX"):

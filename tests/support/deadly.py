@@ -1,4 +1,4 @@
-"""An optimiser whose process dies in the midst of a run, as one that the kernel kills for its memory does."""
+"""An optimiser that kills its own process in the middle of a run, as the kernel's out-of-memory killer would."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ STEPS = 10
 
 
 class Deadly(torch.optim.SGD):
-    """SGD, up to its last step."""
+    """SGD that kills its process with SIGKILL at step number `STEPS`."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

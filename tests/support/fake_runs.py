@@ -1,4 +1,4 @@
-"""Stores of made-up runs for the report's tests: the ids and files of real ones, with numbers that a test chooses."""
+"""Stores of synthetic runs for tests of the report: the ids and files of real runs, with values that a test chooses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -18,16 +18,16 @@ PERPLEXITY = {"key": "val/perplexity", "goal": "min", "label": "perplexity"}
 REWARD = {"key": "train/reward_100", "goal": "max", "label": "reward"}
 FID = {"key": "val/fid_released", "goal": "min", "label": "FID"}
 STAND_IN_FID = {"key": "val/stand_in_fid", "goal": "min", "label": "stand-in FID"}
-NOT_LOGGED: Any = object()  # in place of a value: the line of that epoch has no such key
+NOT_LOGGED: Any = object()  # used as a value: the log line of that epoch lacks the key
 STEPS = 4  # per epoch
-PLAYED = 1024  # steps of environments per epoch of a task that plays
+PLAYED = 1024  # environment steps per epoch of the PPO task
 
 Final = Callable[[Cell, float, int], float | None]
 """A run's final value, or None for one that diverged in its second epoch."""
 
 
 class RememberingCell(Cell):
-    """A cell that works out each id once: composing configs is most of what these tests would otherwise wait for."""
+    """A cell that caches its runs: composing configs would otherwise take most of the time of these tests."""
 
     @cache  # noqa: B019 - the cells live as long as the tests
     def run(self, lr: float, seed: int) -> PlannedRun:
@@ -50,7 +50,7 @@ def cells_of(name: str) -> dict[str, Cell]:
 
 
 def without_task(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
-    """As if configs/task had no YAML of it yet."""
+    """Hide a task, as if configs/task had no YAML file for it."""
     names = plan.names
     monkeypatch.setattr(plan, "names", lambda group: [name for name in names(group) if name != task])
 
@@ -69,9 +69,9 @@ def write_run(
     also: Mapping[str, Sequence[float | None]] | None = None,
     epochs: Sequence[int] | None = None,
 ) -> RunDirectory:
-    """One run. `curve` has a value per epoch, by default three that end at `final`; its traces are flat in each.
+    """Write one run. `curve` has a value per epoch (default: three that end at `final`), constant in each trace.
 
-    `also` has further keys, as long as `curve`; so are `epochs`, where not every epoch has a line in the log.
+    `also` maps further keys to values; `epochs` has the logged epochs, by default all. Both are as long as `curve`.
     """
     planned = cell.run(lr, seed)
     run = store.run(planned.task, planned.run_id)
@@ -118,7 +118,7 @@ def write_classifier(
     curve: Sequence[float] | None = None,
     **others: Any,
 ) -> RunDirectory:
-    """A run of a CIFAR-10 classifier: `curve` is its validation error, and its training error is a fifth of that."""
+    """Write a run of an image classifier: `curve` is its validation error; its training error is a fifth of that."""
     values = list(curve) if curve is not None else [0.9] if final is None else [0.9, 2 * final, final]
     training = {"train/error": [value / 5 for value in values]}
     return write_run(store, cell, lr, seed, final, curve=values, metric=ERROR, also=training, **others)
@@ -133,9 +133,9 @@ def write_language_model(
     curve: Sequence[float | None] | None = None,
     **others: Any,
 ) -> RunDirectory:
-    """A run on text: `curve` is its validation perplexity, and its training perplexity is twice that.
+    """Write a run of a language task: `curve` is its validation perplexity; its training perplexity is twice that.
 
-    None in it is an epoch whose perplexity was not finite.
+    None marks an epoch whose perplexity was not finite.
     """
     values = list(curve) if curve is not None else [1000.0] if final is None else [8 * final, 2 * final, final]
     training = {"train/perplexity": [None if value is None else 2 * value for value in values]}
@@ -151,7 +151,7 @@ def write_player(
     curve: Mapping[int, float | None] | None = None,
     **others: Any,
 ) -> RunDirectory:
-    """A run that plays Pong: `curve` has rewards by epoch, of which few are logged; None is one without a game over."""
+    """Write a run of Pong: `curve` maps the few logged epochs to rewards; None means that no game has finished."""
     by_epoch = curve if curve is not None else {10: -20.5} if final is None else {10: -20.5, 2440: 0.0, 4882: final}
     played = {"train/environment_steps": [float(epoch * PLAYED) for epoch in by_epoch]}
     values, epochs = list(by_epoch.values()), list(by_epoch)
@@ -168,10 +168,10 @@ def write_generator(
     metric: dict[str, str] = FID,
     **others: Any,
 ) -> RunDirectory:
-    """A run of a GAN: `curve` has its FID by epoch, from the training images it is two less; None was not finite.
+    """Write a run of a GAN: `curve` maps epochs to FID, or None if not finite; the FID to training images is two less.
 
-    Beside an FID as released there is a plain one, which is one more.
-    Before each of these epochs there is one without an FID, as nearly all are.
+    If the metric is FID as released, the plain FID is also logged and is one more.
+    Each of these epochs is preceded by one without an FID, since most epochs do not measure it.
     """
     by_epoch = (
         curve if curve is not None else {10: 300.0} if final is None else {10: 9 * final, 60: 2 * final, 120: final}
@@ -186,7 +186,7 @@ def write_generator(
 
 
 def fill_cell(store: Store, cell: Cell, final: Final, data: str = "real") -> None:
-    """The whole search, and the repeats at its best learning rate."""
+    """Write all runs of the search and the repeats at its best learning rate."""
     while pending := survey(cell, store.summaries()).pending:
         for run in pending:
             write_run(store, cell, run.lr, run.seed, final(cell, run.lr, run.seed), data=data)
@@ -203,13 +203,13 @@ def states_of(store: Store, name: str = "mnist") -> tuple[Experiment, list[CellS
 
 
 def evidence_of(store: Store, name: str = "mnist", states: Sequence[CellState] | None = None) -> Evidence:
-    """The evidence of an experiment, or of other cells in its place."""
+    """The evidence of an experiment; `states` replaces the states of its cells."""
     experiment, found = states_of(store, name)
     return Evidence(experiment, tuple(found if states is None else states), store.summaries(), store)
 
 
 def in_words(cell: Cell) -> str:
-    """A cell of the ablation, such as "nero 1 0" (mean, norm) or "madam_constrained"."""
+    """The name of a cell of the ablation, such as "nero 1 0" (mean, norm) or "madam_constrained"."""
     return " ".join([cell.optim, *(str(int(value)) for _, value in cell.variant)])
 
 
@@ -217,5 +217,5 @@ BASE = {"nero": 0.9, "lamb": 0.6, "adam": 0.5, "sgd": 0.4}
 
 
 def plausible(cell: Cell, lr: float, seed: int) -> float:
-    """Best at 0.001 for every optimiser, the better the earlier in BASE; seeds differ a little."""
+    """A final value that is best at lr = 0.001, ranks optimisers as in BASE and varies slightly with the seed."""
     return BASE[cell.optim] - (0.0 if lr == 0.001 else 0.1) + 0.01 * seed**2

@@ -1,4 +1,4 @@
-"""Shared by the tests of faults: runs of half a second, what they log undisturbed, and how faults are counted."""
+"""Helpers of the fault tests: half-second runs, the logs of undisturbed runs, small disks and other hosts."""
 
 import os
 import subprocess
@@ -17,12 +17,12 @@ from nero.train.run import train
 from support.killed_children import in_store
 from support.toy import without_times
 
-# A checkpoint after every step, so that a kill finds every stage of one.
+# A checkpoint after every step, so that kills hit every stage of writing one.
 WORDS = (*SMALL, "task.depth=2", "machine.threads=1", "machine.checkpoint_seconds=0")
 PLAN: tuple[tuple[str, ...], ...] = tuple(
     (f"optim={optim}", f"seed={seed}") for optim in ("nero", "sgd") for seed in (0, 1)
 )
-"""Runs that are told apart by these words."""
+"""Overrides that identify each run."""
 
 Properties = Callable[[str, object], None]
 """pytest's `record_property`."""
@@ -44,7 +44,7 @@ def plan_of(store: Path) -> list[RunDirectory]:
 
 @cache
 def undisturbed(*words: str) -> list[Record]:
-    """What such a run logs if nothing goes wrong, but for times."""
+    """The log of a run without faults, without its times."""
     with tempfile.TemporaryDirectory() as folder:
         config, run = run_of(Path(folder), *words, "machine.checkpoint_seconds=3600")
         assert train(config)["status"] == "done"
@@ -52,7 +52,7 @@ def undisturbed(*words: str) -> list[Record]:
 
 
 def is_as_undisturbed(run: RunDirectory, *words: str) -> bool:
-    """The log and the result, to the last bit; a log with a line too many or too few is not."""
+    """Whether the run is done and its log and final metrics equal those of an undisturbed run exactly."""
     summary = run.read_summary()
     if summary is None or summary["status"] != "done":
         return False
@@ -63,13 +63,13 @@ def is_as_undisturbed(run: RunDirectory, *words: str) -> bool:
 
 
 def contents(run: RunDirectory) -> dict[str, tuple[bytes, int]]:
-    """Every file with its bytes and when it was written, but for the lock."""
+    """Bytes and modification time of every file of a run except the lock, keyed by relative path."""
     files = (path for path in sorted(run.path.rglob("*")) if path.is_file() and path.name != "lock")
     return {str(path.relative_to(run.path)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
 def assert_in_order(run: RunDirectory) -> None:
-    """As any fault may leave a run: no line of the log twice or out of order, and nothing half-written in place."""
+    """Check what must hold after any fault: log lines in order and unique, no partial files, and no held lock."""
     epochs = [record["epoch"] for record in run.read_metrics()]
     assert epochs == list(range(1, 1 + len(epochs)))
     assert not list(run.path.rglob("*.part"))
@@ -77,13 +77,13 @@ def assert_in_order(run: RunDirectory) -> None:
 
 
 def repetitions(default: int) -> int:
-    """How often to do it: NERO_FAULT_REPETITIONS, for those who want to be sure."""
+    """The number of repetitions: NERO_FAULT_REPETITIONS if it is set, else `default`."""
     return int(os.environ.get("NERO_FAULT_REPETITIONS") or default)
 
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of its own, to be filled or to be made read-only."""
+    """Mount a small tmpfs that a test can fill or make read-only; skip the test where this is impossible."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a small disk")
     folder.mkdir()
@@ -101,7 +101,7 @@ def mount(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def fill(disk: Path, left: int) -> Path:
-    """Ballast that leaves so many bytes, to the page."""
+    """Write a file that leaves `left` bytes free, rounded to pages."""
     ballast = disk / "ballast"
     free = os.statvfs(disk)
     with ballast.open("wb") as file:
@@ -110,7 +110,7 @@ def fill(disk: Path, left: int) -> Path:
 
 
 def other_host(command: Sequence[str], name: str = "elsewhere") -> list[str]:
-    """A command as a host of another name runs it; skips where that cannot be."""
+    """The command, wrapped to run under another host name; skips the test where this is impossible."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to be a host of another name")
     tried = subprocess.run(["unshare", "--uts", "true"], capture_output=True, text=True)

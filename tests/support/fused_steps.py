@@ -1,4 +1,4 @@
-"""For tests of fused paths: parameters where the kernels run, and steps of two optimisers side by side."""
+"""Helpers for tests of fused paths: parameters on the kernels' device, and comparisons of optimisers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from support import references
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-"""A GPU where there is one, else where Triton's interpreter runs."""
+"""The GPU if there is one, else the CPU, where Triton's interpreter runs."""
 
 
 def make(shapes: list[Any], dtype: torch.dtype = torch.float32, seed: int = 0) -> list[Tensor]:
@@ -25,7 +25,7 @@ def set_gradients(params: list[Tensor], seed: int) -> None:
 def by_three_paths(
     kind: Callable[..., Optimizer], shapes: list[Any], dtype: torch.dtype = torch.float32, **settings: Any
 ) -> tuple[list[Tensor], ...]:
-    """Parameters of three optimisers that do the same fused, batched and tensor by tensor, after three steps."""
+    """Parameters after three steps of the same optimiser on its fused, foreach and single-tensor paths."""
     ends = []
     for path in ({"fused": True}, {"foreach": True}, {"foreach": False, "fused": False}):
         params = make(shapes, dtype)

@@ -1,4 +1,4 @@
-"""Image files of all kinds, sound and damaged, and class folders of them."""
+"""Valid and damaged image files, and class folders of them."""
 
 import io
 import random
@@ -11,7 +11,7 @@ from nero.data.images.folders import ListedImages, list_images
 
 
 def picture(height: int = 37, width: int = 53, seed: int = 0) -> Image.Image:
-    """Something smooth, since JPEG keeps such only; left and right differ, and so do seeds."""
+    """A smooth image, which JPEG preserves well; it is not mirror-symmetric and depends on the seed."""
     y, x = np.mgrid[:height, :width] / max(height, width)
     pixels = np.stack([x, y, 0.5 + 0.5 * np.sin(6 * x * y + seed)], -1) * 255
     return Image.fromarray(pixels.astype(np.uint8))
@@ -35,11 +35,11 @@ DAMAGED = {
     "text": (b"<html>404 Not Found</html>\n", "no image"),
     "empty": (b"", "an empty file"),
 }
-"""Contents that are no image, and how the reason begins."""
+"""Contents that are not an image, with the start of the expected error."""
 
 
 def class_folders(root: Path, classes: int = 2, each: int = 6, damaged: tuple[int, ...] = ()) -> ListedImages:
-    """`each` JPEG files of sizes of their own in every class; those with these numbers are garbage, and so named."""
+    """Write `each` JPEG files of varying size per class; those numbered in `damaged` are garbage, named "-bad"."""
     for number in range(classes * each):
         folder = root / f"class{number // each}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def class_folders(root: Path, classes: int = 2, each: int = 6, damaged: tuple[in
 
 
 def colour_folders(root: Path, each: int, seed: int = 0) -> None:
-    """Three classes that a small network can tell apart: noise that is mostly red, green or blue."""
+    """Write three classes that a small network can tell apart: noise that is mostly red, green or blue."""
     rng = np.random.default_rng(seed)
     for label, name in enumerate(("blue", "green", "red")):
         (root / name).mkdir(parents=True)

@@ -1,7 +1,7 @@
-"""A process that has imported everything once, and forks a child for each sweep that is to be killed.
+"""A process that imports everything once and forks a child for each sweep that is to be killed.
 
-Started by `Sweeps` below, which talks to it in lines of JSON: one per request, one per answer. What kills a child is
-SIGKILL, either from outside after a time, or from its own hand before the n-th operation on a file of the store.
+`Sweeps` below starts it and exchanges lines of JSON with it: one per request and one per answer. A child dies by
+SIGKILL, sent by its parent after a given time or by itself before the n-th operation on a file of the store.
 """
 
 import gc
@@ -37,10 +37,10 @@ class Sweeps:
     def run(
         self, words: Sequence[Sequence[str]], store: Path, after: float | None = None, before: int | None = None
     ) -> dict[str, Any]:
-        """Train what these words say: whether it was `killed`, the `seconds` it took, the `operations` on the store.
+        """Train the given runs. Returns `killed`, the `seconds` it took and the number of `operations` on the store.
 
         after:   seconds until the kill
-        before:  the number of the operation on a file of the store before which to kill, counted from 0
+        before:  index, from 0, of the operation on a file of the store before which the child kills itself
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -60,8 +60,8 @@ class Sweeps:
 
 
 def main() -> None:
-    # All that a run would import, and the shapes of digits, so that a child begins at once. torch computes nothing yet,
-    # which a fork could not take.
+    # Import all that a run needs and create the shapes of digits, so that a child starts at once. torch must not
+    # compute anything before the fork, because its threads do not survive it.
     import torch._dynamo  # noqa: F401
 
     import nero.optim  # noqa: F401
@@ -74,7 +74,7 @@ def main() -> None:
     digits(1, 1)
     compose([])
     gc.collect()
-    gc.freeze()  # a run's own collection has these not to look through
+    gc.freeze()  # excludes these objects from garbage collection in the runs
     for line in sys.stdin:
         request = json.loads(line)
         configs = [in_store(composed(*words), request["store"]) for words in request["words"]]
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def _wait(child: int, after: float | None) -> int:
-    """The child's exit status; it is killed after so many seconds."""
+    """Wait for the child and return its exit status; kill it after `after` seconds."""
     end = None if after is None else time.monotonic() + after
     while end is not None and time.monotonic() < end:
         found, status = os.waitpid(child, os.WNOHANG)
@@ -114,20 +114,20 @@ def _wait(child: int, after: float | None) -> int:
 
 
 def in_store(config: "RunConfig", store: Path | str) -> "RunConfig":
-    """The same run in another store, without composing again."""
+    """The same config with another store, without composing it again."""
     cfg = config.cfg.copy()
     cfg.store = str(store)
     return replace(config, cfg=cfg)
 
 
 def _count_operations(store: str, before: int | None) -> list[int]:
-    """A count, in a list, of what this process does to files of a store; at `before` it ends there and then."""
+    """Count this process's operations on files of a store in a one-element list; SIGKILL the process at `before`."""
     count = [0]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in OPERATIONS:
             return
-        # A descriptor, as of a lock that is released, has no name; there are no others.
+        # A file descriptor has no path; the store's lock is the only file that is accessed by one.
         if isinstance(arguments[0], int) or os.fsdecode(arguments[0]).startswith(store):
             if count[0] == before:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Stores of made-up runs that are whole in every file: what each is, what it logged, and its end agree."""
+"""Stores of synthetic runs with complete files: config, log, provenance and summary agree."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ NERO, ADAM, REPARAM = "mnist_mlp100 nero", "mnist_mlp100 adam", "mnist_reparam a
 def write_whole(
     store: Store, name: str = NERO, lr: float = 0.01, seed: int = 0, final: float | None = 0.75, **others: Any
 ) -> RunDirectory:
-    """A run of one of the cells of `mnist`, with the config that its id is of, and where it comes from."""
+    """Write a run of a cell of `mnist`, with the config that its id is computed from and with its provenance."""
     cell = cells_of("mnist")[name]
     run = write_run(store, cell, lr, seed, final, **others)
     run.write_config(cell.identity_at(lr, seed))
@@ -24,7 +24,7 @@ def write_whole(
 
 
 def write_unfinished(store: Store, name: str = NERO, lr: float = 0.01, seed: int = 0) -> RunDirectory:
-    """Cut off after two epochs of three, with a checkpoint of the second."""
+    """Write a run that was interrupted after two of three epochs, with a checkpoint of the second."""
     run = write_whole(store, name, lr, seed, 0.5, curve=[0.25, 0.5], status="running")
     change_summary(run, final=None, final_metrics={}, epochs=3, epochs_done=0)
     run.save_checkpoint(b"the state after two epochs", {"epoch": 2, "step": 0})
@@ -44,5 +44,5 @@ def logged(run: RunDirectory) -> LoggedRun:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder, by its path there."""
+    """Contents of every file below a folder, keyed by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -1,4 +1,4 @@
-"""Reads what wandb writes offline, without wandb's own reader: LevelDB's log format, with a protobuf in each record."""
+"""Read wandb's offline files without wandb's own reader: LevelDB's log format, with a protobuf in each record."""
 
 import json
 import struct
@@ -13,7 +13,7 @@ BLOCK, HEAD, FILE_HEAD = 32768, 7, 7
 
 @dataclass
 class Mirror:
-    """What would be sent."""
+    """The data of a run that wandb would upload."""
 
     run_id: str = ""
     project: str = ""
@@ -47,17 +47,17 @@ def _values(items: Any) -> dict[str, Any]:
 
 
 def _records(data: bytes) -> Iterator[bytes]:
-    """Each whole record, its checksums checked."""
+    """Yield each complete record after checking the checksums of its parts."""
     place, parts = FILE_HEAD, b""
     while place + HEAD <= len(data):
         room = BLOCK - place % BLOCK
         if room < HEAD:
-            place += room  # the rest of a block that is too small for a head
+            place += room  # the end of a block that is too short for a header
             continue
         checksum, length, kind = struct.unpack_from("<IHB", data, place)
         part = data[place + HEAD : place + HEAD + length]
         assert checksum == zlib.crc32(bytes([kind]) + part)
-        parts = part if kind in (1, 2) else parts + part  # 1 whole, 2 first, 3 middle, 4 last
+        parts = part if kind in (1, 2) else parts + part  # 1 full, 2 first, 3 middle, 4 last
         if kind in (1, 4):
             yield parts
         place += HEAD + length

@@ -1,4 +1,4 @@
-"""`nero.optim.reference` in float64, in the form of the references of `support.references`."""
+"""`nero.optim.reference` in float64, with the interface of the references in `support.references`."""
 
 from collections.abc import Sequence
 

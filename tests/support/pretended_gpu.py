@@ -1,6 +1,6 @@
-"""scripts/train.py on a machine that a sweep takes for one with a GPU: `python tests/pretended_gpu.py --multirun ...`.
+"""Run scripts/train.py as if there were one GPU: `python tests/support/pretended_gpu.py --multirun ...`.
 
-Runs find no CUDA there and use the CPU.
+Only the sweep counts a GPU: the runs find no CUDA and use the CPU.
 """
 
 import runpy

@@ -1,4 +1,4 @@
-"""Real processes of one group (gloo, on the CPU), which are told what function of a test's file to call."""
+"""Real processes of one group (gloo, on the CPU) that call given functions of a test module."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ LIMIT = 60.0
 
 
 class Ranks:
-    """Processes of one group. Calling it calls a function in all of them, and fails with the first traceback."""
+    """Processes of one group. Calling it runs a function in all of them and fails with the first traceback."""
 
     def __init__(self, world: int, folder: Path, preload: str) -> None:
         self.world, self.folder, self.preload = world, folder, preload
@@ -30,12 +30,12 @@ class Ranks:
         self.starts = 0
 
     def start(self) -> None:
-        # Forked from a process that has only imported the tests: that each imports torch would take most of the time.
+        # Fork from a server that has imported the tests: importing torch in each process would take most of the time.
         context = torch.multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, self.preload])
         self.starts += 1
         store = self.folder / f"store-{self.world}-{self.starts}"
-        # The interpreter lets Triton's kernel run on a CPU. Threads of four processes would only wait for each other.
+        # Triton's interpreter runs the kernels on a CPU. More threads per process would only compete for the cores.
         settings = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
         with mock.patch.dict(os.environ, settings):
             for rank in range(self.world):
@@ -83,9 +83,9 @@ class Ranks:
 
 
 def serve(rank: int, world: int, store: Path, connection: Connection) -> None:
-    """What a process does: answer every call by its traceback, or None."""
+    """The loop of one process: run every received call and answer with its traceback, or None."""
     torch.set_num_threads(1)
-    # As torchrun says it, for tests of whole runs.
+    # The variables that torchrun sets, for tests of complete runs.
     places = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world}
     os.environ.update({name: str(value) for name, value in places.items()})
     limit = timedelta(seconds=LIMIT)
@@ -105,7 +105,7 @@ def serve(rank: int, world: int, store: Path, connection: Connection) -> None:
 
 @contextmanager
 def rank_groups(folder: Path, preload: str) -> Iterator[Callable[[int], Ranks]]:
-    """Groups of processes by their number, started when they are first called; `preload` is the test's module."""
+    """A function from a group's size to its processes, which start at the first call; `preload` is the test module."""
     if not dist.is_gloo_available():
         pytest.skip("needs gloo")
     made: dict[int, Ranks] = {}

@@ -1,4 +1,4 @@
-"""What a drawn panel shows, read back from it by the tests of figures."""
+"""Read back what a drawn panel shows, for tests of figures."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,7 +9,7 @@ OURS, AUTHORS, VARIANT = "-", "--", ":"
 
 
 def lines(axes: Axes, linestyle: str = OURS) -> dict[str, np.ndarray]:
-    """Points of each line by the first word of its label."""
+    """Points of each line, keyed by its label up to the first comma."""
     return {_name(line): line.get_xydata() for line in _lines(axes, linestyle)}
 
 
@@ -22,7 +22,7 @@ def colours(axes: Axes, linestyle: str = OURS) -> dict[str, str]:
 
 
 def bands(axes: Axes) -> list[np.ndarray]:
-    """The points that each goes through; one with a gap has them all."""
+    """The vertices of each shaded band; the parts of a band with gaps are joined."""
     found = [c for c in axes.collections if isinstance(c, FillBetweenPolyCollection)]
     return [np.concatenate([path.vertices for path in band.get_paths()]) for band in found]
 
@@ -33,7 +33,7 @@ def band_at(band: np.ndarray, epoch: int) -> tuple[float, float]:
 
 
 def marks(axes: Axes) -> dict[str, tuple[float, float, float, float]]:
-    """The paper's marks by name: epoch, mean, and both ends of the bar."""
+    """The paper's marks by name: epoch, mean and both ends of the error bar."""
     found = {}
     for bar in axes.containers:
         point, _, (stem,) = bar

@@ -8,7 +8,7 @@ from nero.data.sources import default_root, problems
 
 
 def root_with(name: str) -> Path:
-    """The folder that has this data set; where there is none, the test is skipped."""
+    """The data root, which has this data set; skips the test if it is missing."""
     root = default_root()
     if problems(name, root):
         pytest.skip(f"no {name} in {root}")

@@ -1,6 +1,6 @@
-"""The optimisers once more, from the paper's pseudocode, in float64 and plain loops; and what their tests share.
+"""Reference optimisers from the paper's pseudocode, in float64 and plain loops, and helpers for their tests.
 
-Nothing here imports the package. A reference holds a list of arrays and steps them by a list of gradients (or None).
+This module does not import the package. A reference updates a list of arrays, given a list of gradients (or None).
 """
 
 import copy
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# A convolution, a linear layer, neurons of fan-in one and of three dims, biases and gains, a single number. Some shapes
-# come more than once, so that a batch of tensors really is one.
+# Convolutions, linear layers, neurons with a fan-in of one, a weight of three dimensions, biases or gains, a scalar.
+# Some shapes repeat, so that batched updates combine several tensors.
 SHAPES: list[tuple[int, ...]] = [(8, 3, 3, 3), (5, 7), (6,), (8, 3, 3, 3), (4, 1), (9,), (5, 7), (5, 7), (2, 3, 4), ()]
 
 
@@ -34,7 +34,7 @@ def norm_of(values: np.ndarray) -> float:
 
 
 def project(w: np.ndarray, mean: bool = True, norm: bool = True) -> None:
-    """Last two lines of Algorithm 1, in place; a row of equal entries has nothing but its mean and keeps it."""
+    """The last two lines of Algorithm 1, in place. A row of equal entries keeps its mean, or it would become zero."""
     for row in rows_of(w):
         if mean and not all(value == row[0] for value in row):
             row -= math.fsum(row) / len(row)
@@ -126,7 +126,7 @@ class Madam:
                 entries[j] = max(-self.bound[i], min(self.bound[i], new))
 
 
-# ---------------------------------------------------------------------------------------- what the tests share
+# --------------------------------------------------------------------------------------- helpers of the tests
 
 
 ANY_STEP: dict[str, st.SearchStrategy[Any]] = {
@@ -135,11 +135,11 @@ ANY_STEP: dict[str, st.SearchStrategy[Any]] = {
     "lr": st.floats(1e-4, 0.5),
     "foreach": st.booleans(),
 }
-"""For hypothesis: what a step of any optimiser may be asked for."""
+"""Hypothesis strategies for the arguments of one optimiser step."""
 
 
 def draw(seed: int, shapes: Sequence[tuple[int, ...]] = SHAPES, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """Normal tensors, the same values in every dtype up to its rounding."""
+    """Normally distributed tensors, with the same values in every dtype up to rounding."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
@@ -147,7 +147,7 @@ def draw(seed: int, shapes: Sequence[tuple[int, ...]] = SHAPES, dtype: torch.dty
 def parameters(
     seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", shapes: Sequence[tuple[int, ...]] = SHAPES
 ) -> list[Tensor]:
-    """Leaf tensors of the given shapes, some in channels_last or stored transposed, one of the biases at zero."""
+    """Leaf tensors of the given shapes, some in channels_last or stored transposed, and one bias zero."""
     params = [tensor.to(device) for tensor in draw(seed, shapes, dtype)]
     for i, tensor in enumerate(params):
         if tensor.ndim == 4 and i % 2:
@@ -164,7 +164,7 @@ def as_arrays(tensors: Sequence[Tensor]) -> list[np.ndarray]:
 
 
 def set_gradients(params: Sequence[Tensor], seed: int) -> list[np.ndarray | None]:
-    """Give every parameter a random gradient, zero in its first row or entry; now and then one gets none at all."""
+    """Give most parameters a random gradient, zero in its first row or entry; the others get None."""
     grads: list[np.ndarray | None] = []
     shapes = [tuple(param.shape) for param in params]
     for i, (param, grad) in enumerate(zip(params, draw(seed, shapes, torch.float64), strict=True)):
@@ -174,14 +174,14 @@ def set_gradients(params: Sequence[Tensor], seed: int) -> list[np.ndarray | None
             param.grad = None
         elif seed % 2:
             param.grad = torch.empty_like(param).copy_(grad).detach()
-        else:  # not in the layout of its parameter
+        else:  # not in the memory layout of the parameter
             param.grad = grad.to(param.device, param.dtype)
         grads.append(None if param.grad is None else as_arrays([param.grad])[0])
     return grads
 
 
 def assert_follows(params: Sequence[Tensor], reference: Any, optimizer: Optimizer, steps: int = 4) -> None:
-    """Step both by the same gradients; they must agree to rounding at every step."""
+    """Step both with the same gradients; they must agree up to rounding at every step."""
     tolerance = {"rtol": 1e-11, "atol": 1e-12} if params[0].dtype == torch.float64 else {"rtol": 2e-5, "atol": 2e-6}
     for t in range(steps):
         reference.step(set_gradients(params, seed=100 + t))
@@ -197,13 +197,13 @@ def run(params: Sequence[Tensor], optimizer: Optimizer, steps: range) -> None:
 
 
 def assert_same(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
-    """Bit for bit."""
+    """Assert that the tensors are equal bit for bit."""
     for a, b in zip(ours, theirs, strict=True):
         assert torch.equal(a, b), f"largest difference {(a - b).abs().max()} in {tuple(a.shape)}"
 
 
 def assert_resumes(make: Callable[[list[Tensor]], Optimizer], dtype: torch.dtype = torch.float32) -> None:
-    """A run that is saved and loaded half way ends where the run that goes on does, bit for bit."""
+    """A run that is saved and loaded halfway must end exactly like the uninterrupted run."""
     params = parameters(dtype=dtype)
     optimizer = make(params)
     run(params, optimizer, range(5))
@@ -246,7 +246,7 @@ def train(model: nn.Module, optimizer: Optimizer, steps: range) -> None:
 
 
 def on_disk(value: Any) -> Any:
-    """What torch.save wrote, as torch.load reads it when it trusts nobody."""
+    """The value after `torch.save` and `torch.load(weights_only=True)`."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     buffer.seek(0)
@@ -275,7 +275,7 @@ class NoHostReads(TorchDispatchMode):
 
 
 def assert_reads_nothing(make: Callable[[list[Tensor], Tensor], Optimizer]) -> None:
-    """A step with the learning rate in a tensor keeps to the device and to the state made at construction."""
+    """A step with a tensor learning rate must read no value on the host and create no new state tensors."""
     params = parameters()
     optimizer = make(params, torch.tensor(0.01))
     tensors = {id(value) for entries in optimizer.state.values() for value in entries.values()}
@@ -287,7 +287,7 @@ def assert_reads_nothing(make: Callable[[list[Tensor], Tensor], Optimizer]) -> N
 
 
 def assert_captures(make: Callable[[list[Tensor], Tensor], Optimizer]) -> None:
-    """Five replays of a captured step, the learning rate changing in between, end where five eager steps do."""
+    """Five replays of a captured step with changing learning rates must equal five eager steps."""
     ends = []
     for capture in (False, True):
         params = parameters(device="cuda")

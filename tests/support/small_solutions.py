@@ -1,4 +1,4 @@
-"""Classifiers small enough that what is true of them is known."""
+"""Small classifiers whose properties are known."""
 
 import math
 
@@ -12,7 +12,7 @@ from nero.theory.solutions import Solution
 
 
 def linear(seed: int, fan_in: int = 4, classes: int = 3, examples: int = 40, balanced: bool = False) -> Solution:
-    """A linear classifier, some of whose labels are those that it gives."""
+    """A random linear classifier, with its own predictions as labels."""
     generator = torch.Generator().manual_seed(seed)
     network = nn.Linear(fan_in, classes, bias=False).double()
     with torch.no_grad():
@@ -35,13 +35,13 @@ def perceptron(seed: int, depth: int = 3, width: int = 6, examples: int = 30, ba
 
 
 def fitted(network: nn.Module, inputs: Tensor) -> Solution:
-    """The network with the labels that it gives itself: no error."""
+    """The network with its own predictions as labels, so that it makes no errors."""
     with torch.no_grad():
         return Solution(network, inputs, network(inputs).argmax(1))
 
 
 def chain(solution: Solution) -> Perceptron:
-    """The layers of either of the above."""
+    """The layers of a solution made by `linear` or `perceptron`."""
     if isinstance(solution.network, nn.Linear):
         return Perceptron(["weight"], [None], scaled_relu, math.sqrt(2))
     layers = solution.network.layers
@@ -49,14 +49,14 @@ def chain(solution: Solution) -> Perceptron:
 
 
 def true_angle_of_linear(solution: Solution) -> float:
-    """Definition 6 in closed form: for each example, its label's neuron turns away and another towards it.
+    """Definition 6 by bisection: for each example, the label's neuron rotates away from it and another one towards it.
 
-    A neuron w at the angle t to x gives |w| |x| cos t, which turns by a make |w| |x| cos(t + a) at the least and
-    |w| |x| cos(t - a), but no more than at t = a, at the most.
+    A neuron w at angle t to an input x has the output |w| |x| cos t. Rotations of w by at most a change it to at least
+    |w| |x| cos(min(t + a, pi)) and at most |w| |x| cos(max(t - a, 0)).
     """
     [weight] = solution.weights.values()
     inputs = solution.inputs
-    if solution.layers[0].centred:  # such neurons see nothing else, and turn across the vector of ones
+    if solution.layers[0].centred:  # such neurons ignore the mean and stay orthogonal to ones
         inputs = inputs - inputs.mean(1, keepdim=True)
     norms, sizes = weight.norm(dim=1), inputs.norm(dim=1)
     angles = (inputs @ weight.T / (sizes[:, None] * norms)).clamp(-1, 1).arccos()

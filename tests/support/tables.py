@@ -1,4 +1,4 @@
-"""Tables of given cells, and tables of experiments in each format."""
+"""Build tables from given cells, and write tables in each format."""
 
 from collections.abc import Sequence
 

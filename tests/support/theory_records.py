@@ -1,4 +1,4 @@
-"""Made-up records of the theory's measurements, in the form of those that `nero.theory.records` keeps."""
+"""Synthetic records of the theory's measurements, in the format of `nero.theory.records`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ GAN = "cifar10_cgan"
 
 
 def q(median: float | None, spread: float = 0.1) -> Record:
-    """Quantiles around a median; null where it is."""
+    """Quantiles around a median; all are None if it is None."""
     if median is None:
         return dict.fromkeys(("min", "low", "median", "high", "max"))
     wide = spread * abs(median)
@@ -27,7 +27,7 @@ def q(median: float | None, spread: float = 0.1) -> Record:
 
 
 def layer(name: str, norm: float, lean: float, fan_in: int = 784, neurons: int = 784) -> Record:
-    """Of a network, by the medians of its neurons."""
+    """The record of a layer, given the medians over its neurons."""
     balanced = abs(norm - 1) < 1e-6 and lean < 1e-6
     of_sum = lean * norm * math.sqrt(fan_in)
     return {
@@ -119,7 +119,7 @@ def network_record(
     depth: int = 3,
     with_activations: bool = True,
 ) -> Record:
-    """Nero's layers are balanced at the end, those of others by no means."""
+    """The record of a run's networks; by default their layers are balanced with Nero only."""
     balanced = optim == "nero" if balanced is None else balanced
     places = range(depth)
     start = [layer(f"layers.{place}.weight", 0.58, 0.03) for place in places]
@@ -152,7 +152,7 @@ def step_record(
     settings: Mapping[str, Any] | None = None,
     steps: int = 4,
 ) -> Record:
-    """Steps of relative size lr with Nero, whatever they may be with others; the last is not stable."""
+    """The record of a run's steps, of relative size lr with Nero and 7 lr with others; the last is unstable."""
     of_size = 1.0 if optim == "nero" else 7.0
     found = []
     for number in range(steps):
@@ -185,7 +185,7 @@ def step_record(
 
 
 def some_networks(data: str = "real") -> list[Record]:
-    """Two depths and several seeds of one task, errors and nulls among them, a GAN, and a task nobody has heard of."""
+    """Records of one task at two depths and several seeds (some with errors or nulls), a GAN and an unknown task."""
     shallow = {"depth": 5}
     return [
         *(

@@ -1,4 +1,4 @@
-"""A network of a few hundred weights with all that several ranks have to get right, for tests of such."""
+"""A network of a few hundred weights, for tests of training on several ranks."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from nero.models.ghost_batch_norm import GhostBatchNorm2d
 
 
 class Tiny(nn.Module):
-    """Takes [N, 3, side, side]; called as the ImageNet task calls its network."""
+    """Maps [N, 3, side, side] to logits; accepts the arguments that the ImageNet task passes to its network."""
 
     def __init__(self, num_classes: int, norm_parts: int = 4, width: int = 8) -> None:
         super().__init__()
@@ -16,7 +16,7 @@ class Tiny(nn.Module):
 
     @staticmethod
     def _stage(ins: int, outs: int, parts: int) -> nn.Module:
-        # A smooth nonlinearity: where a ReLU has its kink, rounding decides.
+        # A smooth nonlinearity, since rounding would decide on which side of a ReLU's kink an input is.
         return nn.Sequential(nn.Conv2d(ins, outs, 3, stride=2, bias=False), GhostBatchNorm2d(outs, parts), nn.Tanh())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ class Tiny(nn.Module):
 
 
 class LocalNorm(Tiny):
-    """With torch's batch norm, whose statistics are of whatever images a process has."""
+    """`Tiny` with torch's batch norm, whose statistics only cover the images of one process."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)

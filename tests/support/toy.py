@@ -1,4 +1,4 @@
-"""A task of a few microseconds a step, for tests of the engine: fit a line with noise from a stream of its own."""
+"""A task with very fast steps, for tests of the engine: fit a linear function of random inputs."""
 
 from collections.abc import Iterator
 
@@ -17,9 +17,9 @@ TIMES = ("seconds", "train/steps_per_second", "train/waiting")
 
 
 class Line(Task):
-    """Two networks, stepped one after the other; dropout and shuffled data, so that a resume can go wrong.
+    """Two networks that are stepped in turn, with dropout and random inputs, so that an inexact resume would show.
 
-    `poison` is the number of a step whose loss is not a number.
+    `poison` is the index of a step whose loss is NaN.
     """
 
     metric = Metric("train/loss", "min", "loss")

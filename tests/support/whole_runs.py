@@ -1,4 +1,4 @@
-"""What tests of tasks do with whole runs."""
+"""Helpers for tests of tasks that train complete runs."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from nero.train.run import train
 from support.toy import without_times
 
 LANGUAGE_RATES = {"nero": 1e-3, "sgd": 1e-3, "adam": 1e-4, "lamb": 1e-3}
-"""At which a language task's run on a GPU can be compared with one on a CPU."""
+"""Learning rates at which GPU and CPU runs of language tasks are comparable."""
 
 
 def prepare(tmp_path: Path, task: str, *words: str) -> tuple[RunConfig, RunDirectory]:
@@ -24,7 +24,7 @@ def prepare(tmp_path: Path, task: str, *words: str) -> tuple[RunConfig, RunDirec
 
 
 def final_weights(run: RunDirectory) -> list[Tensor]:
-    """Of all networks."""
+    """The weights of all networks in the last checkpoint."""
     data = run.load_checkpoint()
     assert data is not None
     networks = torch.load(io.BytesIO(data), weights_only=True)["networks"]
@@ -32,7 +32,7 @@ def final_weights(run: RunDirectory) -> list[Tensor]:
 
 
 def assert_cut_runs_go_on(tmp_path: Path, task: str, *words: str) -> None:
-    """Cut in the middle of its second epoch and at its end, a run logs and ends as one that was not."""
+    """A run that is interrupted within or after its second epoch must log and end like an uninterrupted one."""
     config, whole = prepare(tmp_path / "whole", task, *words)
     train(config)
     records = whole.read_metrics()
@@ -61,8 +61,8 @@ def assert_cut_runs_go_on(tmp_path: Path, task: str, *words: str) -> None:
 
 
 def train_until(config: RunConfig, updates: int) -> None:
-    """Stop a run that looks between its epochs alone after so many of them."""
-    looks = iter(range(1000))  # one before the first, and one after each
+    """Interrupt a run after `updates` epochs; its task must allow stops only between epochs."""
+    looks = iter(range(1000))  # one check before the first epoch, and one after each
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nero.engine.loop.stop_reason", lambda deadline: "enough" if next(looks) == updates else None)
         assert train(config)["status"] == "interrupted"
@@ -71,11 +71,11 @@ def train_until(config: RunConfig, updates: int) -> None:
 def assert_follows_the_cpu(
     tmp_path: Path, task: str, rate: float, words: Sequence[str], gpu: Sequence[str] = ()
 ) -> None:
-    """Weights at the end, in units of how far they have come: a step that is left out or stale would show.
+    """Final weights on GPU and CPU must agree to 4% of the distance trained; a skipped or stale step would show.
 
-    rate:  so small that a rounding error stays one
-    gpu:   words for the GPU alone
-    Four epochs: the graph of a shape that an epoch has once is captured in the third.
+    rate:  learning rate, small enough that rounding errors do not grow
+    gpu:   overrides for the GPU run only
+    It trains for four epochs, because the graph of a shape that occurs once per epoch is captured in the third.
     """
     ends = {}
     for machine, lr in (("start", 1e-12), ("cpu", rate), ("gpu", rate)):
@@ -90,7 +90,7 @@ def assert_follows_the_cpu(
 
 
 def assert_one_line(tmp_path: Path, task: str, words: Sequence[str], message: str) -> None:
-    """An invalid setting is refused in one line, when it is composed or when the run is built; nothing is logged."""
+    """An invalid setting must raise a one-line `ConfigError` before the run starts; nothing may be logged."""
     with pytest.raises(ConfigError, match=message) as error:
         train(prepare(tmp_path, task, *words)[0])
     assert "\n" not in str(error.value)
@@ -98,7 +98,7 @@ def assert_one_line(tmp_path: Path, task: str, words: Sequence[str], message: st
 
 
 def trained(store: Path, words: Sequence[str]) -> RunDirectory:
-    """A run that is done and kept its checkpoint."""
+    """Train a run to its end and return its directory."""
     config = compose([*words, f"store={store}"])
     assert train(config)["status"] == "done"
     return Store(store).run(config.task_name, config.run_id)
@@ -107,7 +107,7 @@ def trained(store: Path, words: Sequence[str]) -> RunDirectory:
 def assert_only_runs_of_a_kind(
     main: Callable[[list[str]], int], run: RunDirectory, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A script that looks at trained runs says so of one of another task, and of one without a checkpoint."""
+    """A script for trained runs must report a run of another task and a run without a checkpoint."""
     other = RunDirectory(tmp_path / "other")
     other.path.mkdir()
     config = run.read_config()

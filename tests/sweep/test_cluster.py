@@ -1,4 +1,4 @@
-"""The way to SLURM: the README's commands ask for what they say, and a launcher's tasks are the ranks of a run."""
+"""SLURM: the README's commands request the resources they state, and a launcher's tasks are the ranks of a run."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ exit 1
 
 
 def readme_slurm_commands() -> list[list[str]]:
-    """The README's commands for SLURM, as words."""
+    """The README's commands for SLURM, split into words."""
     blocks = (ROOT / "README.md").read_text().split("```")[1::2]
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     commands = [line for line in lines if "submitit_slurm" in line and line.startswith("python")]
@@ -33,7 +33,7 @@ def readme_slurm_commands() -> list[list[str]]:
 
 
 def command_made_by_readme_target(target: str) -> list[str]:
-    """What the README's `make` for SLURM runs, as words."""
+    """The command that the README's `make` for SLURM runs, split into words."""
     blocks = (ROOT / "README.md").read_text().split("```")[1::2]
     lines = [
         line for block in blocks for line in block.splitlines() if f"make {target} LAUNCHER=submitit_slurm" in line
@@ -85,7 +85,7 @@ def test_readme_make_command_requests_stated_slurm_resources(tmp_path: Path) -> 
 
 
 def sbatch_script_lines(tmp_path: Path, words: list[str]) -> list[str]:
-    """The lines of what sbatch is given. A stand-in for it keeps the script and refuses the job."""
+    """Lines of the script given to sbatch. A stand-in for sbatch keeps the script and refuses the job."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("sbatch", "srun"):

@@ -1,4 +1,4 @@
-"""Every job of a sweep is heard of: those that were killed, those that vanished, and the others beside them."""
+"""A sweep reports every job: killed jobs, jobs that vanished from the queue, and all others."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ NO_CONTROLLER = (1, "", "slurm_load_jobs error: Unable to contact slurm controll
 
 
 class Slurm:
-    """Says what it is told to, and counts the questions; time stands still between them."""
+    """A fake SLURM with preset answers, which records all queries. Its clock is the attribute `seconds`."""
 
     def __init__(self, squeue: tuple[int, str, str], sacct: tuple[int, str, str] = NO_ACCOUNTS) -> None:
         self.answers = {"squeue": squeue, "sacct": sacct}
@@ -45,7 +45,7 @@ class Slurm:
 
 def test_one_squeue_query_covers_whole_array_and_is_rate_limited() -> None:
     slurm = Slurm((0, "12_0|RUNNING\n12_1|PENDING\n", ""))
-    slurm.queue.register_job("12")  # submitit announces the array as well as its jobs
+    slurm.queue.register_job("12")  # submitit registers the array as well as its jobs
     assert slurm.poll("12_0", "12_1") == ["RUNNING", "PENDING"]
     assert [command[-1] for command in slurm.asked] == ["--jobs=12"]
     slurm.seconds += SECONDS_BETWEEN_QUERIES / 2
@@ -102,7 +102,7 @@ def test_unreachable_controller_does_not_mark_job_done() -> None:
     assert not slurm.queue.is_done("12", mode="cache")
     slurm.answers["squeue"] = NO_SUCH_JOB
     slurm.poll("12", times=QUERIES_UNTIL_GONE - 1)
-    slurm.answers["squeue"] = (0, "12|RUNNING\n", "")  # it is back, and so is the job
+    slurm.answers["squeue"] = (0, "12|RUNNING\n", "")  # the controller is back, and so is the job
     slurm.poll("12")
     slurm.answers["squeue"] = NO_SUCH_JOB
     slurm.poll("12", times=QUERIES_UNTIL_GONE - 1)
@@ -113,7 +113,7 @@ def test_sacct_gives_final_state_of_jobs_missing_from_squeue() -> None:
     slurm = Slurm(NO_SUCH_JOB, (0, "12_0|CANCELLED by 0\n12_1|COMPLETED\n12_2|RUNNING\n", ""))
     jobs = ("12_0", "12_1", "12_2")
     assert slurm.poll(*jobs) == ["CANCELLED", "COMPLETED", "UNKNOWN"]
-    # Accounts of a node that died can have a job running for ever.
+    # After a node has died, accounting may list its job as running forever.
     assert slurm.poll("12_2", times=QUERIES_UNTIL_GONE) == ["GONE"]
 
 
@@ -147,7 +147,7 @@ def test_killed_submitit_job_does_not_hide_results_of_others(tmp_path: Path, mon
     from submitit.core.core import Job
     from submitit.slurm.slurm import SlurmJob
 
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the jobs find their work in this file
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # so that the jobs can import this file
     before = (Job.results, SlurmJob.watcher)
     with collect_all_results():
         executor = AutoExecutor(folder=tmp_path, cluster="local")
@@ -186,7 +186,7 @@ def test_submitit_patches_are_undone_after_exception() -> None:
 
 @pytest.fixture
 def ray_plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Hydra's plugin for Ray as far as it matters here: it asks Ray for one result after the other."""
+    """A stand-in for Hydra's Ray plugin, which gets one result after the other from Ray."""
 
     def get(run: Any) -> Any:
         if isinstance(run, Exception):

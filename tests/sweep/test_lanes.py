@@ -1,4 +1,4 @@
-"""Two lanes on one GPU machine: runs bound by the CPU beside those bound by the GPU, as two sweeps over one store."""
+"""Two lanes on one GPU machine: CPU-bound and GPU-bound runs in parallel, as two sweeps over one store."""
 
 import os
 import signal
@@ -126,13 +126,13 @@ def test_lanes_interrupted_before_handlers_are_set_are_not_failures() -> None:
     assert time.monotonic() - begun < 40
 
 
-# the whole of it, on a machine that a sweep takes for one with a GPU
+# complete sweeps, with a pretended GPU
 
 
 def start(tmp_path: Path, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, str(ROOT / "tests" / "support" / "pretended_gpu.py"), "--multirun", *SMOKE, *words]
     command.append(f"hydra.sweep.dir={tmp_path / 'outputs'}")
-    # A session of its own: signals are then sent to the sweep alone.
+    # A new session, so that signals reach only the sweep.
     return subprocess.Popen(
         command, cwd=ROOT, env=script_environment(tmp_path), stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -161,7 +161,7 @@ def wait_for_both(tmp_path: Path, process: "subprocess.Popen[str]") -> None:
 
 @pytest.mark.slow
 def test_both_lanes_finish_after_failed_runs_are_retried(tmp_path: Path) -> None:
-    """Runs that fail show in the exit status; the same command then goes on with them."""
+    """Failed runs give exit status 1; the command without the invalid setting then completes both lanes."""
     status, said = ended(start(tmp_path, "+optim.clip_norm=-1"))
     assert status == 1, said
     assert "two lanes: 2 runs one after another on the GPU, and beside them 2 runs of pong_ppo" in said
@@ -177,7 +177,7 @@ def test_both_lanes_finish_after_failed_runs_are_retried(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["signal", "budget", "kill"])
 def test_both_lanes_stop_together_with_resumable_checkpoints(tmp_path: Path, how: str) -> None:
-    """By a signal to the sweep alone, by a budget for all of it, and when the sweep itself is killed."""
+    """Stopped by a signal to the sweep's process, by the sweep's time budget, or by a kill of that process."""
     long = ["task.epochs=100000", "machine.checkpoint_seconds=3600"]
     process = start(tmp_path, *long, *(["machine.budget_seconds=25"] if how == "budget" else []))
     wait_for_both(tmp_path, process)

@@ -1,4 +1,4 @@
-"""Sweeps through Hydra's launchers: every run is heard, none is lost, and all of them can be stopped."""
+"""Sweeps with Hydra's launchers: every run is reported, none is lost, and all can be stopped."""
 
 import os
 import re
@@ -31,7 +31,7 @@ RAY = launcher(
     "+hydra.launcher.ray.init.include_dashboard=false",
     "+hydra.launcher.ray.remote.max_retries=0",
 )
-# tests/sweep/test_job_results.py kills a job of submitit. Runs look for the same file whoever launched them.
+# tests/sweep/test_job_results.py kills a job of submitit. Runs watch the same stop file under every launcher.
 IN_PROCESSES = pytest.mark.parametrize("words", [JOBLIB, RAY])
 EVERY = pytest.mark.parametrize("words", [pytest.param([], id="basic"), JOBLIB, LOCAL])
 EPOCHS = 30
@@ -55,7 +55,7 @@ def ended(process: "subprocess.Popen[str]", timeout: float = 200) -> tuple[int, 
 
 
 def wait_for_lines(tmp_path: Path, process: "subprocess.Popen[str]") -> list[RunDirectory]:
-    """Until one has logged two epochs."""
+    """Wait until a run has logged two epochs; returns all such runs."""
     end = time.monotonic() + 150
     while time.monotonic() < end:
         assert process.poll() is None, ended(process)[1]
@@ -69,7 +69,7 @@ def wait_for_lines(tmp_path: Path, process: "subprocess.Popen[str]") -> list[Run
 @pytest.mark.slow
 @IN_PROCESSES
 def test_killed_or_failed_run_does_not_hide_other_runs(tmp_path: Path, words: list[str]) -> None:
-    """Of six, one raises and one takes its process with it; the others end, and all six are told."""
+    """Of six runs, two raise and two kill their process; the others finish, and all six are reported."""
     sweep = ["task.depth=3,4,three", "optim._target_=torch.optim.SGD,support.deadly.Deadly", "task.epochs=3"]
     status, said = ended(start(tmp_path, "optim=sgd", *sweep, *words))
     assert status == 1, said
@@ -87,7 +87,7 @@ def test_interrupted_sweep_checkpoints_its_runs_and_resumes(tmp_path: Path, word
     sweep = ["optim=nero,sgd", f"task.epochs={EPOCHS}", "machine.checkpoint_seconds=3600", *words]
     process = start(tmp_path, *sweep)
     wait_for_lines(tmp_path, process)
-    process.send_signal(signal.SIGINT)  # to the sweep alone, not to what it has started
+    process.send_signal(signal.SIGINT)  # only to the sweep, not to the processes it has started
     status, said = ended(process)
     assert status == 0, said
     assert "the same command continues" in said
@@ -110,7 +110,7 @@ def test_interrupted_sweep_checkpoints_its_runs_and_resumes(tmp_path: Path, word
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [JOBLIB])
 def test_time_budget_covers_whole_sweep(tmp_path: Path, words: list[str]) -> None:
-    """A stand-in for MPS, which has to wait for all processes that use it, counts joblib's when it is to end."""
+    """A stand-in for MPS logs the number of joblib's workers: MPS must start before them and stop after them."""
     sweep = [
         "optim=nero,sgd",
         "seed=0,1",
@@ -157,7 +157,7 @@ def test_time_budget_covers_whole_sweep(tmp_path: Path, words: list[str]) -> Non
     ],
 )
 def test_make_variables_become_launcher_overrides(variables: str, words: str) -> None:
-    """And Hydra knows them all, where the launcher is installed."""
+    """Checks the words that `make` prints, not whether Hydra accepts them."""
     made = make_dry(variables)
     assert made.returncode == 0
     [line] = [line for line in made.stdout.splitlines() if "train.py" in line]
@@ -198,7 +198,7 @@ def test_make_trains_selected_part_but_reports_whole_experiment(variables: str, 
     trained, reported = make_dry(variables, TASK="from", OPTIM="the environment").stdout.splitlines()
     assert shlex.split(trained.partition("--multirun ")[2]) == ["experiment=table1", *words]
     assert "only" not in reported
-    # Of a part the rest may be missing, which the report says by status 1; 2 is an error.
+    # If only a part is trained, other runs may be missing: the report then exits with 1. Status 2 is an error.
     assert reported.endswith("|| test $? -eq 1") == any("only" in word for word in words)
 
 

@@ -1,4 +1,4 @@
-"""What sweeps use of other libraries' internals is still there, in the versions it was written for."""
+"""The internals of other libraries that sweeps use still exist, in the versions they were written for."""
 
 import inspect
 import subprocess

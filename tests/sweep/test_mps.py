@@ -1,4 +1,4 @@
-"""CUDA's Multi-Process Service for the time of a sweep; a stand-in for NVIDIA's program writes down what it is told."""
+"""CUDA's Multi-Process Service during a sweep. A stand-in for NVIDIA's program logs its arguments and input."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sweeps through a real SLURM: every run a job of its own, and what becomes of a sweep when SLURM ends its jobs."""
+"""Sweeps on a real SLURM with one job per run: cancelled, killed, timed-out and forgotten jobs."""
 
 import os
 import re
@@ -41,19 +41,19 @@ OVER_SLURM = (
     "hydra.launcher.timeout_min=5",
     "hydra.launcher.cpus_per_task=1",
 )
-LONG = 200  # epochs of a run that is to be met in its middle
-PATIENCE = 240  # seconds: of a sweep on a busy machine
+LONG = 200  # epochs of a run that is interrupted midway
+PATIENCE = 240  # seconds to wait for a sweep on a busy machine
 
 
 class Cluster:
-    """A SLURM that is up, and what its commands say."""
+    """A running SLURM and its commands."""
 
     def __init__(self, folder: Path, forget_seconds: int = 300) -> None:
         self.folder, self.config = folder, slurm.start(folder, forget_seconds)
         self.said = ""
 
     def say(self, *command: str) -> str:
-        """As a user types it; the transcript is in the test's output, less what was just said."""
+        """Run a command and return its stdout. Command and output are also printed, unless they repeat the last."""
         env = {**os.environ, "SLURM_CONF": str(self.config)}
         result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
         before, self.said = self.said, f"$ {shlex.join(command)}\n{result.stdout}{result.stderr}"
@@ -61,12 +61,12 @@ class Cluster:
         return result.stdout
 
     def jobs(self) -> dict[str, str]:
-        """Every job that the queue knows, in the order of their numbers, and its state."""
+        """State of every job in the queue, in the order of job ids."""
         lines = self.say("squeue", "--array", "--noheader", "--states=all", "--sort=i", "--format=%i %T").splitlines()
         return dict(line.split() for line in lines)
 
     def task(self, job_id: str) -> int:
-        """The process that trains in a job."""
+        """Process id of a job's training process."""
         names = ("ARRAY_JOB_ID", "ARRAY_TASK_ID") if "_" in job_id else ("JOB_ID",)
         marks = {f"SLURM_{name}={word}".encode() for name, word in zip(names, job_id.split("_"), strict=True)}
         for pid in slurm.processes_of_jobs(self.folder):
@@ -94,11 +94,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def sweep(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """Start a sweep over SLURM: sweep("seed=0,1"); its jobs are cancelled if the test ends before it."""
+    """Function that starts a sweep on SLURM: sweep("seed=0,1"). Jobs that are left after the test are cancelled."""
     begun: list[subprocess.Popen[str]] = []
 
     def start(*words: str) -> "subprocess.Popen[str]":
-        # A folder of its own for each: what it leaves there is then not an earlier one's.
+        # A separate folder for each sweep, so that it contains no files of an earlier one.
         folder = f"hydra.sweep.dir={tmp_path / f'out{len(begun)}'}"
         command = [str(ROOT / "scripts" / "train.py"), "--multirun", *TINY, *OVER_SLURM, folder, *words]
         print(f"$ python {shlex.join(command)}")
@@ -121,7 +121,7 @@ def end(process: "subprocess.Popen[str]") -> tuple[int, str]:
 
 
 def statuses(said: str) -> dict[str, str]:
-    """Of the runs in a sweep's table, by their ids."""
+    """Status of each run in a sweep's table, by run id."""
     table = said[said.rindex("run  ") :].splitlines()[1:]
     rows = (re.match(r"(\S+)  +(done|interrupted|failed|refused|busy)\b", line) for line in table)
     return {row[1]: row[2] for row in rows if row}
@@ -144,7 +144,7 @@ def epochs(run: RunDirectory) -> list[int]:
 
 
 def wait_for_epochs(run: RunDirectory, number: int, process: "subprocess.Popen[str]") -> None:
-    """Until a run is well under way; an error of the sweep is shown at once."""
+    """Wait until a run has logged this many epochs; fails at once if the sweep has ended."""
     wait_until(lambda: len(epochs(run)) >= number or process.poll() is not None, f"{number} epochs")
     assert process.poll() is None, end(process)
 
@@ -163,11 +163,11 @@ def test_temporary_slurm_runs_command_and_leaves_no_processes(tmp_path: Path) ->
 
 
 def log_all_runs_except(optim: str, words: list[str], store: Store) -> None:
-    """Of the experiment `mnist` all that is asked for, except two rates of an optimiser and what follows from them."""
+    """Log all runs of the experiment `mnist`, except two learning rates of an optimiser and the repeats after them."""
     for cell in load_experiment("mnist", words).cells:
         if (cell.task, cell.optim) == ("mnist_mlp100", optim):
             for lr in (cell.lrs[0], cell.lrs[-1]):
-                write_run(store, cell, lr, cell.search_seed, None, data="embedded")  # diverged: no rate for repeats
+                write_run(store, cell, lr, cell.search_seed, None, data="embedded")  # diverged: not chosen for repeats
             continue
         for lr in cell.lrs:
             write_run(store, cell, lr, cell.search_seed, 0.5 if lr == cell.lrs[0] else 0.1, data="embedded")
@@ -209,7 +209,7 @@ def test_second_make_completes_experiment_after_cancelled_job(cluster: Cluster, 
     assert sorted(statuses(said).values()) == ["done", "interrupted"]
     assert "the same command continues" in said
     _, said = end(start_make())
-    # The report that follows fails: of embedded data there is nothing in the paper's tables.
+    # The report that follows fails, because the paper's tables contain no results on embedded data.
     assert "0 pending" in said
     assert set(statuses(said).values()) == {"done"}
     assert (tmp_path / "results" / "tables" / "figure3.md").exists()
@@ -256,7 +256,7 @@ def test_cancelled_and_killed_jobs_do_not_affect_other_runs(
 def test_slurm_time_limit_signal_checkpoints_and_job_is_requeued_or_resumed(
     sweep: Callable[..., "subprocess.Popen[str]"], cluster: Cluster, tmp_path: Path
 ) -> None:
-    """A job's process is made to stand still, so that no run is too quick to be warned; the warning wakes it."""
+    """The job's process is paused, so that its run cannot finish before SLURM's warning, which wakes the process."""
     store = Store(tmp_path / "runs")
     warned = ("task.epochs=20", "hydra.launcher.timeout_min=10", "hydra.launcher.signal_delay_s=150")
     again, once = (run_of(store, "task.epochs=20", f"seed={seed}") for seed in (0, 1))
@@ -271,12 +271,12 @@ def test_slurm_time_limit_signal_checkpoints_and_job_is_requeued_or_resumed(
         wait_for_epochs(run, 2, process)
         tasks.append(cluster.task(job))
         os.kill(tasks[-1], signal.SIGSTOP)
-        # A minute or two from now: later than SLURM's next look, and closer than the warning is to be given.
+        # Ends in one or two minutes: after SLURM's next check, and within the 150 s in which SLURM sends its warning.
         minutes = int(cluster.say("squeue", "--noheader", "--format=%M", f"--jobs={job}").split(":")[-2])
         cluster.say("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes + 2}")
     for job, task in zip(jobs, tasks, strict=True):
         wait_until(lambda task=task: not slurm.is_running(task), "warned", 60)
-        cluster.say("scontrol", "update", f"JobId={job}", "TimeLimit=10")  # for when it goes on
+        cluster.say("scontrol", "update", f"JobId={job}", "TimeLimit=10")  # for when the job is requeued
     (code, said), (other_code, other_said) = (end(process) for process in processes)
     assert "Restarts=1" in cluster.say("scontrol", "show", "job", jobs[0])
     assert "Restarts=0" in cluster.say("scontrol", "show", "job", jobs[1])
@@ -297,7 +297,7 @@ def test_forgotten_job_fails_but_job_survives_controller_restart(
 ) -> None:
     from submitit import AutoExecutor
 
-    # Not by the module's name: Hydra loads its plugins anew, and another module may have that by now.
+    # Not by the module's name: Hydra reloads its plugins, and that name may now refer to another module.
     monkeypatch.setitem(SlurmQueue.get_state.__globals__, "SECONDS_BETWEEN_QUERIES", 1.0)
     folder = tmp_path_factory.mktemp("forgetful")
     with started(folder, forget_seconds=2) as cluster, collect_all_results():

@@ -1,4 +1,4 @@
-"""The sweeper's own decisions: whose turn it is, when to wait for others, and how a broken launcher is gone round."""
+"""Decisions of the sweeper: which runs are next, when to wait for other processes, and how launcher failures end."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ rows:
 
 
 class Launcher:
-    """Carries jobs out by a function of their run directories, which says what to return or raises."""
+    """A fake launcher, which calls a function with each run directory; the function returns the outcome or raises."""
 
     def __init__(self, store: Store, carry_out: Callable[[RunDirectory], dict]) -> None:
         self.store, self.carry_out = store, carry_out
@@ -126,7 +126,7 @@ def test_second_experiment_runs_after_failure_but_not_after_interruption(
     ("words", "configured", "names"),
     [
         (["experiment=mnist"], "mnist", ["mnist"]),
-        (["experiment=table1,mnist"], None, ["table1", "mnist"]),  # a comma keeps a word out of the sweep's config
+        (["experiment=table1,mnist"], None, ["table1", "mnist"]),  # overrides with commas are not in the sweep's config
         (["+experiment=[mnist,table1]"], ["mnist", "table1"], ["mnist", "table1"]),
         (["seed=0,1"], None, []),
         (["experiment=null", "only.task=null"], None, []),
@@ -210,7 +210,7 @@ def test_sweep_does_not_wait_past_its_deadline(
 
 
 class Fragile(Launcher):
-    """Breaks down as a pool of processes does when one of them dies: all that were at it die with it."""
+    """Fails like a process pool in which one worker dies: all runs in progress die with it."""
 
     def __init__(self, store: Store, deadly: set[str], at_once: int = 2) -> None:
         super().__init__(store, write_finished_summary)

@@ -1,4 +1,4 @@
-"""The GAN's task on embedded images: its two losses, its samples, who judges them and when, and whole runs."""
+"""Tests of the GAN task on embedded images: its losses, samples, FID measurements and complete runs."""
 
 import io
 import math
@@ -41,9 +41,9 @@ from support.whole_runs import assert_cut_runs_go_on, assert_follows_the_cpu, as
 
 CPU = torch.device("cpu")
 Z, CLASSES, PIXELS = 80, 10, 3 * 32 * 32
-TRAIN, BATCH = 14, 4  # three whole batches and one of two
+TRAIN, BATCH = 14, 4  # three full batches and one of two images
 SMALL = (f"task.train_examples={TRAIN}", f"task.batch_size={BATCH}", "task.epochs=3", "task.fid_every=1")
-# The paper's networks as small as they can be, and others that take a few milliseconds a step.
+# NARROW: the paper's networks at their smallest. TINY: other networks, which take a few milliseconds per step.
 NARROW = tuple(f"task.{name}.{word}" for name in ("generator", "discriminator") for word in ("width=4", "rows=10"))
 TINY = (
     *(f"~task.{name}.{key}" for name in ("generator", "discriminator") for key in ("width", "rows")),
@@ -55,7 +55,7 @@ TINY = (
 
 
 class TinyGenerator(nn.Module):
-    """A pixel is a function of z and class; batch norm tells training from evaluation."""
+    """Maps z and the class to pixels; its batch norm behaves differently in training and evaluation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class TinyGenerator(nn.Module):
 
 
 class TinyDiscriminator(nn.Module):
-    """Scores on both sides of one and of minus one; remembers the weights that it had each time."""
+    """Gives scores on both sides of 1 and of -1, and records its weights at each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class TinyDiscriminator(nn.Module):
 
 
 class Steady(ConditionalGAN):
-    """z is not drawn but made from a number of its own, which each step turns: the same on every device."""
+    """A GAN whose z is computed from a counter instead of drawn, so that it is the same on every device."""
 
     turn: Tensor | None = None
 
@@ -146,7 +146,7 @@ def test_invalid_setting_gives_one_line_error(tmp_path: Path, word: str, message
 
 
 def hinge(fake: Tensor, real: Tensor) -> Tensor:
-    """As it is usually written, less its constants."""
+    """The hinge loss in its usual form, minus the constant 2."""
     return (1 + fake).relu().mean() + (1 - real).relu().mean() - 2
 
 
@@ -155,7 +155,7 @@ def gradients(network: nn.Module) -> list[Tensor | None]:
 
 
 def as_pixels(images: Tensor) -> Tensor:
-    """What the discriminator sees of uint8 images."""
+    """The discriminator's input for uint8 images."""
     return images.to(torch.float32) * (2 / 255) - 1
 
 
@@ -190,7 +190,7 @@ def test_generator_loss_comes_second_without_discriminator_gradients() -> None:
     name, loss = next(losses)
     loss.backward()
     torch.manual_seed(7)
-    generator(torch.randn(BATCH, Z), labels)  # for the first loss
+    generator(torch.randn(BATCH, Z), labels)  # as for the first loss
     expected = -discriminator(generator(torch.randn(BATCH, Z), labels), labels).mean()
     expected.backward()
     assert name == "generator"
@@ -223,7 +223,7 @@ def test_generator_loss_uses_updated_discriminator(tmp_path: Path) -> None:
 
 
 def test_single_pass_over_fake_and_real_matches_two_passes() -> None:
-    networks = Generator(width=4, rows=10).eval(), Discriminator(width=4, rows=10).eval()  # spectral norm stands still
+    networks = Generator(width=4, rows=10).eval(), Discriminator(width=4, rows=10).eval()  # eval: no power iterations
     task = make_task(generator=networks[0], discriminator=networks[1])
     pixels, labels = batch = next(task.batches(0))
     torch.manual_seed(7)
@@ -236,12 +236,12 @@ def test_single_pass_over_fake_and_real_matches_two_passes() -> None:
 
 
 def test_split_passes_do_one_power_iteration_each_fake_first() -> None:
-    """Against plain calls of a copy: D(fake), then D(real), whose weights are divided by another estimate."""
+    """Compare with plain calls of a copy: D(fake), then D(real), each with its own spectral norm estimate."""
     seed_global(3)
     networks = Generator(width=4, rows=10), Discriminator(width=4, rows=10)
     with torch.no_grad():
         for weight in networks[1].parameters():
-            weight.add_(0.3 * torch.randn_like(weight))  # away from orthogonal, where one iteration is exact
+            weight.add_(0.3 * torch.randn_like(weight))  # not orthogonal, since one iteration would be exact
     task = make_task(generator=networks[0], discriminator=networks[1], split_passes=True)
     copy = deepcopy(task.discriminator)
     pixels, labels = batch = next(task.batches(0))
@@ -287,7 +287,7 @@ def test_pixels_are_scaled_to_minus_one_to_one() -> None:
 def test_samples_come_from_generator_in_eval_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task()
     for batch in task.batches(0):
-        list(task.losses(batch))  # running statistics are no longer those of the start
+        list(task.losses(batch))  # changes the running statistics
     frozen = deepcopy(task.generator).eval()
     z, labels = torch.randn(20, Z, generator=torch.Generator().manual_seed(0)), torch.arange(20) % CLASSES
     [images] = task.samples(z, labels)
@@ -308,7 +308,7 @@ def test_sampling_restores_training_mode_and_state() -> None:
     samples = task.samples(torch.zeros(3, Z), torch.arange(3))
     assert not next(samples).requires_grad
     assert not task.generator.training
-    samples.close()  # type: ignore[attr-defined]  # whoever asked may not want the rest
+    samples.close()  # type: ignore[attr-defined]  # a caller may not need the rest
     assert task.generator.training
     list(task.samples(torch.zeros(3, Z), torch.arange(3)))
     assert task.generator.training
@@ -435,7 +435,7 @@ def test_samples_have_labels_of_test_set(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.equal(asked[0], shapes(train=TRAIN, test=100).test_labels)
 
 
-# ---------------------------------------------------------------------------------------------------------- who judges
+# ------------------------------------------------------------------------------------------------------- the FID judge
 
 
 def test_embedded_data_metric_is_stand_in_fid(tmp_path: Path) -> None:
@@ -450,7 +450,7 @@ def test_embedded_data_metric_is_stand_in_fid(tmp_path: Path) -> None:
 
 
 class Watched(StandIn):
-    """In Inception's place: counts the images that it sees, and notes what arithmetic convolutions may have."""
+    """A replacement for Inception that counts its images and records whether convolutions may use TF32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -465,7 +465,7 @@ class Watched(StandIn):
 
 @pytest.fixture
 def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data root with small images in CIFAR-10's place; its Inception is a stand-in, once there is a file for it."""
+    """A data root with small images in place of CIFAR-10; any file with the text "weights" gives a fake Inception."""
     monkeypatch.delenv("NERO_INCEPTION", raising=False)
     monkeypatch.setattr("nero.tasks.cgan.load_cifar10", lambda root: shapes(train=TRAIN, test=30))
     monkeypatch.setattr(fid, "load_weights", load_weights)
@@ -476,7 +476,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Any file will do that holds this word; the others are damaged, as without the fixture all would be."""
+    """Accept files with the text "weights" as Inception's; report all others as damaged."""
     if path.read_text() != "weights":
         raise DamagedData(f"{path} is damaged: these are not Inception's weights")
     return {}
@@ -547,7 +547,7 @@ def test_inception_problem_is_reported_and_run_continues(
 
     file = real / "inception-fid.pth"
     if problem == "damaged":
-        monkeypatch.undo()  # its own check, on what is no state dict at all
+        monkeypatch.undo()  # use the real `load_weights`, on a file without a state dict
         monkeypatch.setattr("nero.tasks.cgan.load_cifar10", lambda root: shapes(train=TRAIN, test=30))
         file.write_bytes(b"weights and more")
         message = f"FID is not measured: {file} is damaged: no state dict can be read from it"
@@ -598,7 +598,7 @@ def test_statistics_of_real_images_are_computed_once(
     (real / "inception-fid.pth").write_text("weights")
 
     def seen() -> int:
-        """Real images that a new task looks at for both FIDs, each of which has 30 samples."""
+        """Number of real images that a new task evaluates for both FIDs, each of which also evaluates 30 samples."""
         network = (task := make_task(data="real", data_root=real)).judges["plain"].network
         distances.append(task.evaluate())
         return network.seen - 2 * 30
@@ -623,7 +623,7 @@ def test_statistics_of_real_images_are_computed_once(
 
 def test_cached_statistics_belong_to_one_network(tmp_path: Path) -> None:
     real = {"val": shapes(train=TRAIN, test=30).test_images}
-    Judge(Watched(), "fid", "FID", real, CPU, folder=tmp_path).references  # noqa: B018 - looks at the images
+    Judge(Watched(), "fid", "FID", real, CPU, folder=tmp_path).references  # noqa: B018 - computes the statistics
     same, other = Watched(), StandIn()
     assert Judge(same, "fid", "FID", real, CPU, folder=tmp_path).references.keys() == {"val"}
     assert same.seen == 0
@@ -657,12 +657,12 @@ def test_distance_is_nan_for_non_finite_features(tmp_path: Path) -> None:
     data = shapes(train=TRAIN, test=30)
     real = {"val": data.test_images}
     judging = Judge(StandIn(), "fid", "FID", real, CPU)
-    judging.references  # noqa: B018 - of real images, before it breaks
+    judging.references  # noqa: B018 - computed before the network is replaced
     judging.network = Broken()
     assert math.isnan(judging.distances([data.train_images])["val/fid"])
 
 
-# ---------------------------------------------------------------------------------------------------------- whole runs
+# ------------------------------------------------------------------------------------------------------- complete runs
 
 
 @pytest.mark.slow
@@ -756,7 +756,7 @@ def test_momentum_search_table_distinguishes_its_rows(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- GPU
 
 RATES = {"nero": 1e-3, "adam": 1e-5}
-"""At which other kernels for convolutions on a CPU end within a 300th of the way of each other."""
+"""Learning rates at which CPU runs with different convolution kernels end within 1/300 of the distance trained."""
 
 
 @pytest.mark.gpu
@@ -780,7 +780,7 @@ def assert_captured_follows(tmp_path: Path, optim: str, *gpu: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("words", [[], pytest.param(["machine.compile=true"], marks=pytest.mark.slow)])
 def test_z_differs_between_graph_replays(tmp_path: Path, words: list[str]) -> None:
-    # All images in one batch and weights that stand still: only z is left to make a difference.
+    # One batch has all images and the weights do not change: only z and the order of the images change the loss.
     still = [f"task.batch_size={TRAIN}", "task.augmentation=null", "optim=sgd", "optim.lr=1e-12", "machine=gpu"]
     config, run = prepare(tmp_path, *TINY, *still, "task.epochs=8", *words)
     assert train(config)["status"] == "done"
@@ -817,7 +817,7 @@ def test_inception_features_do_not_depend_on_tf32_setting() -> None:
 
 
 def real_judge(data: ImageSet) -> Judge:
-    """Inception on a GPU, which keeps nothing."""
+    """A judge with Inception on a GPU that does not cache statistics."""
     context = Context(torch.device("cuda"), SeedStreams(0), "real", root_with("inception"))
     judging, remarks = judge(context, data)
     assert remarks == ()

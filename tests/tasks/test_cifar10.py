@@ -1,4 +1,4 @@
-"""The CIFAR-10 task on embedded images: what a batch is, what is measured, and that a run survives being cut."""
+"""Tests of the CIFAR-10 task on embedded images: batches, metrics and resumed runs."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -28,7 +28,7 @@ from support.real_data import root_with
 from support.whole_runs import assert_cut_runs_go_on, assert_follows_the_cpu, assert_one_line
 
 CPU = torch.device("cpu")
-TRAIN, BATCH = 50, 16  # three whole batches and one of two
+TRAIN, BATCH = 50, 16  # three full batches and one of two images
 SMALL = (
     f"task.train_examples={TRAIN}",
     f"task.batch_size={BATCH}",
@@ -43,7 +43,7 @@ EVERY_TASK = pytest.mark.parametrize("task", WORDS)
 
 
 class Pixels(nn.Module):
-    """A linear network: quick, and with nothing that differs between training and evaluation."""
+    """A linear network, which is fast and behaves the same in training and evaluation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_epochs_differ_and_are_reproducible_from_seed() -> None:
     task = make_task()
     first, second = joined(task.batches(0)), joined(task.batches(1))
     assert not torch.equal(first[1], second[1])
-    again = joined(make_task().batches(1))  # made at once, not ahead while the epoch before was trained
+    again = joined(make_task().batches(1))  # not prefetched during the previous epoch
     assert torch.equal(second[0], again[0])
     assert torch.equal(second[1], again[1])
     assert not torch.equal(first[0], joined(make_task(seed=1).batches(0))[0])
@@ -129,7 +129,7 @@ def test_metrics_cover_training_batches_and_all_test_images() -> None:
         for _, batch_loss in task.losses(batch):
             loss += batch_loss.item() * len(labels)
         wrong += int((task.network(task.prepare(pixels)).argmax(1) != labels).sum())
-        with torch.no_grad():  # as a step would: what follows is counted with other weights
+        with torch.no_grad():  # as a step would, so that later batches see other weights
             task.network.linear.weight.add_(0.01 * torch.randn_like(task.network.linear.weight))
     metrics = task.evaluate()
     assert set(metrics) == {"train/loss", "train/error", "val/loss", "val/error"}
@@ -169,7 +169,7 @@ def test_run_logs_errors_and_final_validation_error(tmp_path: Path, task: str) -
     assert outcome["final"] == records[-1]["val/error"]
     assert outcome["metric"] == {"key": "val/error", "goal": "min", "label": "top-1 error"}
     assert [record["step"] for record in records] == [4, 8, 12]
-    # Five epochs of warm-up, iteration by iteration: the last step of the first epoch is number 3 of 20.
+    # The warm-up is linear over five epochs (20 steps); the last step of the first epoch has index 3.
     assert records[0]["lr"] == pytest.approx(0.01 * 3 / 20)
 
 
@@ -270,7 +270,7 @@ def test_real_images_come_from_cifar10() -> None:
 
 @pytest.mark.slow
 def test_compiled_run_equals_eager_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = CompileCounter()  # runs what it is given as it stands
+    counter = CompileCounter()  # a backend that runs graphs unchanged
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
     losses = []
     for compiled in (False, True):
@@ -302,8 +302,8 @@ RATES = {
     "cifar10_vgg11": {"nero": 1e-4, "sgd": 1e-3, "adam": 1e-5, "lamb": 1e-4, "madam_constrained": 1e-4},
     "cifar10_resnet18": {"nero": 5e-5, "sgd": 1e-5, "adam": 1e-6, "lamb": 1e-5, "madam_constrained": 5e-5},
 }
-"""So small that a rounding error stays one: at the paper's rates a change of the start by one part in ten million makes
-half of the way's length of difference to this ResNet-18, on one and the same machine."""
+"""Small enough that rounding errors do not grow. At the paper's rates, a relative change of 1e-7 in this ResNet-18's
+initial weights changes the final ones by half the distance trained."""
 
 
 def assert_captured_follows(tmp_path: Path, task: str, optim: str, *gpu: str) -> None:
@@ -315,7 +315,7 @@ def assert_captured_follows(tmp_path: Path, task: str, optim: str, *gpu: str) ->
 @pytest.mark.gpu
 @pytest.mark.parametrize("words", [[], pytest.param(["machine.compile=true"], marks=pytest.mark.slow)])
 def test_dropout_differs_between_graph_replays(tmp_path: Path, words: list[str]) -> None:
-    # The same images in the same order with weights that stand still: only dropout is left to make a difference.
+    # One batch has all images and the weights do not change: only dropout and the order of the images change the loss.
     still = ["task.batch_size=50", "task.augmentation=null", "optim=sgd", "optim.lr=1e-12", "machine=gpu"]
     config, run = prepare(tmp_path, "cifar10_vgg11", *still, "task.network.width=8", "task.epochs=8", *words)
     assert train(config)["status"] == "done"

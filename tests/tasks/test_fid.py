@@ -1,4 +1,4 @@
-"""FID: against torchmetrics, against closed forms, and what is kept of the real images."""
+"""Tests of FID against torchmetrics and closed forms, and of the cached statistics of real images."""
 
 import copy
 import math
@@ -40,7 +40,7 @@ def generator(seed: int) -> torch.Generator:
 
 
 def features(count: int, dimension: int, seed: int) -> Tensor:
-    """Correlated rows away from zero, in float32 as a network gives them."""
+    """Correlated float32 features with a mean away from zero, like those of a network."""
     mixing = torch.randn(dimension, dimension, generator=generator(seed + 1))
     return torch.randn(count, dimension, generator=generator(seed)) @ mixing + 3
 
@@ -57,11 +57,11 @@ def statistics(count: int = 200, dimension: int = 8, seed: int = 0) -> Statistic
 
 
 def test_distance_matches_torchmetrics() -> None:
-    """Which works with eigenvalues of the product of covariances."""
+    """torchmetrics uses another formula: the eigenvalues of the product of the covariances."""
     fid = pytest.importorskip("torchmetrics.image.fid")
 
     class Float64(nn.Module):
-        """torchmetrics gives its result in the type of the features, and float32 would round it to 1e-7."""
+        """torchmetrics returns its result in the dtype of the features, and float32 would round it to 1e-7."""
 
         num_features = StandIn.num_features
 
@@ -81,7 +81,7 @@ def test_distance_matches_torchmetrics() -> None:
 
 
 def test_distance_matches_closed_form_for_diagonal_covariances() -> None:
-    """The sum of (μ₁ - μ₂)² + (σ₁ - σ₂)² over the dimensions."""
+    """The distance is the sum of (μ₁ - μ₂)² + (σ₁ - σ₂)² over the dimensions."""
     first, second = torch.tensor([1.0, 2.0, 0.5, 0.0]), torch.tensor([3.0, 0.25, 0.5, 2.0])
     means = torch.tensor([0.0, 1.0, -2.0, 5.0]), torch.tensor([1.0, 1.0, 2.0, 5.5])
     expected = float((means[0] - means[1]).square().sum() + (first - second).square().sum())
@@ -93,7 +93,7 @@ def test_distance_matches_closed_form_for_diagonal_covariances() -> None:
 
 
 def test_distance_matches_closed_form_for_rotated_gaussians() -> None:
-    """Covariances that share their eigenvectors: rotating the space changes no distance."""
+    """The covariances share their eigenvectors, and a rotation of the space does not change the distance."""
     turn = torch.linalg.qr(torch.randn(4, 4, generator=generator(0), dtype=torch.float64)).Q
     first, second = torch.tensor([1.0, 2.0, 0.5, 0.1]).double(), torch.tensor([3.0, 0.25, 0.5, 2.0]).double()
     zero = torch.zeros(4, dtype=torch.float64)
@@ -117,7 +117,7 @@ def test_distance_is_symmetric_and_non_negative(seeds: tuple[int, int], dimensio
 
 
 def test_distance_with_singular_covariances() -> None:
-    """Their covariances are singular, and some of the eigenvalues come out below zero."""
+    """With fewer images than dimensions, some computed eigenvalues of the covariances are negative."""
     one, two = statistics(5, 40, seed=0), statistics(7, 40, seed=2)
     distance = one.distance(two)
     assert math.isfinite(distance)
@@ -126,7 +126,7 @@ def test_distance_with_singular_covariances() -> None:
 
 
 def by_singular_values(one: Statistics, two: Statistics) -> float:
-    """The distance by another way: the last trace as the sum of the singular values of Σ₁^½ Σ₂^½."""
+    """The distance by another formula: its last trace is the sum of the singular values of Σ₁^½ Σ₂^½."""
     roots = []
     for covariance in (one.covariance.numpy(), two.covariance.numpy()):
         values, vectors = np.linalg.eigh(covariance)
@@ -153,7 +153,7 @@ def test_non_finite_statistics_give_nan_and_mismatched_ones_raise() -> None:
 @settings(max_examples=50)
 def test_statistics_do_not_depend_on_batch_split(count: int, dimension: int, seed: int, cuts: set[int]) -> None:
     rows = features(count, dimension, seed)
-    edges = [0, *sorted(cut for cut in cuts if cut <= count), count]  # some of the batches are empty
+    edges = [0, *sorted(cut for cut in cuts if cut <= count), count]  # some batches are empty
     found = Statistics.of(as_they_are, [rows[a:b] for a, b in pairwise(edges)])
     exact = rows.double().numpy()
     assert found.count == count
@@ -164,7 +164,7 @@ def test_statistics_do_not_depend_on_batch_split(count: int, dimension: int, see
 
 
 def test_covariance_is_accurate_for_features_far_from_zero() -> None:
-    """Plain sums of squares would lose the covariance altogether."""
+    """Plain sums of squares would lose the covariance to cancellation."""
     rows = features(100, 3, 0).double()
     far = Statistics.of(as_they_are, (rows + 1e8).split(7))
     near = Statistics.of(as_they_are, [rows])
@@ -181,7 +181,7 @@ def test_statistics_are_unaffected_by_autocast() -> None:
     batch = images(20, 0)
     plain = Statistics.of(StandIn(), [batch])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        # Else this test says nothing.
+        # Autocast must be active for this test to be meaningful.
         assert torch.nn.functional.conv2d(torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 3)).dtype == torch.bfloat16
         around = Statistics.of(StandIn(), [batch])
         distance = plain.distance(around)
@@ -220,11 +220,11 @@ def test_stand_in_distinguishes_image_distributions() -> None:
     assert alike < 0.05 * real.distance(Statistics.of(network, [images(400, 2, high=200)]))
 
 
-# --------------------------------------------------------------------------------------------------------- what is kept
+# --------------------------------------------------------------------------------------------------- cached statistics
 
 
 class Counting:
-    """Statistics to work out, and how often they were."""
+    """Computes statistics and counts its calls."""
 
     def __init__(self, seed: int = 0) -> None:
         self.times = 0
@@ -261,7 +261,7 @@ def damages(whole: bytes) -> Iterator[bytes]:
     yield b"not statistics\n"
     yield whole[: len(whole) // 2]
     yield whole + b"\n"
-    for place in range(0, len(whole), len(whole) // 23):  # among them bytes inside of tensors
+    for place in range(0, len(whole), len(whole) // 23):  # including bytes of tensors
         yield whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
 
 
@@ -302,7 +302,7 @@ def test_missing_torch_fidelity_error_names_package(monkeypatch: pytest.MonkeyPa
 
 
 def random_inception(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
-    """The network with weights that keep the size of what goes through it, and batch norms that do something."""
+    """Inception with random weights that preserve the scale of activations, and with non-trivial batch norms."""
     pytest.importorskip("torch_fidelity")
     with monkeypatch.context() as changed:
         changed.setattr(nn.Module, "load_state_dict", lambda network, state: None)
@@ -345,7 +345,7 @@ def test_tf32_parts_sum_to_original(values: list[float]) -> None:
 def test_split_weights_and_inputs_recover_float32_accuracy_in_tf32(
     split_inputs: bool, split_weights: bool, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TF32 is emulated: operands are rounded, sums are in float64."""
+    """TF32 is emulated by rounding the operands and summing in float64."""
 
     def in_tf32(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any) -> Tensor:
         near, weight = tf32_parts(x)[0].double(), tf32_parts(weight)[0].double()
@@ -365,7 +365,7 @@ def test_split_weights_and_inputs_recover_float32_accuracy_in_tf32(
 
 @pytest.mark.gpu
 def test_fast_inception_on_gpu_is_close_to_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As near as TF32's eleven bits can be: their steps are of 1e-3."""
+    """The tolerance of 1% allows for TF32's eleven significant bits, a spacing of about 1e-3."""
     batch = images(8, 0).cuda()
     plain = random_inception(monkeypatch).cuda()
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

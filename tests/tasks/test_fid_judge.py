@@ -1,4 +1,4 @@
-"""Who judges images, and in which arithmetic."""
+"""Tests of the FID judge: which network measures images, and in which precision."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_distances_are_to_both_splits_of_real_images() -> None:
 def test_stretched_matches_torchvision_grid_normalisation() -> None:
     images = torch.cat([real()["train"], torch.full((1, 3, 32, 32), 7, dtype=torch.uint8)])
     theirs = torch.stack([make_grid(image / 255, normalize=True, padding=0) for image in images])
-    # What torchvision's save_image makes of it.
+    # The conversion to bytes in torchvision's `save_image`.
     expected = theirs.mul(255).add(0.5).clamp(0, 255).to(torch.uint8)
     ours = stretched(images)
     assert int((ours.int() - expected.int()).abs().max()) <= 1
@@ -46,7 +46,7 @@ def test_stretched_matches_torchvision_grid_normalisation() -> None:
 
 
 def test_released_fid_matches_images_saved_by_torchvision(tmp_path: Path) -> None:
-    """The authors' way by hand: real images flipped at random, all of them written by save_image(normalize=True)."""
+    """Repeat the authors' procedure: flip real images at random and write all by `save_image(normalize=True)`."""
 
     def written(images: Tensor) -> Tensor:
         read = []

@@ -1,4 +1,4 @@
-"""The ImageNet task's settings: what cannot be, what suits the machine, and what the paper had."""
+"""Tests of the ImageNet task's settings: invalid values, defaults that depend on the machine, and the paper's."""
 
 import math
 import os
@@ -23,13 +23,13 @@ from tasks.test_imagenet_task import CPU, RESIZE, SIZE, TASK, WORDS, make_task
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For embedded images, which are made once."""
+    """A shared data root, so that the embedded images are created only once."""
     return tmp_path_factory.mktemp("data")
 
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 training images, where ImageNet would be."""
+    """A data root with 24 training images in place of ImageNet."""
     root = tmp_path_factory.mktemp("photographs")
     for split, each in (("train", 12), ("val", 5)):
         class_folders(root / "imagenet" / split, 2, each)

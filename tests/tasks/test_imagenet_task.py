@@ -1,4 +1,4 @@
-"""The ImageNet task on small images, embedded and fabricated: what is learnt, what is measured, what is skipped."""
+"""Tests of the ImageNet task on small synthetic images: training, validation and skipped images."""
 
 import math
 import multiprocessing
@@ -37,7 +37,7 @@ from support.whole_runs import assert_cut_runs_go_on, final_weights
 
 TASK = "imagenet_resnet50"
 CPU = torch.device("cpu")
-BATCH, TRAIN, SIZE, RESIZE = 20, 110, 16, 18  # five whole batches; ten images are left over
+BATCH, TRAIN, SIZE, RESIZE = 20, 110, 16, 18  # five full batches; ten images are left over
 STEPS = TRAIN // BATCH
 WORDS = (
     f"task.batch_size={BATCH}",
@@ -57,7 +57,7 @@ NORMALISE = v2.Compose(
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all: the embedded images are made once."""
+    """A shared data root, so that the embedded images are created only once."""
     return tmp_path_factory.mktemp("data")
 
 
@@ -72,7 +72,7 @@ def make_task(data: Path, *words: str) -> ImageNet:
 
 
 def plain_network(task: ImageNet) -> Tiny:
-    """A network of the same weights that takes images which somebody else has normalised."""
+    """A network with the same weights that takes normalised images."""
     network = Tiny(task.classes)
     network.load_state_dict(task.network.state_dict())
     return network
@@ -93,12 +93,12 @@ def test_gpu_decodes_when_there_are_few_workers(device: str, workers: int, decod
     assert (_decoder(context, 8, workers) is not None) == on_device
 
 
-# whole runs
+# complete runs
 
 
 @pytest.mark.parametrize("optim", ["nero", "sgd", "nero_tuned"])
 def test_few_epochs_beat_chance(tmp_path: Path, optim: str) -> None:
-    """Two of three guesses would be wrong."""
+    """The error of guessing is 2/3."""
     for split, each in (("train", 20), ("val", 5)):
         colour_folders(tmp_path / "imagenet" / split, each, seed=each)
     words = ["data=real", "task.train_examples=null", "machine.workers=0", "task.epochs=4", "task.batch_size=12"]
@@ -163,7 +163,7 @@ def test_every_precision_trains(tmp_path: Path, data: Path, precision: str) -> N
 
 @pytest.mark.slow
 def test_compiled_run_matches_eager_run(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = CompileCounter()  # runs what it is given as it stands
+    counter = CompileCounter()  # a backend that runs graphs unchanged
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
     losses = []
     for compiled in ("false", "true"):
@@ -178,7 +178,7 @@ def test_compiled_run_matches_eager_run(tmp_path: Path, data: Path, monkeypatch:
 
 
 def test_each_epoch_has_its_own_order_and_drops_the_remainder(data: Path) -> None:
-    """Drawn from the seed and the epoch alone: another task of the same seed has the same."""
+    """The order depends only on the seed and the epoch, so another task with the same seed has the same order."""
     orders = [make_task(data).stream.order(epoch)[0].tolist() for epoch in (0, 1, 0)]
     assert orders[0] == orders[2] != orders[1]
     assert sorted(orders[0]) == list(range(TRAIN))
@@ -219,7 +219,7 @@ def test_loss_is_mean_over_batch(data: Path) -> None:
 
 
 class Linear(nn.Module):
-    """With nothing in which one image has to do with another."""
+    """A network in which the images of a batch do not influence each other."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class Linear(nn.Module):
 
 
 def test_skipped_images_do_not_contribute_to_gradient(data: Path) -> None:
-    """And what is learnt of the others is what would have been learnt of them anyway."""
+    """The gradients of the other images are unchanged: their sum is still divided by the full batch size."""
     words = ["task.network._target_=tasks.test_imagenet_task.Linear", "~task.network.norm_parts"]
     task = make_task(data, *words)
     pixels, labels = next(task.batches(0))
@@ -254,9 +254,9 @@ def test_skipped_images_do_not_contribute_to_gradient(data: Path) -> None:
 
 
 def by_torchvision(task: ImageNet, folder: Path) -> dict[str, float]:
-    """As anybody would validate: ImageFolder, torchvision's transforms, one image after the other."""
+    """Metrics of a plain validation loop: ImageFolder and torchvision's transforms, one image at a time."""
     transform = v2.Compose([v2.Resize(RESIZE, antialias=True), v2.CenterCrop(SIZE), NORMALISE])
-    # Not by Pillow, ImageFolder's own loader: it comes with a libjpeg of its own, which may round in its own ways.
+    # ImageFolder's default loader is Pillow, which brings its own libjpeg and may round differently.
     images = ImageFolder(str(folder), transform, loader=lambda path: decode_image(path, mode="RGB"))
     network = plain_network(task).eval()
     loss, wrong, missed, count = 0.0, 0, 0, 0
@@ -273,7 +273,7 @@ def test_validation_matches_plain_torchvision_loop(data: Path, monkeypatch: pyte
     monkeypatch.setattr("nero.tasks.imagenet.EVALUATION_BATCH", at_a_time)
     task = make_task(data)
     torch.manual_seed(0)
-    for buffer in task.network.buffers():  # such as training leaves behind, and not those of the start
+    for buffer in task.network.buffers():  # statistics unlike the initial ones, as after training
         if buffer.is_floating_point():
             buffer.copy_(0.5 + torch.rand_like(buffer))
     found = task.evaluate()
@@ -291,7 +291,7 @@ def test_validation_matches_plain_torchvision_loop(data: Path, monkeypatch: pyte
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """Three of 24 training images and one of 10 validation images are garbage, and a file is no image by its name."""
+    """A data root in which 3 of 24 training images and 1 of 10 validation images are garbage, with a text file."""
     class_folders(tmp_path / "imagenet" / "train", 2, 12, damaged=(2, 3, 20))
     class_folders(tmp_path / "imagenet" / "val", 2, 5, damaged=(7,))
     (tmp_path / "imagenet" / "train" / "class0" / "notes.txt").write_text("not an image")
@@ -356,7 +356,7 @@ def test_missing_data_error_names_command_on_one_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_to_process_group_stops_run_with_checkpoint(tmp_path: Path, data: Path, number: signal.Signals) -> None:
-    """As a scheduler or a terminal sends it: workers are among them, and are not what it is meant for."""
+    """Schedulers and terminals signal workers too, which must continue until the run has checkpointed."""
     words = [f"task={TASK}", "data=embedded", "machine=cpu", *WORDS, f"data_root={data}"]
     words += ["task.epochs=4000", "machine.workers=2"]
     config = compose(words)

@@ -1,4 +1,4 @@
-"""Language modelling on the embedded grammar: what a batch is, what is measured, and that a run survives being cut."""
+"""Tests of language modelling on the embedded grammar: batches, metrics and resumed runs."""
 
 import math
 from pathlib import Path
@@ -27,7 +27,7 @@ STILL = (*SMALL, "task.network.dropout=0")
 
 
 class Bigram(nn.Module):
-    """Quick, and with nothing that differs between training and evaluation."""
+    """A bigram model, which is fast and behaves the same in training and evaluation."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def test_perplexity_weights_all_words_equally(monkeypatch: pytest.MonkeyPatch) -
     text = grammar_corpus(60, 10).valid
     length = len(text) // 4
     streams = text[: 4 * length].view(4, length)
-    # The bigram looks at one word, so that blocks make no difference to it.
+    # The bigram model sees one word at a time, so the division into blocks does not matter.
     assert metrics["val/loss"] == pytest.approx(mean_loss(task, streams[:, :-1], streams[:, 1:]), rel=1e-5)
     assert metrics["val/perplexity"] == pytest.approx(math.exp(metrics["val/loss"]), rel=1e-6)
     assert task.network.training
@@ -169,7 +169,7 @@ def test_every_precision_trains(tmp_path: Path, precision: str) -> None:
 
 @pytest.mark.slow
 def test_language_model_learns_grammar(tmp_path: Path) -> None:
-    """A unigram model of this text has a perplexity of 80 and more."""
+    """A unigram model of this text has a perplexity of at least 80."""
     words = ["task.train_examples=1200", "task.epochs=3", "task.network.width=32", "task.network.dropout=0"]
     config, _ = prepare(tmp_path, TASK, *words, "task.schedule.milestones=[2]", "optim=adam", "optim.lr=0.003")
     assert train(config)["final"] < 40

@@ -1,4 +1,4 @@
-"""PPO on the embedded game: what a rollout holds, the loss against one written out, and that a run survives a cut."""
+"""Tests of PPO on the embedded game: rollouts, the loss against a plain implementation, and resumed runs."""
 
 import math
 from collections import deque
@@ -40,7 +40,7 @@ SMALL = (
     "task.epochs=6",
     "task.log_every=2",
 )
-GAMES, STEPS = 3, 40  # two thirds of a game, so that the second rollout has ends in its middle
+GAMES, STEPS = 3, 40  # two thirds of a game, so that games end within the second rollout
 
 
 def make_task(device: torch.device = CPU, seed: int = 0, **settings: Any) -> PPO:
@@ -67,14 +67,14 @@ def make_task(device: torch.device = CPU, seed: int = 0, **settings: Any) -> PPO
 
 
 def make_policy_confident(task: PPO) -> PPO:
-    """A policy that is sure of some things: at first every action is as likely as any other."""
+    """Scale up the policy's weights, since all actions are about equally likely at first."""
     with torch.no_grad():
         task.network.policy.weight.mul_(300)
     return task
 
 
 class Replay:
-    """The same games once more, with stacks of frames made on the host, one after the other."""
+    """Replays the same games, with the stacks of frames built on the host one at a time."""
 
     def __init__(self, task: PPO) -> None:
         self.games = Catch(GAMES)
@@ -95,7 +95,7 @@ class Replay:
 
 
 def gae(rewards: Tensor, values: Tensor, ended: Tensor, last: Tensor, discount: float, lam: float) -> Tensor:
-    """Advantages by the recurrence, from the end."""
+    """Generalised advantage estimates by the backward recurrence."""
     following, advantage, found = last, torch.zeros_like(last), []
     for reward, value, end in reversed(list(zip(rewards, values, ended, strict=True))):
         goes_on = 1.0 - end.to(value.dtype)
@@ -111,7 +111,7 @@ def test_rollout_matches_replayed_games_across_updates() -> None:
     network, rollout = task.network, task.rollout
     ends = 0
     for epoch in range(3):
-        list(task.batches(epoch))  # as it stands: nothing is learnt in between
+        list(task.batches(epoch))  # without training steps
         for step in range(STEPS):
             stacked = replay.stacked()
             assert torch.equal(rollout.observations(step * GAMES + torch.arange(GAMES)), stacked)
@@ -153,7 +153,7 @@ def test_discounted_sums_match_backward_recurrence(values: list[list[float]], se
 def test_loss_and_gradient_match_clipped_objective() -> None:
     task = make_policy_confident(make_task())
     list(task.batches(0))
-    with torch.no_grad():  # a policy and values that have moved on since they played
+    with torch.no_grad():  # change policy and values since the rollout
         for weight in task.network.parameters():
             weight.add_(0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)))
     rollout, indices = task.rollout, torch.randperm(GAMES * STEPS)[:30]
@@ -250,7 +250,7 @@ def test_rollout_rewards_are_signs_while_scores_are_unclipped(
 def test_wait_polls_device_briefly_then_synchronises(
     monkeypatch: pytest.MonkeyPatch, ready_at: int, looks: int
 ) -> None:
-    """The moment is as long as ten looks; to sleep is nothing where the device is ready."""
+    """The polling time allows ten queries; synchronising is free if the device is ready."""
     now, events = [0], []
 
     class Device:
@@ -278,13 +278,13 @@ def test_episode_statistics_average_last_finished_games() -> None:
     assert all(map(math.isnan, scores.means(3)))
 
     def turn(rewards: list[float], over: list[bool]) -> Turn:
-        ended = np.array([True, True])  # a lost life is no end of a game
+        ended = np.array([True, True])  # as after a lost life, which does not end a game
         return Turn(np.zeros((2, 1, 1), np.uint8), np.array(rewards, np.float32), ended, np.array(over))
 
     for rewards, over in (
         ([5.0, 1.0], [False, False]),
         ([5.0, 0.0], [True, False]),  # 10 after 2 steps
-        ([0.0, 2.0], [True, True]),  # 0 after 1 and 3 after 3
+        ([0.0, 2.0], [True, True]),  # 0 after 1 step and 3 after 3
         ([7.0, 7.0], [False, False]),
     ):
         scores.add(turn(rewards, over))
@@ -324,7 +324,7 @@ def test_run_logs_update_and_game_metrics(tmp_path: Path) -> None:
 
 
 def test_reward_is_logged_over_10_games_and_over_window() -> None:
-    """Against a list of all returns: 30 games with another return each."""
+    """Compare with a list of the returns of 30 games, which all differ."""
     task = make_task(window=20)
     returns = [float(number % 7 - number / 10) for number in range(30)]
     for number, value in enumerate(returns):
@@ -342,7 +342,7 @@ def test_reward_is_logged_over_10_games_and_over_window() -> None:
 def test_interrupted_run_on_saveable_games_resumes_exactly(tmp_path: Path) -> None:
     config, whole = prepare(tmp_path / "whole", TASK, *SMALL)
     train(config)
-    for stop in (1, 3, 5):  # after so many updates, in the middle of what a line of the log stands for and not
+    for stop in (1, 3, 5):  # number of updates; each is within the two updates of a log line
         config, run = prepare(tmp_path / str(stop), TASK, *SMALL)
         train_until(config, stop)
         assert train(config)["status"] == "done"
@@ -352,7 +352,7 @@ def test_interrupted_run_on_saveable_games_resumes_exactly(tmp_path: Path) -> No
 
 
 def test_steps_per_second_excludes_time_before_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An update takes a second, and what was played before the cut took no time of the process that goes on."""
+    """Each update takes one second; updates before the interruption must not count in the resumed process."""
     now, collect = [0.0], PPO._collect
 
     def slowly(self: PPO, epoch: int) -> None:
@@ -427,9 +427,9 @@ def test_default_settings_match_paper() -> None:
 
 
 class OffZero(Policy):
-    """A policy with biases.
+    """A policy with non-zero biases.
 
-    Without them rounding would decide what passes a ReLU: a balanced filter sums to zero, over one grey as well.
+    With zero biases, a balanced filter gives zero up to rounding on a uniform area, and rounding decides the ReLU.
     """
 
     def __init__(self, actions: int, hidden: int) -> None:
@@ -440,7 +440,7 @@ class OffZero(Policy):
 
 
 class ShortRun:
-    """Of a policy with biases, at a rate so small that the same actions are drawn whatever is rounded how."""
+    """A run of an `OffZero` policy. Small learning rates keep rounding from changing the sampled actions."""
 
     def __init__(self, folder: Path, optim: str, data: str, *words: str) -> None:
         if data == "real":
@@ -453,7 +453,7 @@ class ShortRun:
 
 
 def assert_alike(start: ShortRun, one: ShortRun, *others: ShortRun) -> None:
-    """Weights in units of how far they have come."""
+    """Final weights must agree to 4% of the distance trained, and logged values to 0.1%."""
     way = (one.end - start.end).norm()
     assert way > 1e-6 * start.end.norm()
     for other in others:
@@ -485,7 +485,7 @@ def test_captured_gpu_run_matches_eager_and_cpu_runs(tmp_path: Path, optim: str,
 
 
 class Told(nn.Module):
-    """Is told how far right of the paddle the ball is and how far down, now and three frames ago: it need not see."""
+    """A policy on fixed features: the ball's height and offset from the paddle, now and three frames ago."""
 
     places: Tensor
 
@@ -495,7 +495,7 @@ class Told(nn.Module):
         self.policy, self.value = nn.Linear(32, actions), nn.Linear(32, 1)
         self.register_buffer("places", torch.linspace(-1, 1, 42))
         for weight in self.policy.parameters():
-            nn.init.zeros_(weight)  # at first every action is as likely as any other
+            nn.init.zeros_(weight)  # all actions are equally likely at first
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = x[:, ::3, ::2, ::2]  # the oldest and the newest frame, every other pixel
@@ -510,7 +510,7 @@ class Told(nn.Module):
 
 @pytest.mark.slow
 def test_agent_learns_catch(tmp_path: Path) -> None:
-    """From losing two balls of three to catching more than two. To learn to see as well takes minutes on a CPU."""
+    """The agent must learn to catch more than two of three balls. Learning from pixels would take minutes on a CPU."""
     learning = {"epochs": 30, "environments": 16, "steps": 32, "clip": 0.2, "discount": 0.95}
     task = make_task(**learning, window=50, log_every=5, network=Told)
     run = RunDirectory(tmp_path / "run")

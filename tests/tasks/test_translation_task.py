@@ -1,4 +1,4 @@
-"""Translation on the embedded grammar: what a batch is, what is measured, and that a run survives being cut."""
+"""Tests of translation on the embedded grammar: batches, metrics and resumed runs."""
 
 import math
 from collections import Counter
@@ -44,7 +44,7 @@ def make_task(tmp_path: Path, *words: str) -> Translation:
 
 
 def sentences(tokens: Tensor) -> list[list[int]]:
-    """Rows without their padding, those that are all padding left out."""
+    """Rows without padding; rows that are only padding are omitted."""
     rows = [[token for token in row if token != PAD] for row in tokens.tolist()]
     return [row for row in rows if row]
 
@@ -84,7 +84,7 @@ def test_epochs_differ_and_are_reproducible_from_seed(tmp_path: Path) -> None:
     task = make_task(tmp_path)
     first, second = [*task.batches(0)], [*task.batches(1)]
     assert not all(torch.equal(a[0], b[0]) for a, b in zip(first, second, strict=True) if a[0].shape == b[0].shape)
-    again = [*make_task(tmp_path).batches(1)]  # made at once, not ahead while the epoch before was trained
+    again = [*make_task(tmp_path).batches(1)]  # not prefetched during the previous epoch
     assert all(torch.equal(a, b) for x, y in zip(second, again, strict=True) for a, b in zip(x, y, strict=True))
     rest = [*make_task(tmp_path).batches(1, start=3)]
     assert all(torch.equal(a, b) for x, y in zip(rest, again[3:], strict=True) for a, b in zip(x, y, strict=True))
@@ -95,7 +95,7 @@ def test_epochs_differ_and_are_reproducible_from_seed(tmp_path: Path) -> None:
 
 
 def plain_sums(task: Translation, source: Tensor, target: Tensor, smoothing: float = 0.0) -> tuple[float, int]:
-    """Loss and number of words, pair by pair without any padding."""
+    """Summed loss and number of words, computed pair by pair without padding."""
     total, words = 0.0, 0
     for german, english in zip(sentences(source), sentences(target), strict=True):
         features = task.network(torch.tensor([german]), torch.tensor([english[:-1]]))
@@ -174,7 +174,7 @@ def test_translator_learns_grammar(tmp_path: Path) -> None:
     words = ["task.train_examples=1500", "task.batch_size=32", "task.epochs=6", "task.minimum_count=1", "optim=adam"]
     words += ["task.network.width=64", "task.network.heads=4", "task.network.inner=64", "task.network.layers=1"]
     words += ["task.schedule.peak=3", "task.schedule.epochs=6", "optim.lr=0.003", "task.network.scale_embedding=true"]
-    words += ["+task.network.fused=false"]  # kernels in an interpreter would take minutes
+    words += ["+task.network.fused=false"]  # Triton's interpreter would take minutes
     config, _ = prepare(tmp_path, TASK, *words)
     assert train(config)["final"] < 12
 
@@ -232,5 +232,5 @@ def test_captured_run_matches_cpu_run(tmp_path: Path, optim: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fused", [False, True])
 def test_compiled_and_captured_run_matches_cpu_run(tmp_path: Path, fused: bool) -> None:
-    words = [*STILL, "optim=nero", f"+task.network.fused={fused}", "task.network.width=32"]  # kernels have a least size
+    words = [*STILL, "optim=nero", f"+task.network.fused={fused}", "task.network.width=32"]  # the kernels' minimum
     assert_follows_the_cpu(tmp_path, TASK, LANGUAGE_RATES["nero"], words, gpu=["machine.compile=true"])

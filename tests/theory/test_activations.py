@@ -29,12 +29,12 @@ def uniform(generator: torch.Generator) -> Tensor:
 
 
 def sparse(generator: torch.Generator) -> Tensor:
-    """One in twenty is not zero, less its mean."""
+    """Standardised sparse inputs: before scaling, one in twenty is one and the others are zero."""
     ones = torch.rand(EXAMPLES, FEATURES, generator=generator, dtype=torch.float64) < SPARSITY
     return (ones.double() - SPARSITY) / math.sqrt(SPARSITY * (1 - SPARSITY))
 
 
-# Independent inputs of mean 0 and variance 1, and their fourth moments, less 3.
+# Distributions of independent inputs with mean 0 and variance 1, and their excess kurtosis.
 DRAWS: dict[Callable[[torch.Generator], Tensor], float] = {
     normal: 0.0,
     uniform: -1.2,
@@ -54,12 +54,12 @@ def linear(weight: Tensor) -> nn.Linear:
 
 
 def outputs(weight: Tensor, x: Tensor) -> list[LayerActivations]:
-    """Of each neuron on its own, in batches of unequal size: then every quantile is that neuron's moment."""
+    """Measurements of each neuron as a layer of its own, so that every quantile is that neuron's moment."""
     return [measure_activations(linear(row.unsqueeze(0)), x.split(7000))[0] for row in weight]
 
 
 def assert_moments(weight: Tensor, x: Tensor, mean: Tensor, variance: Tensor, excess: Tensor) -> None:
-    """Within five standard errors. `excess`: each neuron's fourth moment over its squared variance, less 3."""
+    """Check moments within five standard errors; `excess` is the excess kurtosis of each neuron's output."""
     for neuron, measured in enumerate(outputs(weight, x)):
         true_mean, true_variance = mean[neuron].item(), variance[neuron].item()
         error = math.sqrt(true_variance / len(x))
@@ -69,11 +69,11 @@ def assert_moments(weight: Tensor, x: Tensor, mean: Tensor, variance: Tensor, ex
 
 
 def excess_of(weight: Tensor, kurtosis: float) -> Tensor:
-    """Fourth cumulants of independent inputs add up, by the fourth powers of their weights."""
+    """Excess kurtosis of the outputs: fourth cumulants of the inputs add with the weights' fourth powers."""
     return kurtosis * weight.pow(4).sum(-1) / weight.square().sum(-1).square()
 
 
-# ------------------------------------------------------------------------------------------------ Section 3.1's claim
+# ----------------------------------------------------------------------------------------------- claim of Section 3.1
 
 
 @pytest.mark.parametrize("mean", [0.0, 0.7, -3.0, 100.0])
@@ -84,7 +84,7 @@ def test_balanced_neurons_standardise_uncorrelated_inputs_of_any_mean(draw, kurt
     assert_moments(weight, x, torch.zeros(NEURONS), torch.ones(NEURONS), excess_of(weight, kurtosis))
 
 
-# The same examples every time: of enough of them, one is five standard errors off.
+# Hypothesis repeats the same examples; among many random ones, some would be off by five standard errors.
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), mean=st.floats(-1000, 1000), draw=st.sampled_from(list(DRAWS)))
 def test_any_balanced_neurons_standardise_inputs_of_any_mean(seed, mean, draw):
@@ -99,14 +99,14 @@ def test_unbalanced_neurons_have_predicted_moments(draw, kurtosis):
     x = 0.7 + 2 * draw(torch.Generator().manual_seed(0))
     mean, variance = 0.7 * weight.sum(-1), 4 * weight.square().sum(-1)
     assert_moments(weight, x, mean, variance, excess_of(weight, kurtosis))
-    assert mean.abs().max() > 1  # were they all near zero, nothing would have been tested
+    assert mean.abs().max() > 1  # means near zero would test nothing
     torch.testing.assert_close(predicted_moments(weight, 0.7, 4.0), (mean, variance))
 
 
 @pytest.mark.parametrize("correlation", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("balanced", [True, False])
 def test_correlated_inputs_keep_zero_mean_but_reduce_variance_if_balanced(correlation, balanced):
-    """A factor that all inputs share: its part of a centred neuron's output is nothing."""
+    """The inputs are correlated by a shared factor, which cancels in the output of a centred neuron."""
     weight = drawn_weight(seed=1, balanced=balanced)
     generator = torch.Generator().manual_seed(0)
     shared = torch.randn(EXAMPLES, 1, generator=generator, dtype=torch.float64)
@@ -131,11 +131,11 @@ def test_predicted_moments_are_computed_in_float64(shape, dtype):
     np.testing.assert_allclose(variance.numpy(), 0.25 * (rows**2).sum(-1), rtol=1e-12)
 
 
-# ------------------------------------------------------------------------------------------- against plain float64
+# ------------------------------------------------------------------------------ comparison with float64 references
 
 
 def convolved(x: np.ndarray, layer: nn.Conv2d) -> np.ndarray:
-    """w·x without a bias, pixel by pixel."""
+    """Convolution without the bias, computed pixel by pixel."""
     weight = layer.weight.detach().numpy()
     (stride, _), (padding, _), (dilation, _) = layer.stride, layer.padding, layer.dilation
     x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
@@ -154,7 +154,7 @@ def convolved(x: np.ndarray, layer: nn.Conv2d) -> np.ndarray:
 
 
 def expected(name: str, layer: nn.Linear | nn.Conv2d, x: np.ndarray, y: np.ndarray) -> dict:
-    """x and y: all that went in and came out, with features last."""
+    """Reference record of a layer from all its inputs x and outputs y, with features last."""
     x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
     rows = layer.weight.detach().double().numpy().reshape(y.shape[-1], -1)
     mean, variance = x.mean(0).mean(), x.var(0).mean()
@@ -186,7 +186,7 @@ def assert_same(measured: dict, reference: dict, rel: float = 1e-9) -> None:
 
 
 def parts(x: Tensor) -> Iterator[Tensor]:
-    """Unequal, one of them empty."""
+    """Batches of unequal size, one of them empty."""
     yield from x.split([3, 1, 0, len(x) - 4])
 
 
@@ -228,7 +228,7 @@ def test_convolutional_network_matches_numpy_reference():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_every_layer_of_mlp_is_measured(training):
-    """In training it does not call its hidden layers."""
+    """In training mode, `MLP` does not call its hidden layers as modules."""
     torch.manual_seed(0)
     network = MLP(4, 12, 5).train(training)
     x = torch.randn(30, 1, 3, 4)
@@ -276,7 +276,7 @@ def test_sequence_positions_are_pooled():
     x = torch.randn(6, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     whole = measure_activations(layer, [x])[0]
     assert_same(asdict(whole), expected("", layer, x.numpy(), x.numpy() @ layer.weight.detach().numpy().T))
-    for batches in (x, x.flatten(0, 1), x.flatten(0, 1).split(7)):  # single sequences, single tokens, a few
+    for batches in (x, x.flatten(0, 1), x.flatten(0, 1).split(7)):  # single sequences, single tokens, 7 tokens each
         assert_same(asdict(measure_activations(layer, batches)[0]), asdict(whole))
 
 
@@ -286,16 +286,16 @@ def test_convolution_of_single_images_matches_their_batch():
     assert_same(asdict(measure_activations(layer, x)[0]), asdict(measure_activations(layer, [x])[0]))
 
 
-# ------------------------------------------------------------------------------------------------------ numerics
+# -------------------------------------------------------------------------------------------- numerical accuracy
 
 
 def test_variance_is_accurate_for_large_mean():
     weight = project(torch.randn(4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)) + 0.5
     x = 1e8 + torch.randn(3000, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     layer = measure_activations(linear(weight), x.split(170))[0]
-    exact = (x - 1e8).numpy()  # of which nothing is lost
+    exact = (x - 1e8).numpy()  # exact in float64
     assert layer.input_variance == pytest.approx(exact.var(0).mean(), rel=1e-9)
-    # An output of 8e8 is only good to 1e-7.
+    # Outputs near 8e8 are only accurate to about 1e-7.
     assert layer.variance["max"] == pytest.approx((exact @ weight.numpy().T).var(0).max(), rel=1e-6)
     naive = x.square().mean(0) - x.mean(0).square()
     assert (naive - x.var(0, correction=0)).abs().max() > 1e-3
@@ -333,11 +333,11 @@ def test_non_finite_activations_propagate():
     assert all(math.isnan(layer.variance["median"]) and math.isnan(layer.mean["max"]) for layer in measured)
 
 
-# ------------------------------------------------------------------------------------------- leaving no trace
+# -------------------------------------------------------------------------------------------- no side effects
 
 
 class Fussy(nn.Module):
-    """Calls one layer twice, one by keyword, one not at all, and fails when told to."""
+    """Network that calls one layer twice, once by keyword, leaves one unused, and fails on NaN inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -376,7 +376,7 @@ def test_repeated_calls_are_pooled_and_uncalled_layers_omitted():
     second = network.twice(first).detach()
     y = torch.cat([first, second]) - network.twice.bias.detach()
     assert_same(asdict(twice), expected("twice", network.twice, torch.cat([x, first]).numpy(), y.numpy()))
-    # Without dropout, and by the statistics that batch norm has kept.
+    # Dropout is off, and batch norm uses its running statistics.
     value = second / math.sqrt(1 + network.frozen.eps)
     y = value @ network.once[1].weight.detach().T
     assert_same(asdict(once), expected("once.1", network.once[1], value.numpy(), y.numpy()))

@@ -1,4 +1,4 @@
-"""Hyperspherical caps, held against mpmath, closed forms, and points drawn on spheres."""
+"""Tests of hyperspherical caps against mpmath, closed forms, and random points on spheres."""
 
 import math
 from typing import Any
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from nero.theory.caps import log_cap, log_cap_lower_bound
 
-# Every size of a network's spheres, and both sides of each change of method: dimensions where series give way to
-# asymptotics (31 to 33), and angles so many standard deviations of a random point's latitude from the equator.
+# Sphere sizes of real networks, and both sides of each switch of method: to Stirling's series (dimensions 31 to 33)
+# and to the band up to the equator (2 deviations). `DEVIATIONS` are angles from the equator in units of 1 / sqrt(dim).
 DIMS = (1, 2, 3, 4, 7, 16, 25, 31, 32, 33, 100, 574, 1150, 4606, 25086)
 ANGLES = (1e-300, 1e-12, 1e-4, 0.01, 0.3, math.pi / 4, 0.8, 1.2, 1.5, 1.57)
 DEVIATIONS = (1e-6, 0.5, 1.0, 1.9, 1.99, 2.0, 2.01, 2.1, 3.0, 6.0)
@@ -22,7 +22,7 @@ dims = st.one_of(st.integers(0, 40), st.integers(0, 10**6))
 
 def mpmath_at(digits: int) -> Any:
     mpmath = pytest.importorskip("mpmath", reason="the reference is mpmath's")
-    context = mpmath.mp.clone()  # the digits of other tests stay as they are
+    context = mpmath.mp.clone()  # does not change the precision of other tests
     context.dps = digits
     return context
 
@@ -50,8 +50,7 @@ def test_log_cap_matches_mpmath_beyond_equator(dim: int) -> None:
 
 @pytest.mark.parametrize("angle", [1e-4, 0.5, 1.4, 1.5, 1.5678, 1.5688, 1.5698])
 def test_log_cap_matches_integral_in_a_million_dimensions(angle: float) -> None:
-    """mpmath's incomplete beta function gives up here; the integral of sin^(dim - 1) is done instead where it is not
-    vanishing beside its end."""
+    """mpmath's incomplete beta function fails here, so sin^(dim - 1) is integrated near its upper end instead."""
     mpmath, dim = mpmath_at(40), 10**6
     end = mpmath.mpf(angle)
     log_sine = mpmath.log(mpmath.sin(end))
@@ -65,7 +64,7 @@ def test_log_cap_matches_integral_in_a_million_dimensions(angle: float) -> None:
 
 def test_log_cap_is_finite_where_cap_underflows() -> None:
     assert math.exp(log_cap(1e-4, 4606)) == 0
-    # sin^dim / (sqrt(2 pi dim) cos), the first term for small caps
+    # The leading term for small caps is sin^dim / (sqrt(2 pi dim) cos).
     assert log_cap(1e-4, 4606) == pytest.approx(4606 * math.log(1e-4) - math.log(2 * math.pi * 4606) / 2, rel=1e-6)
 
 
@@ -78,7 +77,7 @@ def test_log_cap_matches_closed_forms_in_low_dimensions(angle: float) -> None:
         3: (angle - math.sin(angle) * math.cos(angle)) / math.pi,
     }
     for dim, share in shares.items():
-        # The last form cancels for small angles.
+        # The form for dimension 3 suffers from cancellation at small angles.
         rel = 1e-5 if dim == 3 and angle < 0.1 else 1e-14
         assert math.exp(log_cap(angle, dim)) == pytest.approx(share, rel=rel)
 
@@ -92,7 +91,7 @@ def test_log_cap_matches_share_of_random_points(dim: int) -> None:
         share = math.exp(log_cap(angle, dim))
         deviation = math.sqrt(share * (1 - share) / points)
         assert abs((turned <= angle).mean() - share) < 4 * deviation
-        # and the spheres next to it are told apart, off the equator, where all caps are halves
+        # Neighbouring dimensions give different shares, except at the equator, where every cap is one half.
         if angle != math.pi / 2:
             for other in (dim - 1, dim + 1):
                 assert abs((turned <= angle).mean() - math.exp(log_cap(angle, other))) > 4 * deviation
@@ -104,7 +103,7 @@ def test_log_cap_at_extreme_angles() -> None:
         assert log_cap(math.pi / 2, dim) == math.log(0.5)
         assert log_cap(math.pi, dim) == 0
         assert log_cap_lower_bound(math.pi, dim) == math.log(0.5)
-    # S^0 is two points: the cap's own, and at pi the other.
+    # S^0 consists of two points. A cap contains one of them, and both at pi.
     assert log_cap(0.0, 0) == log_cap(3.14, 0) == log_cap_lower_bound(0.0, 0) == math.log(0.5)
     assert log_cap(math.pi, 0) == 0
 
@@ -128,7 +127,7 @@ def test_cap_and_opposite_cap_sum_to_one(angle: float, dim: int) -> None:
 @given(angle=angles, dim=dims)
 def test_ball_lower_bound_does_not_exceed_log_cap(angle: float, dim: int) -> None:
     exact = log_cap(angle, dim)
-    # S^0 has equality.
+    # On S^0 the bound is exact.
     assert log_cap_lower_bound(angle, dim) <= (exact if dim == 0 or math.isinf(exact) else exact + 1e-14 * abs(exact))
 
 

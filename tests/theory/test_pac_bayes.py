@@ -1,4 +1,4 @@
-"""Theorem 1 and the bound of Section 8: by hand, by brute force on classes small enough to count, and at full size."""
+"""Tests of Theorem 1 and the bound of Section 8: known values, simulations of small classes, and real networks."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from nero.theory.pac_bayes import (
 )
 
 SMALL = [Spheres(neurons=3, dim=2), Spheres(neurons=2, dim=1)]
-# (neurons, fan-in) of a VGG-11 with two wide layers behind its convolutions: 28 million weights.
+# (neurons, fan-in) of a VGG-11 with two wide layers after its convolutions: 28 million weights.
 VGG = [
     Spheres(neurons, fan_in - 2)
     for neurons, fan_in in (
@@ -45,7 +45,7 @@ counts = st.integers(2, 10**7)
 shares = st.floats(1e-6, 0.999)
 
 
-# ------------------------------------------------------------------------------------------------------ by hand
+# ------------------------------------------------------------------------------------------------- known values
 
 
 def test_bound_for_two_examples_and_measure_one_half() -> None:
@@ -60,7 +60,7 @@ def test_bound_for_a_thousand_examples() -> None:
 
 
 def test_version_space_is_product_of_caps() -> None:
-    # A cap of pi/3 is a quarter of a sphere and a third of a circle.
+    # A cap of angle pi/3 covers a quarter of a sphere and a third of a circle.
     one = math.log(1 / 4**3 / 3**2)
     assert log_version_space(SMALL, math.pi / 3) == pytest.approx(one)
     five_halves = log_version_space(SMALL, math.pi / 3, log_solutions=math.log(5), log_share=math.log(0.5))
@@ -84,7 +84,7 @@ def test_bounds_no_better_than_guessing_are_vacuous() -> None:
     assert Bound(math.log(10) + 1e-9).is_vacuous(10)
     assert not Bound(math.log(10) - 1e-9).is_vacuous(10)
     assert Bound(math.log(10)).is_vacuous(2)
-    # The looser inequality of the two gives up earlier where there are more than two classes.
+    # The looser inequality, error <= nats, would already be vacuous here.
     assert not Bound(1.0).is_vacuous(3)
 
 
@@ -110,14 +110,14 @@ def test_paper_inequality_follows_from_ball_lower_bound(
     neurons: int, fan_in: int, angle: float, examples: int, delta: float, part: float
 ) -> None:
     one = log_version_space([Spheres(neurons, fan_in - 2)], angle, cap=log_cap_lower_bound)
-    log_solutions = -part * one if math.isfinite(one) else 0.0  # as many as there is room for
+    log_solutions = -part * one if math.isfinite(one) else 0.0  # at most as many as fit
     measure = log_version_space([Spheres(neurons, fan_in - 2)], angle, log_solutions, cap=log_cap_lower_bound)
     ours = realisable_bound(measure, examples, delta)
     half_chord = math.sin(angle / 2)
     turning = neurons * (fan_in - 2) * (-math.log(half_chord) if half_chord > 0 else math.inf) if fan_in > 2 else 0.0
     papers = (neurons * math.log(2) + turning + math.log(2 * examples / delta) - log_solutions) / (examples - 1)
     assert papers == pytest.approx(ours.nats, rel=1e-9, abs=1e-12 * abs(log_solutions) / (examples - 1))
-    # and never the better one
+    # Exact caps never give a worse bound.
     exact = log_version_space([Spheres(neurons, fan_in - 2)], angle, log_solutions)
     assert realisable_bound(exact, examples, delta).nats <= papers * (1 + 1e-9) + 1e-12 * log_solutions
 
@@ -128,7 +128,7 @@ Draw = tuple[float, float]  # ln P[V_S] and eps(V_S), both exact
 
 
 def thresholds(examples: int, draws: int) -> Iterator[Draw]:
-    """'at least t' on 0..199 under the uniform prior over t = 0..200, of which 70 is true; inputs are uniform."""
+    """Classifiers x >= t of uniform x in 0..199, with a uniform prior over t = 0..200; the true t is 70."""
     size, truth = 200, 70
     generator = np.random.default_rng(0)
     inputs = np.arange(size)
@@ -141,7 +141,7 @@ def thresholds(examples: int, draws: int) -> Iterator[Draw]:
 
 
 def two_classifiers(examples: int, draws: int) -> Iterator[Draw]:
-    """A true one that hardly has measure, and one so bad that a fifth of training sets do not find out."""
+    """A perfect classifier of tiny measure, and an imperfect one that fits a fifth of the training sets."""
     true_share, error = 1e-6, 1 - 0.2 ** (1 / examples)
     generator = np.random.default_rng(0)
     for _ in range(draws):
@@ -162,17 +162,17 @@ def test_bound_holds_with_probability_one_minus_delta(
         bounds.append(bound.error)
         errors.append(error)
     assert violated / draws <= delta + 3 * math.sqrt(delta * (1 - delta) / draws)
-    assert np.mean(bounds) < 0.3  # it says something,
-    assert np.mean(errors) > 0.001  # of something
+    assert np.mean(bounds) < 0.3  # the bound is not trivial
+    assert np.mean(errors) > 0.001  # nor are the errors
 
 
 def test_bound_without_confidence_term_is_violated() -> None:
-    """Without ln 2n/delta the same check fails."""
+    """Without the term ln(2n / delta), the check of the previous test fails."""
     violated = sum(error > Bound(-log_measure / 59).error for log_measure, error in two_classifiers(60, 2000))
     assert violated / 2000 > 0.1 + 3 * math.sqrt(0.1 * 0.9 / 2000)
 
 
-# --------------------------------------------------------------------------------------- what moves the bound
+# ---------------------------------------------------------------------------------- monotonicity of the bound
 
 
 @given(spheres=networks, first=angles, second=angles, examples=counts, delta=shares)
@@ -224,7 +224,7 @@ def test_bound_is_finite_for_millions_of_weights(angle: float, cap: Callable[[fl
     assert math.isfinite(realisable_bound(measure, 50_000, 0.05).nats)
 
 
-# ---------------------------------------------------------------------------------------------- what is needed
+# ---------------------------------------------------------------------- required angle, solutions and examples
 
 
 @pytest.mark.parametrize(("spheres", "examples"), [(SMALL, 60), (VGG, 50_000)])
@@ -245,14 +245,14 @@ def test_bound_reaches_error_exactly_at_critical_angle(
 
 
 def test_critical_angle_of_one_neuron_matches_closed_form() -> None:
-    # A circle's cap is angle / pi: nats of ln 2 with 11 examples are 10 ln 2 = ln(pi / angle) + ln(22 / delta).
+    # A circle's cap is angle / pi, so ln 2 nats with 11 examples mean 10 ln 2 = ln(pi / angle) + ln(22 / delta).
     angle = critical_angle([Spheres(1, 1)], examples=11, delta=0.5, error=0.5)
     assert angle == pytest.approx(math.pi * 44 / 2**10)
 
 
 def test_critical_angle_is_none_when_unattainable() -> None:
     assert critical_angle(SMALL, examples=5, delta=0.05, error=0.5) is None
-    # Ball's caps never grow beyond half spheres: 50 examples are too few for 20 neurons' halves.
+    # Ball's bound on a cap is at most half a sphere, for which 50 examples and 20 neurons are not enough.
     assert critical_angle([Spheres(20, 5)], examples=50, delta=0.05, error=0.25) is not None
     assert critical_angle([Spheres(20, 5)], examples=50, delta=0.05, error=0.25, cap=log_cap_lower_bound) is None
 
@@ -271,7 +271,7 @@ def test_log_solutions_needed_is_minimal(
         return realisable_bound(log_version_space(spheres, angle, log_solutions, log_share), examples, 0.05).error
 
     if math.isinf(needed):
-        assert bounded(1e12) > error  # not even a measure of 1
+        assert bounded(1e12) > error  # even with a measure of 1
     else:
         slack = 1e-9 * (1 + needed)
         assert bounded(needed + slack) <= error
@@ -290,12 +290,12 @@ def test_examples_needed_is_minimal(
 
 
 def test_examples_needed_known_value_and_infinity() -> None:
-    # A measure of 1 and an error of 1/2: the first n with 2n / delta <= 2^(n - 1).
+    # For a measure of 1 and an error of 1/2, this is the first n with 2n / delta <= 2^(n - 1).
     assert examples_needed(log_version_space(SMALL, math.pi), delta=0.5, error=0.5) == 6
     assert examples_needed(log_version_space(SMALL, 0.0), delta=0.5, error=0.5) == math.inf
 
 
-# ------------------------------------------------------------------------------------------------- refused
+# --------------------------------------------------------------------------------------- invalid arguments
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Definition 6: from below, from above, and by random draws, held against what is known of small classifiers."""
+"""Tests of robustness (Definition 6) on small classifiers: lower bound, upper bound and random rotations."""
 
 import math
 from copy import deepcopy
@@ -80,7 +80,7 @@ def test_invalid_solution_raises(network: nn.Module, inputs: torch.Tensor, label
         Solution(network, inputs, labels)
 
 
-# ---------------------------------------------------------------------------------------------------- from above
+# -------------------------------------------------------------------------------- upper bound: adversarial angle
 
 
 @BALANCED
@@ -114,7 +114,7 @@ def test_witness_misclassifies_within_adversarial_angle(balanced: bool) -> None:
 
 @pytest.mark.slow
 def test_adversarial_angle_matches_brute_force_search() -> None:
-    """Two layers of two neurons of two weights each turn on circles: all four angles on a grid."""
+    """All four neurons have two weights and turn on circles, so that a grid covers all rotations."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)).double()
     solution = small_solutions.fitted(network, torch.randn(8, 2).double())
@@ -134,14 +134,14 @@ def test_adversarial_angle_matches_brute_force_search() -> None:
 
 
 def rotated(solution: Solution, name: str, angles: torch.Tensor) -> torch.Tensor:
-    """Both neurons of a layer, for each pair of angles [pairs, 2]."""
+    """Weights of a layer of two neurons, rotated by each pair of angles [pairs, 2]."""
     weight = solution.weights[name]
     across = torch.stack([-weight[:, 1], weight[:, 0]], dim=1)
     return angles.cos()[..., None] * weight + angles.sin()[..., None] * across
 
 
 def test_adversarial_angle_is_none_when_no_neuron_can_turn() -> None:
-    network = nn.Linear(1, 2, bias=False).double()  # on a line no neuron can turn
+    network = nn.Linear(1, 2, bias=False).double()  # neurons with a single weight cannot turn
     with torch.no_grad():
         network.weight.copy_(torch.tensor([[1.0], [-1.0]]))
     solution = small_solutions.fitted(network, torch.ones(3, 1).double())
@@ -150,7 +150,7 @@ def test_adversarial_angle_is_none_when_no_neuron_can_turn() -> None:
     assert attack(solution, 0, 1.0, 3) is None
 
 
-# ---------------------------------------------------------------------------------------------------- from below
+# ---------------------------------------------------------------------------------- lower bound: certified angle
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_certified_angle_rejects_mismatched_layers() -> None:
         certified_angle(solution, Perceptron(chain.weights[:1], chain.biases[:1], torch.relu, 1.0))
 
 
-# -------------------------------------------------------------------------------------------------------- at random
+# ------------------------------------------------------------------------------------------------- random rotations
 
 
 def test_draws_needed_for_confidence() -> None:
@@ -188,7 +188,7 @@ def test_draws_needed_for_confidence() -> None:
 
 @BALANCED
 def test_random_angle_keeps_required_share_of_rotations_error_free(balanced: bool) -> None:
-    """By as many further draws as tell 85 from 90 per cent."""
+    """Checked with 600 new draws, which are enough to tell a share of 85 % from the required 90 %."""
     solution = small_solutions.linear(1, balanced=balanced, fan_in=5)
     said: list[str] = []
     found = random_angle(solution, say=said.append)

@@ -1,4 +1,4 @@
-"""Turning neurons on their spheres."""
+"""Tests of rotating neurons on their spheres."""
 
 import math
 
@@ -65,7 +65,7 @@ def test_clip_to_cap_projects_to_nearest_point() -> None:
 @pytest.mark.parametrize("balanced", [False, True])
 @pytest.mark.parametrize("angle", [1e-5, 1e-3, 0.1])
 def test_clip_to_cap_is_accurate_in_float32(angle: float, balanced: bool) -> None:
-    """Up to what float32 can hold of a row, of which each entry is rounded by some 1e-8 of the row's norm."""
+    """The tolerance is that of float32, which rounds each entry by about 1e-8 of the row's norm."""
     centres = rows(0, neurons=50, fan_in=300, balanced=balanced).float()
     direction = tangent(centres, rows(1, neurons=50, fan_in=300).float(), balanced)
     for by in (0.98, 1.02, 10):
@@ -79,7 +79,7 @@ def test_clip_to_cap_is_accurate_in_float32(angle: float, balanced: bool) -> Non
 @pytest.mark.parametrize("dim", [1, 2, 3, 10, 782, 4606])
 @pytest.mark.parametrize("angle", [1e-4, 0.3, 1.2, math.pi / 2, 2.5])
 def test_drawn_angles_are_uniform_on_cap(dim: int, angle: float) -> None:
-    """The share within a smaller angle is the ratio of the caps; by Kolmogorov and Smirnov's distance."""
+    """Kolmogorov-Smirnov test: the share of draws within a smaller angle must be the ratio of the caps."""
     drawn = np.sort(draw_angles(angle, dim, 1000, np.random.default_rng(dim)))
     assert drawn[0] >= 0
     assert drawn[-1] <= angle
@@ -97,7 +97,7 @@ def test_random_turns_have_no_preferred_direction(balanced: bool) -> None:
     error = along.std(0) / math.sqrt(len(along))
     assert (along.mean(0).abs() < 5 * error).all()
     spread = along.T @ along / len(along)
-    values = torch.linalg.eigvalsh(spread)[2 if balanced else 1 :]  # none along the neuron, and the vector of ones
+    values = torch.linalg.eigvalsh(spread)[2 if balanced else 1 :]  # zero along the neuron and the ones vector
     assert values.max() / values.min() < 1.1
 
 

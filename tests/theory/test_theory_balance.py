@@ -30,7 +30,7 @@ def assert_same(measured, expected):
 
 
 def assert_reads(layer, weight):
-    """The layer's figures are those of the array, by plain float64 loops."""
+    """Check the layer's statistics against plain float64 loops over the array."""
     rows = list(references.rows_of(weight))
     sums = [math.fsum(row) for row in rows]
     norms = [references.norm_of(row) for row in rows]
@@ -63,7 +63,7 @@ def train(network, optimizer, steps=5):
         optimizer.step()
 
 
-# ------------------------------------------------------------------------------------------------------- figures
+# ---------------------------------------------------------------------------------------------------- statistics
 
 
 @pytest.mark.parametrize("shape", [(8, 3, 3, 3), (5, 7), (4, 1), (3, 784), (2, 3, 4), (1, 2)])
@@ -145,7 +145,7 @@ def test_projected_neurons_are_balanced(dtype, fan_in, kind, size, seed):
     rows = torch.randn(4, fan_in, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     rows = {"normal": rows, "positive": rows.abs(), "heavy": rows**7, "offset": rows + 1}[kind]
     rows = (rows * 10**size / rows.abs().amax()).to(dtype)
-    # Neurons that are constant to their dtype keep their mean.
+    # Exclude nearly constant neurons: projection keeps the mean of those that are constant in their dtype.
     spread = (rows.double() - rows.double().mean(-1, keepdim=True)).norm(dim=-1)
     rows = rows[spread > 0.1 * rows.double().norm(dim=-1)]
     assume(len(rows))

@@ -1,4 +1,4 @@
-"""What was measured, kept as JSON."""
+"""Tests of writing and reading measurement records as JSON."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""How far steps move and turn neurons, against closed forms and against the optimisers' own arithmetic."""
+"""Tests of relative steps and turning angles of neurons against closed forms and the optimisers' own updates."""
 
 import math
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def test_quantiles_reject_empty_or_non_vector_input(shape: tuple[int, ...]) -> N
 
 
 def rotated(rows: Tensor, angle: float, seed: int = 7) -> Tensor:
-    """Each row turned by an angle, in the plane of it and of a random vector."""
+    """Each row rotated by `angle` in the plane spanned by the row and a random vector."""
     size = rows.norm(dim=-1, keepdim=True)
     along = rows / size
     across = drawn(*rows.shape, seed=seed)
@@ -106,7 +106,7 @@ def test_turning_angles_recover_rotation_angle(angle: float) -> None:
     before = 3 * drawn(6, 20)
     after = rotated(before, angle)
     torch.testing.assert_close(turning_angles(before, after), constant(angle, 6), rtol=0, atol=1e-15)
-    # A chord of the circle: 2 sin(angle / 2).
+    # The step is a chord of the circle, of length 2 sin(angle / 2).
     chord = constant(2 * math.sin(angle / 2), 6)
     torch.testing.assert_close(relative_steps(before, after), chord, rtol=1e-14, atol=1e-15)
 
@@ -188,7 +188,7 @@ def test_zero_biases_are_excluded_from_relative_steps() -> None:
 
 # ---------------------------------------------------------------------------------------- Equation 3, Definition 5
 
-# Numbers of float16: the smallest differences of them are still far from where float64 loses digits.
+# float16 values: even their smallest differences are far above the rounding errors of float64.
 ELEMENTS = st.floats(-1e3, 1e3, width=16)
 MATRICES = arrays.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=ELEMENTS)
 
@@ -244,14 +244,14 @@ def test_first_nero_step_turns_by_arctan_of_lr(eta: float, beta: float) -> None:
 def test_first_nero_step_turns_by_at_most_arcsin_of_lr(seed: int, eta: float, lean: float, pull: float) -> None:
     before = balanced(4, 9, seed=seed)
     grad = drawn(4, 9, seed=seed + 1) + lean + pull * before
-    # The gradient's direction is a along the ones, t along w and r across both. The projection drops a, so that
-    # (1 - η t) w - η r τ is what gives the new direction.
+    # The unit gradient has the components a along the ones vector, t along w, and r along a unit vector τ across both.
+    # The projection removes a, so that the new direction is that of (1 - η t) w - η r τ.
     unit = grad / grad.norm(dim=-1, keepdim=True)
     a, t = unit.sum(-1) / 3, (unit * before).sum(-1)
     r = (1 - a**2 - t**2).clamp(min=0).sqrt()
     angles = turning_angles(before, stepped(before, grad, lr=eta, beta=0))
     torch.testing.assert_close(angles, torch.atan2(eta * r, 1 - eta * t), rtol=1e-8, atol=1e-12)
-    # w + η u lies in a ball of radius η around w, which is seen from the origin under this angle.
+    # w + η u is in a ball of radius η around the unit vector w, so its angle to w is at most asin η.
     assert angles.max().item() <= math.asin(eta) * (1 + 1e-12)
 
 
@@ -265,7 +265,7 @@ def test_gradient_above_average_makes_nero_step_exceed_lr_as_predicted() -> None
         weight.grad = size * grad
         optimizer.step()
     step = layer_step(before, weight)
-    # Where all gradients but the last are nothing: ‖g‖ √(1 - βᵗ) / √((1 - β) ‖g‖²).
+    # If all gradients but the last vanish, this is ‖g‖ √(1 - βᵗ) / √((1 - β) ‖g‖²).
     assert step * before.norm().item() == pytest.approx(eta * math.sqrt((1 - beta**t) / (1 - beta)), rel=1e-9)
     assert step > 1.8 * eta
 
@@ -320,7 +320,7 @@ def test_step_meter_matches_difference_of_weights(make: Callable, channels_last:
             "neuron_steps": layer.neuron_steps,
             "angles": layer.angles,
         }
-    # Batch norm's shift starts at zero, which Madam, who multiplies, does not leave.
+    # Batch norm's shift starts at zero and stays there with Madam, whose updates are multiplicative.
     biases = {"0.bias", "1.weight", "1.bias", "4.bias"}
     assert {bias.name for bias in meter.biases} == {name for name in biases if before[name].any()}
     for bias in meter.biases:
@@ -350,7 +350,7 @@ def test_balanced_neurons_turn_by_at_most_arcsin_of_nero_lr() -> None:
         optimizer.step()
     for layer in meter.layers:
         assert 0 < layer.angles["min"] <= layer.angles["max"] <= math.asin(0.01) * (1 + 1e-4)
-    # Batch norm's shift starts at zero, where nothing is relative.
+    # Batch norm's shift starts at zero and therefore has no relative step.
     assert {bias.name for bias in meter.biases} == {"0.bias", "1.weight", "4.bias"}
 
 
@@ -362,7 +362,7 @@ def test_constrained_step_is_measured_after_projection() -> None:
         meter.arm()
         optimizer.step()
     for layer in meter.layers:
-        # Between two unit vectors, the chord.
+        # The distance between two unit vectors is the chord of their angle.
         for name, angle in layer.angles.items():
             assert layer.neuron_steps[name] == pytest.approx(2 * math.sin(angle / 2), rel=1e-4)
 
@@ -378,7 +378,7 @@ def test_only_step_after_arming_is_measured() -> None:
                 meter.arm()
             optimizer.step()
             seen.append([layer.relative_step for layer in meter.layers])
-    assert seen == [[], [0.5], [0.5]]  # 0.25 of 1 - 0.5
+    assert seen == [[], [0.5], [0.5]]  # 0.25 / (1 - 0.5)
 
 
 def test_failed_step_is_not_measured_with_the_next() -> None:

@@ -1,4 +1,4 @@
-"""Stable steps and deep relative trust: where they can be computed by hand, where they hold, and where they do not."""
+"""Tests of stable steps and deep relative trust: exact values, cases where they hold, and counterexamples."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ def named(weights: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def through(weights: Sequence[Tensor], x: Tensor) -> Tensor:
-    """A linear network."""
+    """Output of the linear network with these weights."""
     for weight in weights:
         x = weight @ x
     return x
@@ -39,7 +39,7 @@ def move(weights: Sequence[Tensor], changes: Sequence[Tensor]) -> None:
         weight += change
 
 
-# ------------------------------------------------------------------------------------------------------------- terms
+# ------------------------------------------------------------------------- trust bound, descent cosine and stability
 
 
 def test_trust_bound_is_product_over_layers() -> None:
@@ -58,7 +58,7 @@ def test_trust_bound_is_infinite_when_zero_layer_moves() -> None:
     zeros, ones = torch.zeros(2, 2), torch.ones(2, 2)
     assert trust_bound([zeros, ones], [ones, ones]) == math.inf
     assert trust_bound([zeros, ones], [zeros, ones]) == 1
-    # Nor has one whose product leaves the range of numbers.
+    # The bound is also infinite if the product overflows.
     assert trust_bound([ones] * 40, [1e10 * ones] * 40) == math.inf
 
 
@@ -129,7 +129,7 @@ def test_deep_relative_trust_is_exact_for_scaled_linear_layers(ratios: list[floa
     changes = [ratio * weight.detach() for ratio, weight in zip(ratios, weights, strict=True)]
     seen = measure_step(lambda: readout @ through(weights, x), named(weights), lambda: move(weights, changes))
     for number, layer_seen in enumerate(seen.layers):
-        # A layer's gradient is the product of all others.
+        # A layer's gradient is proportional to the product of all other layers.
         others = math.prod(1 + ratio for k, ratio in enumerate(ratios) if k != number) - 1
         assert layer_seen.gradient_change == pytest.approx(others, rel=1e-9, abs=1e-13)
         assert layer_seen.relative_step == pytest.approx(ratios[number], rel=1e-12)
@@ -156,13 +156,13 @@ def test_network_of_width_one_obeys_deep_relative_trust(
 
 
 def curved_loss() -> tuple[list[Tensor], list[Tensor], Callable[[], Tensor]]:
-    """A squared loss near its minimum, where the gradient is small and not because of the layers."""
+    """A squared loss near its minimum, where a small step changes the small gradient by a large factor."""
     weights = [matrix([[1.0]]), matrix([[1.0]])]
     return weights, [matrix([[0.01]]), matrix([[0.0]])], lambda: (weights[1] @ weights[0] - 1.001).square().sum()
 
 
 def ill_conditioned() -> tuple[list[Tensor], list[Tensor], Callable[[], Tensor]]:
-    """Linear layers and loss; the loss looks through a direction in which a layer is next to nothing."""
+    """Linear layers and a linear loss that depends on a direction in which the second layer is nearly zero."""
     weights = [matrix([[1.0, 0.0], [0.0, 1.0]]), matrix([[1.0, 0.0], [0.0, 1e-3]])]
     x, readout = torch.ones(2, dtype=torch.float64), torch.tensor([0.0, 1.0], dtype=torch.float64)
     changes = [matrix([[0.0, 0.0], [0.0, 0.0]]), matrix([[0.0, 0.0], [0.0, 0.01]])]
@@ -170,7 +170,7 @@ def ill_conditioned() -> tuple[list[Tensor], list[Tensor], Callable[[], Tensor]]
 
 
 def flipped_unit() -> tuple[list[Tensor], list[Tensor], Callable[[], Tensor]]:
-    """A rectified unit with small weights, next to one with large weights that does nothing."""
+    """A ReLU unit with a small input weight that the step switches off, next to one with a large weight."""
     weights = [matrix([[10.0], [0.01]]), matrix([[0.01, 1.0]])]
     x = torch.ones(1, dtype=torch.float64)
     changes = [matrix([[0.0], [-0.02]]), matrix([[0.0, 0.0]])]
@@ -226,7 +226,7 @@ def test_step_stable_along_whole_path_decreases_loss_as_bounded(seed: int, noise
         if not all(seen.stable for seen in path):
             break
         end = path[-1]
-        # The decrease is the integral of -∇(W + tΔW)·ΔW, in which each layer has at least this part.
+        # The decrease is the integral of -∇(W + tΔW)·ΔW, to which each layer contributes at least this much.
         least = sum(
             length
             * direction.norm()
@@ -234,9 +234,9 @@ def test_step_stable_along_whole_path_decreases_loss_as_bounded(seed: int, noise
             * (layer.cosine - max(at.layers[k].gradient_change for at in path))
             for k, (direction, gradient, layer) in enumerate(zip(directions, gradients, end.layers, strict=True))
         )
-        assert end.loss - end.loss_after >= 0.999 * least > 0  # a grid may miss the worst point by a little
+        assert end.loss - end.loss_after >= 0.999 * least > 0  # the grid may slightly miss the worst point
         stable.append(length)
-    # Some steps are stable, and steps that are too long are not.
+    # Short steps are stable, and steps that are too long are not.
     assert 1 <= len(stable) < 12
 
 
@@ -256,7 +256,7 @@ def test_step_stable_only_at_endpoint_can_increase_loss() -> None:
 
 
 def test_too_long_gradient_step_is_not_stable() -> None:
-    # L = w²/2: the gradient changes by the rate.
+    # For L = w²/2, the relative change of the gradient is the rate.
     for rate, stable in [(0.5, True), (0.999, True), (1.001, False), (3.0, False)]:
         weight = matrix([[2.0, -1.0]])
         seen = measure_step(
@@ -271,7 +271,7 @@ def test_too_long_gradient_step_is_not_stable() -> None:
         assert (seen.loss, seen.loss_after) == pytest.approx((2.5, 2.5 * (1 - rate) ** 2))
 
 
-# ---------------------------------------------------------------------------------------------------- looking at a step
+# --------------------------------------------------------------------------------------------------------- measure_step
 
 
 def test_measure_step_does_not_change_training() -> None:
@@ -289,7 +289,7 @@ def test_measure_step_does_not_change_training() -> None:
             loss().backward()
             if looking:
                 kept = [param.grad.clone() for param in model.parameters()]
-                with torch.no_grad():  # whatever the caller has set
+                with torch.no_grad():  # the caller's grad mode must not matter
                     seen.append(measure_step(loss, dict(model.named_parameters()), optimizer.step))
                 for param, grad in zip(model.parameters(), kept, strict=True):
                     assert torch.equal(param.grad, grad)
@@ -301,7 +301,7 @@ def test_measure_step_does_not_change_training() -> None:
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     for seen in steps:
-        assert [layer.name for layer in seen.layers] == ["0.weight", "3.weight"]  # biases moved too, and are no layers
+        assert [layer.name for layer in seen.layers] == ["0.weight", "3.weight"]  # biases moved too but are not layers
         assert seen.stable
         assert seen.loss_after < seen.loss
         assert all(layer.relative_step < 0.03 for layer in seen.layers)
@@ -318,7 +318,7 @@ def test_measure_step_handles_frozen_unused_and_still_layers() -> None:
 
     seen = measure_step(lambda: (used * still * frozen).sum(), weights, take)
     by_name = {layer.name: layer for layer in seen.layers}
-    # Frozen, its gradient is nobody's business; but it was moved, and that counts.
+    # The frozen layer has no gradient to measure, but its step counts in the trust bound.
     assert by_name.keys() == {"used", "still", "unused"}
     assert seen.trust == pytest.approx(1.25 * 1.25 - 1)
     assert by_name["used"] == LayerTrust("used", gradient_change=0.25, cosine=1.0, relative_step=0.25)

@@ -1,4 +1,4 @@
-"""`clip_norm`, a key of any optimiser's YAML."""
+"""Tests of `clip_norm`, a setting of every optimiser."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""One run from config to summary: statuses, skipping, provenance."""
+"""Tests of a training run from config to summary: statuses, skipping, provenance and machine settings."""
 
 import json
 import math
