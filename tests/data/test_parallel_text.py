@@ -72,7 +72,7 @@ def test_merged_vocabulary_matches_torchtext(source: list[list[str]], target: li
     assert list(merged_vocabulary(source, target, minimum).words) == [*MARKS, *dict.fromkeys(expected)]
 
 
-def test_pairs_require_equal_lengths() -> None:
+def test_pairs_have_a_length_and_a_first_part() -> None:
     pairs = Pairs([[2, 4, 3], [2, 3], [2, 5, 3]], [[2, 6, 3], [2, 7, 3], [2, 3]])
     assert len(pairs) == 3
     assert pairs.first(2) == Pairs([[2, 4, 3], [2, 3]], [[2, 6, 3], [2, 7, 3]])

@@ -181,7 +181,10 @@ def test_make_rejects_variables_unsupported_by_launcher(variables: str, message:
 
 
 def test_make_ignores_launcher_variables_from_environment() -> None:
-    assert "timeout_min" not in make_dry("LAUNCHER=submitit_slurm", TIME="%e", JOBS="16").stdout
+    without = make_dry("LAUNCHER=submitit_slurm")
+    assert without.returncode == 0
+    assert "hydra/launcher=submitit_slurm" in without.stdout
+    assert make_dry("LAUNCHER=submitit_slurm", TIME="%e", JOBS="16").stdout == without.stdout
 
 
 @pytest.mark.parametrize(

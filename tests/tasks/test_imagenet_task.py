@@ -171,7 +171,7 @@ def test_compiled_run_matches_eager_run(tmp_path: Path, data: Path, monkeypatch:
         assert train(config)["status"] == "done"
         losses.append([record["val/loss"] for record in run.read_metrics()])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert counter.frame_count <= 2, "one for images as the network takes them, one for the network; none to evaluate"
+    assert 1 <= counter.frame_count <= 2, "normalised images and the network; evaluation is not compiled"
 
 
 # batches and losses
@@ -321,7 +321,7 @@ def test_damaged_images_are_reported_and_counted_without_ending_run(
 
 def test_errors_are_over_readable_images_only(damaged: Path) -> None:
     task = make_task(damaged, "data=real", "task.train_examples=null", "task.batch_size=8", "machine.workers=0")
-    task.val_faults.say = lambda line: None
+    task.val_faults.log = lambda line: None
     with torch.no_grad():
         task.network.head.weight.zero_()
         task.network.head.bias.copy_(torch.tensor([1.0, 0.0]))  # always class 0

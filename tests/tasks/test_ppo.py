@@ -342,7 +342,7 @@ def test_reward_is_logged_over_10_games_and_over_window() -> None:
 def test_interrupted_run_on_saveable_games_resumes_exactly(tmp_path: Path) -> None:
     config, whole = prepare(tmp_path / "whole", TASK, *SMALL)
     train(config)
-    for stop in (1, 3, 5):  # number of updates; each is within the two updates of a log line
+    for stop in (1, 2, 5):  # number of updates: within and between the log lines, which cover two updates each
         config, run = prepare(tmp_path / str(stop), TASK, *SMALL)
         train_until(config, stop)
         assert train(config)["status"] == "done"

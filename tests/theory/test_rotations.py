@@ -101,7 +101,12 @@ def test_random_turns_have_no_preferred_direction(balanced: bool) -> None:
     assert values.max() / values.min() < 1.1
 
 
-@given(st.floats(max_value=0), st.integers(max_value=3))
-def test_draw_angles_rejects_non_positive_angle_or_dim(angle: float, dim: int) -> None:
+@given(
+    st.tuples(st.floats(max_value=0), st.integers(1, 3))
+    | st.tuples(st.floats(3.15), st.integers(1, 3))
+    | st.tuples(st.floats(0.1, 3.1), st.integers(max_value=0))
+)
+def test_draw_angles_rejects_invalid_angle_or_dim(cap: tuple[float, int]) -> None:
+    angle, dim = cap
     with pytest.raises(ValueError, match="a cap has an angle"):
         draw_angles(angle, dim, 1, np.random.default_rng(0))
