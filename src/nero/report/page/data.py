@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import math
 import mimetypes
 from collections.abc import Iterable
 from contextlib import suppress
@@ -32,15 +33,7 @@ COPIED = (
 
 def numbers(values: np.ndarray) -> list[float | None]:
     """Rounded to DIGITS for JSON; values that are not finite become null."""
-    usual = (np.abs(values) >= 1e-12) & (np.abs(values) < 1e16)
-    safe = np.where(usual, values, 1.0)
-    places = DIGITS - 1 - np.floor(np.log10(np.abs(safe))).astype(int)
-    # Multiply or divide by integer powers of ten: others are inexact, which would show in the last digit.
-    up, down = 10.0 ** np.clip(places, 0, None), 10.0 ** np.clip(-places, 0, None)
-    rounded: list[float | None] = (np.round(safe / down * up) / up * down).tolist()
-    for place in np.flatnonzero(~usual):  # more slowly
-        rounded[place] = float(f"{values[place]:.{DIGITS}g}") if np.isfinite(values[place]) else None
-    return rounded
+    return [float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
 def thinned(count: int) -> np.ndarray:
