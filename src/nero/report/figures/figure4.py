@@ -23,6 +23,9 @@ FINE = (5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 22, 25, 30, 35, 40, 50, 60, 80, 1
 COARSE = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
 CLOSE = 100.0  # below this there is room for the fine ticks
 BOUNDS = (1.0, 500.0)
+SCALE = LogScale(
+    lambda low, high: FINE if high <= CLOSE else COARSE, BOUNDS, paper.CGAN_EPOCHS, START, SHARE, most=MOST
+)
 
 NOTES = (
     "FID against the test images / against the training images, both as the released code measures it / plain FID "
@@ -45,13 +48,7 @@ def figure4(evidence: Evidence) -> Figure:
         name = f"BigGAN-like{precision_of(curves)}, {kind}"
         draw_panel(axes, key, name, curves, evidence.curves, paper.CGAN_EPOCHS, published)
         axes.set_ylabel(label)
-    return LogScale(_ticks, BOUNDS, paper.CGAN_EPOCHS, START, SHARE).fit_each(figure, panels)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Up to MOST, or to three times the lowest value where that is more."""
-    top = max(MOST, 3 * low)
-    return [float(tick) for tick in (FINE if high <= CLOSE else COARSE) if tick <= top]
+    return SCALE.fit_each(figure, panels)
 
 
 def numbers(evidence: Evidence) -> str:

@@ -57,17 +57,15 @@ def _draw(
 ) -> Figure:
     """Training and validation perplexity on a log scale."""
     # Without bars: a deviation as large as its mean would reach down to zero.
-    scale = LogScale(_ticks, BOUNDS, length, round(START * length), SHARE, with_bars=False)
+    scale = LogScale(_ticks, BOUNDS, length, round(START * length), SHARE, with_bars=False, most=MOST)
     row = Pair("Transformer", curves_of_task(task, evidence.states), "perplexity", "perplexity", conditions)
     return scale.fit_each(*pair_figure(title, [row], evidence.curves, scale, paper.table1(), authors))
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Up to MOST, or to three times the lowest value where that is more."""
-    top = max(MOST, 3 * low)
-    ticks = next(ticks for ratio, ticks in TICKS if min(high, top) <= ratio * low)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(top)) + 1)
-    return [tick * 10.0**decade for decade in decades for tick in ticks if tick * 10.0**decade <= top]
+    ticks = next(ticks for ratio, ticks in TICKS if high <= ratio * low)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 2)
+    return [tick * 10.0**decade for decade in decades for tick in ticks]
 
 
 def figure6_numbers(evidence: Evidence) -> str:

@@ -142,6 +142,7 @@ class LogScale:
     start: int  # first epochs, whose values may lie above the panel
     share: float = 1.0  # of each curve that is visible; higher values leave the panel
     with_bars: bool = True  # whether the deviations of the paper's marks are fully visible
+    most: float = np.inf  # the highest tick, or three times the lowest value where that is more
 
     def fit_each(self, figure: Figure, panels: Sequence[Axes]) -> Figure:
         """Set a scale for each panel, and fix the layout."""
@@ -155,8 +156,9 @@ class LogScale:
         least = min((value for points in drawn for value in points[:, 1] if value > 0), default=NOTHING_DRAWN)
         low = float(np.clip(least, *self.bounds)) / 1.15
         curves = any(points[0, 0] <= self.epochs for points in drawn)
-        late = max(self._late(points) for points in drawn) if curves else np.inf
-        ticks = [tick for tick in self.ticks(low, late) if tick > low]
+        most = max(self.most, 3 * low)
+        late = min(most, max(self._late(points) for points in drawn)) if curves else most
+        ticks = [tick for tick in self.ticks(low, late) if low < tick <= most]
         top = next(tick for tick in ticks if tick >= min(late, ticks[-1]))
         high = max(top, *ticks[:3])
         for axes in panels:
