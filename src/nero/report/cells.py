@@ -186,8 +186,8 @@ def is_embedded(cell: Cell) -> bool:
 def require_real(states: Iterable[CellState]) -> None:
     """Raise unless every cell and every run uses the paper's data; called before showing the paper's numbers."""
     for state in states:
-        others = [run for run in state.logged.values() if run.get("data") != "real"]
-        if is_embedded(state.cell) or others:
-            run = f"{others[0]['run_id']} ran on {others[0].get('data')}" if others else ""
-            what = run or f"{state.cell.task} with {state.cell.optim} uses embedded"
-            raise EmbeddedDataError(f"{what} data: not comparable with the paper's numbers")
+        found = [f"{state.cell.task} with {state.cell.optim} uses embedded"] if is_embedded(state.cell) else []
+        others = (run for run in state.logged.values() if run.get("data") != "real")
+        found += [f"{run['run_id']} ran on {run.get('data')}" for run in others]
+        if found:
+            raise EmbeddedDataError(f"{found[0]} data: not comparable with the paper's numbers")
