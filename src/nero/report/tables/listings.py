@@ -53,16 +53,13 @@ SHOWN = (MOMENTUM, DECAY, "optim.beta", "optim.sigma_b", "optim.gain_penalty")
 DEFAULTS = ((MOMENTUM, paper.IMAGENET_MOMENTUM), (DECAY, 0.0))  # settings that a name leaves out
 # The paper's names: Nero out of the box, and the baseline that the target is for.
 OOTB, BASELINE = "Nero OOTB", "SGD + weight decay"
-# Optimiser and learning rates -> name if the experiment sets nothing else.
-AS_SHIPPED: dict[tuple[str, tuple[float, ...]], str] = {("nero", (paper.OOTB_LR,)): OOTB}
 
 
 def curve_name(cell: Cell) -> str:
     """As the paper writes it, such as "SGD + weight decay", or with its settings: "SGD at momentum = 0.5"."""
     chosen = _chosen(cell)
-    shipped = AS_SHIPPED.get((cell.optim, cell.lrs))
-    if shipped and not chosen:
-        return cells.labelled(shipped, cell)
+    if (cell.optim, cell.lrs) == ("nero", (paper.OOTB_LR,)) and not chosen:
+        return cells.labelled(OOTB, cell)
     named = {key: value for key, value in _settings(cell).items() if key in (DECAY, *chosen)}
     words = style.name(cell.optim)
     if named.get(DECAY) == paper.IMAGENET_DECAY:

@@ -25,18 +25,11 @@ from nero.theory.pac_bayes import Bound, Cap, Spheres
 from nero.theory.records import Record
 
 TITLE = "The generalisation bound (Theorem 1, Equations 5 and 6) at measured angles"
-DELTA = 0.05
-"""The bound holds for a share 1 - delta of training sets."""
-
-ERROR = 0.1
-"""The bound to aim at, where the table says what that takes."""
-
+DELTA = 0.05  # the bound holds for a share 1 - delta of training sets
+ERROR = 0.1  # the bound to aim at, where the table says what that takes
+# The measure of a cap, and the lower bound of it that the paper uses (Ball 1997, Lemma 2.3).
 CAPS: dict[str, Cap] = {"exact": log_cap, "ball": log_cap_lower_bound}
-"""The measure of a cap, and the lower bound of it that the paper uses (Ball 1997, Lemma 2.3)."""
-
-TINY = 1e-100
-"""If an angle this small suffices, any does."""
-
+TINY = 1e-100  # if an angle this small suffices, any does
 GRID = 121  # points of a curve
 
 NOTES = (

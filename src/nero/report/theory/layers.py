@@ -28,14 +28,9 @@ NOTES = (
 TITLE = "Balanced networks (Definitions 1 and 2), before and after training"
 BALANCE = "Neurons of each layer (Definition 1): median and 5th to 95th percentile"
 ACTIVATIONS = "Outputs of each layer (Section 3.1): median and 5th to 95th percentile of its neurons"
-FLOOR = 1e-9
-"""A smaller lean is drawn here: it is below float32's resolution."""
-
-LINEAR = 0.01
-"""The axis of means, which have both signs, is linear up to here."""
-
-STAGES = {"start": style.VARIANT, "end": style.OURS}
-"""Before and after training, and their lines."""
+FLOOR = 1e-9  # a smaller lean is drawn here: it is below float32's resolution
+LINEAR = 0.01  # the axis of means, which have both signs, is linear up to here
+STAGES = {"start": style.VARIANT, "end": style.OURS}  # before and after training, and their lines
 
 
 class Network:

@@ -13,9 +13,8 @@ from nero.report.theory.robustness import robustness_figure, robustness_table
 from nero.report.theory.steps import steps_figure, steps_table, trust_figure
 
 TABLES = (balance_table, steps_table, robustness_table, bound_table)
+# Figures with a file per task (theory_balance_mnist_mlp100), and the part of a record that they show.
 BY_TASK = {"theory_balance": (balance_figure, "networks"), "theory_activations": (activations_figure, "activations")}
-"""Figures with a file per task (theory_balance_mnist_mlp100), and the part of a record that they show."""
-
 FIGURES = {
     "theory_trust": trust_figure,
     "theory_steps": steps_figure,

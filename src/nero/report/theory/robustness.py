@@ -34,15 +34,10 @@ METHODS = {
     "adversarial": "gradient steps on the spheres, {steps} for an angle, against each of {attacked} examples",
 }
 TITLE = "Errors that random rotations of all neurons make (Definition 6), mean and range over seeds"
+# Angles: a lower and an upper bound of Definition 6's alpha, and one that holds for nearly all rotations.
 MARKERS = {"certified": ">", "adversarial": "<", "random": "o"}
-"""Angles: a lower and an upper bound of Definition 6's alpha, and one that holds for nearly all rotations."""
-
-LEAST_ANGLE = 1e-6
-"""Smaller angles are not drawn but noted."""
-
-LEAST_SHARE = 1e-5
-"""Of examples, up to which the scale of errors is linear."""
-
+LEAST_ANGLE = 1e-6  # smaller angles are not drawn but noted
+LEAST_SHARE = 1e-5  # of examples, up to which the scale of errors is linear
 HELD_OUT = ("test/error", "test/accuracy", "val/error", "val/accuracy")
 
 
