@@ -13,7 +13,6 @@ The file is a list of entries such as
 
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 
@@ -27,23 +26,17 @@ NEEDED = ("experiment", "task", "optim", "reason", "check")
 OTHERS = ("variant", "label")
 
 
-class Disagreement(NamedTuple):
-    """The reason why one cell of an experiment differs from the paper's."""
-
-    experiment: str
-    key: CellKey
-    reason: str
-    check: str
-
-
-def of_store(store: Store) -> tuple[Disagreement, ...]:
+def of_store(store: Store) -> dict[tuple[str, CellKey], str]:
     """The entries of the file next to the store's folder, if it exists."""
     path = store.root.parent / NAME
-    return load(path) if path.is_file() else ()
+    return load(path) if path.is_file() else {}
 
 
-def load(path: Path) -> tuple[Disagreement, ...]:
-    """Read and check the file. Raises ConfigError for an invalid or duplicate entry, or an unknown cell."""
+def load(path: Path) -> dict[tuple[str, CellKey], str]:
+    """Experiment and cell -> reason and check, as sentences.
+
+    Raises ConfigError for an invalid or duplicate entry, or an unknown cell.
+    """
     try:
         entries = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
@@ -51,7 +44,7 @@ def load(path: Path) -> tuple[Disagreement, ...]:
     if not isinstance(entries, list):
         raise ConfigError(f"{path} must be a list, not {entries!r}")
     experiment = cache(load_experiment)
-    found: dict[tuple[str, CellKey], Disagreement] = {}
+    found: dict[tuple[str, CellKey], str] = {}
     for number, entry in enumerate(entries, start=1):
         where = f"entry {number} of {path}"
         check_keys(entry, where, NEEDED, OTHERS, strings=(*NEEDED, "label"))
@@ -63,8 +56,8 @@ def load(path: Path) -> tuple[Disagreement, ...]:
             raise ConfigError(f"{where}: {name} has no cell {row_text(row)}, {key.optim}")
         if (name, key) in found:
             raise ConfigError(f"{where}: duplicate entry for {name}, {row_text(row)}, {key.optim}")
-        found[name, key] = Disagreement(name, key, *(_sentence(entry[text]) for text in ("reason", "check")))
-    return tuple(found.values())
+        found[name, key] = f"{_sentence(entry['reason'])} Check: {_sentence(entry['check'])}"
+    return found
 
 
 def _sentence(text: str) -> str:

@@ -211,14 +211,13 @@ def rates_text(row: Row) -> str | None:
 
 def reasons(table: Table) -> tuple[Text, ...]:
     """Why cells differ from the paper's, from results/disagreements.yaml."""
-    known = {each.key: each for each in table.disagreements}
     found = []
     for row in table.rows:
         for entry in row.entries.values():
-            why = known.get(CellKey.of(entry.cell))
+            why = table.disagreements.get(CellKey.of(entry.cell))
             if why and entry.verdict and entry.verdict.differs:
                 cell = f"{cells.row_detail(row.key)}, {entry.name} ({verdict_words(entry)})"
-                found.append(Text(f"{cell}: {why.reason} Check: {why.check}", code=row.key.task))
+                found.append(Text(f"{cell}: {why}", code=row.key.task))
     return tuple(found)
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from nero.plans.plan import Cell, CellState, Summary
 from nero.report import cells, disagreements, paper
 from nero.report.cells import CellKey, CellStatus, Key, RowKey
-from nero.report.disagreements import Disagreement
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.units import ShownMetric, scale, shown_metric
@@ -93,7 +92,7 @@ class Table:
     source: str | None  # of the published numbers
     remark: str  # further notes of the source and of the experiment
     listing: Listing | None  # None: one column per optimiser
-    disagreements: tuple[Disagreement, ...]  # why cells of the experiment differ from the paper's
+    disagreements: Mapping[CellKey, str]  # why cells of the experiment differ from the paper's
 
     @property
     def entries(self) -> list[Entry]:
@@ -126,7 +125,7 @@ def build_table(evidence: Evidence, published: paper.Published | None = None, li
         source=known.source if known.results else None,
         remark=" ".join(filter(None, [known.remark, experiment.note])),
         listing=listing,
-        disagreements=tuple(each for each in reasons if each.experiment == experiment.name),
+        disagreements={key: why for (name, key), why in reasons.items() if name == experiment.name},
     )
 
 
