@@ -7,13 +7,12 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from nero.plans.plan import pending
 from nero.report import catalogue, paper
 from nero.report.evidence import Evidence
 from nero.report.figures.samples import samples
 from nero.report.files import figure_files, table_files
 from nero.report.page.page import build_page
-from nero.report.tables.costs import costs_of_runs
+from nero.report.tables.costs import costs_of_runs, progress
 from nero.report.tables.layout import findings, grid, precision_text, print_table, published_text, value
 from nero.report.tables.sheets import Printed, Sheet, Text, list_lines, sheet_lines, to_csv
 from nero.report.tables.table import Entry, Table
@@ -138,16 +137,13 @@ def replaced(readme: str, results: str) -> str:
 
 def readme_results(experiments: Sequence[Evidence], table: Table) -> str:
     """Table 1 next to the paper's, runs logged so far, and figures with at least one run."""
-    progress, figures = [], set()
+    logged = "; ".join(f"`{each.experiment.name}` {progress(each.states)}" for each in experiments)
+    figures = set()
     for evidence in experiments:
-        # An unfinished search may still add repeats at another rate.
-        to_run = len(pending(evidence.states)) + sum(state.to_follow for state in evidence.states)
-        logged = len({run_id for state in evidence.states for run_id in state.logged})
-        progress.append(f"`{evidence.experiment.name}` {logged} of {logged + to_run}")
         tasks = {state.cell.task for state in evidence.states if state.logged}
         figures |= {n for n in catalogue.contents_of(evidence).figures if n in HIGHLIGHTS and tasks & HIGHLIGHTS[n][0]}
     lines = [README_HEAD, "", *sheet_lines(compact(table)), "", *list_lines(findings(table)), "", README_NOTES, ""]
-    lines += [f"Runs logged per experiment: {'; '.join(progress)}.", ""]
+    lines += [f"Runs logged per experiment: {logged}.", ""]
     lines += [f"![{HIGHLIGHTS[name][1]}](results/figures/{name}.png)" for name in HIGHLIGHTS if name in figures]
     return "\n".join([*lines, ""])
 

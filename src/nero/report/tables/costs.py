@@ -82,8 +82,7 @@ def cost_of_experiment(experiment: Experiment, states: Sequence[CellState], summ
     runs = _runs(states)
     totals = {device: _known(map(gpu_seconds, own)) for device, own in _by(runs, "device").items()}
     logged = [f"{hours(sum(total))} on {device}" for device, total in totals.items() if total]
-    to_go = len(pending(states)) + sum(state.to_follow for state in states)
-    text = f": {len(runs)} of {len(runs) + to_go} runs logged"
+    text = f": {progress(states)} runs logged"
     text += f", GPU-hours: {', '.join(logged)}" if logged else ""
     if any(state.pending for state in states):
         text += "; hours still expected"
@@ -97,6 +96,12 @@ def cost_of_experiment(experiment: Experiment, states: Sequence[CellState], summ
         else:
             text += ": unknown"
     return Text(f"{text}.", code=experiment.name)
+
+
+def progress(states: Sequence[CellState]) -> str:
+    """How many runs are logged, such as "3 of 32"; an unfinished search may still add repeats at another rate."""
+    logged = len(_runs(states))
+    return f"{logged} of {logged + len(pending(states)) + sum(state.to_follow for state in states)}"
 
 
 def hours(seconds: float) -> str:
