@@ -32,7 +32,7 @@ class Evidence:
 
     @property
     def _leading_runs(self) -> set[str]:
-        return {run["run_id"] for state in self.states for run in state.at_leading.values() if run is not None}
+        return {run["run_id"] for state in self.states for run in cells.leading_runs(state)}
 
     def gaps(self) -> list[str]:
         """What is missing, one line per row and reason, with the ids of failed runs."""

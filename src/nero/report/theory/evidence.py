@@ -20,6 +20,7 @@ from nero.report import cells
 from nero.report.figures import style
 from nero.report.tables.sheets import RunLink
 from nero.report.units import rate
+from nero.runs.logged import dotted
 from nero.theory import records
 from nero.theory.records import NETWORKS, STEPS, Record
 
@@ -178,15 +179,11 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     An object's `_target_` goes by the object's key: schedule = exponential.
     """
     found: dict[str, Any] = {}
-
-    def add(part: Mapping[str, Any], parents: tuple[str, ...]) -> None:
-        for key, value in part.items():
-            if isinstance(value, Mapping):
-                add(value, (*parents, key))
-            elif key != TARGET:
-                found[".".join((*parents, key))] = json.dumps(value) if isinstance(value, list) else value
-            elif parents:
-                found[".".join(parents)] = str(value).rsplit(".", 1)[-1]
-
-    add(current_names({"task": settings})["task"], ())
+    for key, value in dotted(current_names({"task": settings})["task"]).items():
+        parent, _, name = key.rpartition(".")
+        if name == TARGET:
+            found[parent] = str(value).rpartition(".")[2]
+        elif value != {}:
+            found[key] = json.dumps(value) if isinstance(value, list) else value
+    found.pop("", None)  # the task's own class
     return found
