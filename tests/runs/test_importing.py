@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from nero.cli.runs import main
 from nero.plans.config import run_id
 from nero.runs import importing
 from nero.runs.importing import LOCK, Import, ImportOutcome
@@ -191,11 +192,19 @@ def test_dry_run_reports_same_outcomes_without_writing(store: Store, other: Stor
     assert list(import_all(store, other).values()) == expected
 
 
-def test_concurrent_imports_are_mutually_exclusive(store: Store, other: Store) -> None:
+def test_concurrent_imports_are_mutually_exclusive(
+    store: Store, other: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_whole(other)
     store.root.mkdir()
-    with exclusive(store.root / LOCK), pytest.raises(RunBusy):
-        import_all(store, other)
+    with exclusive(store.root / LOCK):
+        with pytest.raises(RunBusy):
+            import_all(store, other)
+        assert main(["import", str(other.root), "--store", str(store.root)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert "is being written by process" in error
+    assert error.count("\n") == 1
     assert import_single(store, other) == ImportOutcome.IMPORTED
 
 

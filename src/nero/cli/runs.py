@@ -30,6 +30,7 @@ from nero.plans.config import ROOT, run_id
 from nero.report.tables import run_list
 from nero.runs.checking import check_store, run_directories
 from nero.runs.importing import NOT_TAKEN, Import, ImportOutcome
+from nero.runs.lock import RunBusy
 from nero.runs.logged import STATUSES, LoggedRun, UnknownRun, logged_runs, named, select, setting
 from nero.runs.store import Store
 from nero.runs.tracking import mirror
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except (OSError, CommandFailed) as error:
+    except (OSError, RunBusy, CommandFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except (InvalidArguments, UnknownRun, run_list.UnknownColumn) as error:
