@@ -11,8 +11,7 @@ from nero.data.text.parallel_text import BEGIN, END, PAD
 from nero.models.attention import attend, split_heads
 from nero.models.translator import Attention, DecoderLayer, Translator, normalise
 
-NEVER = [PAD, BEGIN]
-"""Tokens that no translation contains."""
+NEVER = [PAD, BEGIN]  # tokens that no translation contains
 
 
 class Decoder(Protocol):

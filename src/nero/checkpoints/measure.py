@@ -43,17 +43,12 @@ from nero.train.build import (
 )
 
 Log = Callable[[str], None]
+# Angles of the error curve: from 0.001 to 1, four per decade.
 ANGLES = tuple(round(0.001 * 10 ** (number / 4), 6) for number in range(13))
-"""Angles of the error curve: from 0.001 to 1, four per decade."""
-
-EXAMPLES = 10_000
-"""Training examples on which activations are measured."""
-
-PARTS = ("activations", "robustness")
-"""Measurements of classifiers, besides balance."""
-
+EXAMPLES = 10_000  # training examples on which activations are measured
+PARTS = ("activations", "robustness")  # measurements of classifiers, besides balance
+# Default number of measured steps, and the most layers that a record should have over all of them.
 PROBES, LAYERS = 60, 1500
-"""Default number of measured steps, and the most layers that a record should have over all of them."""
 
 
 def leading_runs(experiment: Experiment, store: Store) -> list[PlannedRun]:

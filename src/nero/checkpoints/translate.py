@@ -33,9 +33,7 @@ from nero.models.translator import Translator
 from nero.plans.argparse_types import non_negative_float, non_negative_int, positive_int
 from nero.tasks.translation import Translation, load_text
 
-PARTS = {"test": "test_2016_flickr", "val": "val"}
-"""Parts of the data, and Multi30k's names for them."""
-
+PARTS = {"test": "test_2016_flickr", "val": "val"}  # parts of the data, and Multi30k's names for them
 NO_SPACE_BEFORE = {".", ",", ";", ":", "!", "?", ")", "]", "-", "'", "n't", "'s", "'re", "'ll", "'ve", "'d", "'m"}
 NO_SPACE_AFTER = {"(", "[", "#", "$", "-"}
 

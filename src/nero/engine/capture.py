@@ -11,11 +11,10 @@ from torch.optim import Optimizer
 
 from nero.tasks.base import Batch
 
+# Eager steps per shape before its capture: libraries and optimisers allocate lazily. They are real training steps.
 WARM_UP = 2
-"""Eager steps per shape before its capture: libraries and optimisers allocate lazily. They are real training steps."""
-
+# Param-group keys by which torch's optimisers choose how to compute a step, not what.
 IMPLEMENTATION_KEYS = ("foreach", "fused", "capturable")
-"""Param-group keys by which torch's optimisers choose how to compute a step, not what."""
 
 
 class CaptureError(RuntimeError):

@@ -19,14 +19,10 @@ from nero.tasks.base import Task
 
 T = TypeVar("T")
 
-SUBMITIT = "SUBMITIT_EXECUTOR"
-"""Set by submitit, Hydra's launcher for SLURM, in the environment of its processes."""
-
-TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for the others: the slowest may be listing a million files."""
-
+SUBMITIT = "SUBMITIT_EXECUTOR"  # set by submitit, Hydra's launcher for SLURM, in the environment of its processes
+TIMEOUT = timedelta(minutes=30)  # how long a rank waits for the others: the slowest may be listing a million files
+# Text in torch's errors when another rank is gone.
 LOST = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
-"""Text in torch's errors when another rank is gone."""
 
 
 class BrokenGroup(RuntimeError):

@@ -10,13 +10,11 @@ from typing import Any
 from nero.runs.stopping import Limits
 
 NO_LIMITS = Limits()
+# Sent by SLURM and submitit some time before the end. Handlers set before ours are called once all is written.
 WARNINGS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-"""Sent by SLURM and submitit some time before the end. Handlers set before ours are called once all is written."""
-
 _requested: str | None = None
 _to_forward: signal.Signals | None = None
-_previous: dict[signal.Signals, Any] = {}
-"""The handlers that ours replace, while signals are handled."""
+_previous: dict[signal.Signals, Any] = {}  # the handlers that ours replace, while signals are handled
 
 
 def stop_reason(limits: Limits = NO_LIMITS) -> str | None:

@@ -27,14 +27,10 @@ from nero.runs.store import RunDirectory, Status
 from nero.runs.tracking import Tracker
 from nero.tasks.base import Batch, Task, Work
 
+# Steps between two checks that the loss is finite. A check waits for the device.
 CHECK_EVERY = 50
-"""Steps between two checks that the loss is finite. A check waits for the device."""
-
-METER_EVERY = 5.0
-"""Seconds between two readings of the GPU's counters, each of which takes milliseconds."""
-
-AGREE_EVERY = 10
-"""Steps between two exchanges among ranks on whether to checkpoint or to stop."""
+METER_EVERY = 5.0  # seconds between two readings of the GPU's counters, each of which takes milliseconds
+AGREE_EVERY = 10  # steps between two exchanges among ranks on whether to checkpoint or to stop
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,10 @@ from nero.runs.stopping import Limits, moment_after, monotonic_at
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG_DIR = ROOT / "configs"
-CODE = (Path(__file__), Path(schema.__file__))
-"""What makes configs out of the YAML files."""
-
+CODE = (Path(__file__), Path(schema.__file__))  # what makes configs out of the YAML files
+# Top-level keys that say where and how a run is carried out, not what it is: its id leaves them out.
 NOT_IDENTITY = ("machine", "tracking", "data_root", "inception", "store", "experiment", "only")
-"""Top-level keys that say where and how a run is carried out, not what it is: its id leaves them out."""
-
-NOT_IDENTITY_OF_TASK = ("bound_by", "cores")
-"""Likewise, keys of a task: what its runs need of a machine."""
-
+NOT_IDENTITY_OF_TASK = ("bound_by", "cores")  # likewise, keys of a task: what its runs need of a machine
 DEFAULTS_OF_LOGGED_RUNS: Mapping[str, Any] = {
     "task.network.fan_out": False,
     "task.network.stem_relu": True,
@@ -52,8 +47,8 @@ The identity of a run with that value leaves the key out, so that logged runs ke
 the class that takes the setting, since a logged config.yaml does not have the key.
 """
 
+# Keys that were renamed after runs had been logged: the name today -> the name in run ids and in config.yaml.
 RENAMED: Mapping[str, str] = {"task.update_epochs": "task.passes"}
-"""Keys that were renamed after runs had been logged: the name today -> the name in run ids and in config.yaml."""
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ from nero.plans.schema import ConfigError
 from nero.runs.store import Status, is_settled
 
 EXPERIMENTS = ROOT / "experiments"
+# Keys that select a part of an experiment: the cells of these tasks, the cells of these optimisers.
 ONLY = ("only.task", "only.optim")
-"""Keys that select a part of an experiment: the cells of these tasks, the cells of these optimisers."""
-
 ONLY_WITHOUT_EXPERIMENT = "only.task and only.optim choose a part of an experiment: add --multirun experiment=NAME"
 
 Summary = Mapping[str, Any]

@@ -27,9 +27,8 @@ Backend = StrEnum("Backend", ["auto", "gloo"])
 Decode = StrEnum("Decode", ["auto", "cpu", "gpu"])
 
 PRECISIONS = tuple(choice.value for choice in Precision)
+# What a run spends most of its time waiting for. A GPU machine runs both kinds side by side.
 LANES = tuple(choice.value for choice in BoundBy)
-"""What a run spends most of its time waiting for. A GPU machine runs both kinds side by side."""
-
 AUTO_OR_BOOL = ("auto", True, False)
 
 

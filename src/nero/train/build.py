@@ -24,11 +24,9 @@ from nero.runs.store import RunDirectory
 from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import BadSetting, Context, Machine, Task
 
+# Key of an optimiser's settings: the largest joint norm of all gradients. It overrides the task's.
 CLIP_NORM = "clip_norm"
-"""Key of an optimiser's settings: the largest joint norm of all gradients. It overrides the task's."""
-
-NETWORKS = "networks"
-"""Key of an optimiser's settings: other settings for single networks, by their names."""
+NETWORKS = "networks"  # key of an optimiser's settings: other settings for single networks, by their names
 
 
 def choose_device(name: str) -> torch.device:
