@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from benchmarks.tables import benchmark_parser, print_lines, table_head
+from benchmarks.tables import benchmark_parser, code_in_words, print_lines, table_head
 from nero.plans.argparse_types import check_out, positive_int
 from nero.plans.config import ROOT
 from nero.report.tables.sheets import markdown_line
-from nero.runs.provenance import code_in_words
 
 FILES = {
     path.stem.removeprefix("test_faults_"): path

@@ -23,16 +23,23 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tables import NotMeasured, benchmark_parser, exit_status, print_lines, table_head, with_versions
+from benchmarks.tables import (
+    NotMeasured,
+    benchmark_parser,
+    code_in_words,
+    exit_status,
+    parse_with_overrides,
+    print_lines,
+    table_head,
+    with_versions,
+)
 from nero.data.download.files import INCEPTION_FILE
 from nero.data.download.inception import load_weights
 from nero.engine.precision import autocast, set_precision
 from nero.models.biggan import Z
 from nero.models.inception import FastInception, plain_inception
-from nero.plans.argparse_types import parse_with_overrides
 from nero.plans.config import compose
 from nero.report.tables.sheets import markdown_line
-from nero.runs.provenance import code_in_words
 from nero.tasks.cgan import PLAIN, ConditionalGAN
 from nero.tasks.fid import Judge
 from nero.train.build import build_task, choose_device, device_name

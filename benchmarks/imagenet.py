@@ -26,13 +26,19 @@ from pathlib import Path
 import torch
 
 from benchmarks.photographs import write_photographs
-from benchmarks.tables import benchmark_parser, exit_status, print_lines, table_head, with_versions
+from benchmarks.tables import (
+    benchmark_parser,
+    code_in_words,
+    exit_status,
+    parse_with_overrides,
+    print_lines,
+    table_head,
+    with_versions,
+)
 from nero.data.images.loading import DEVICE_PREFETCH
 from nero.engine.loop import Loop
-from nero.plans.argparse_types import parse_with_overrides
 from nero.plans.config import RunConfig, compose
 from nero.report.tables.sheets import markdown_line
-from nero.runs.provenance import code_in_words
 from nero.runs.store import Store
 from nero.tasks.imagenet import ImageNet
 from nero.train.build import build_loop, build_task, choose_device, device_name, loop_settings

@@ -24,11 +24,10 @@ from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
 from benchmarks.parameter_sets import PARAMETER_SETS, Shape, small
-from benchmarks.tables import benchmark_parser, column_heads, with_versions
+from benchmarks.tables import benchmark_parser, code_in_words, column_heads, with_versions
 from nero.atomic import write_atomic
 from nero.optim import LAMB, Madam, Nero
 from nero.report.tables.sheets import markdown_line
-from nero.runs.provenance import code_in_words
 
 SETS = ("resnet50", "mlp100", "translation", "billion")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -27,17 +27,17 @@ from pathlib import Path
 from benchmarks.tables import (
     NotMeasured,
     benchmark_parser,
+    code_in_words,
     exit_status,
+    parse_with_overrides,
     read_rows,
     table_head,
     with_versions,
     write_lines,
 )
-from nero.plans.argparse_types import parse_with_overrides
 from nero.plans.config import ROOT, compose
 from nero.report.tables.sheets import markdown_line
 from nero.runs.formatting import seconds_per_epoch
-from nero.runs.provenance import code_in_words
 from nero.runs.store import RunDirectory, Store
 from nero.sweep.mps import daemon
 

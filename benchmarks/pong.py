@@ -23,12 +23,19 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.tables import NotMeasured, benchmark_parser, exit_status, print_lines, table_head, with_versions
+from benchmarks.tables import (
+    NotMeasured,
+    benchmark_parser,
+    code_in_words,
+    exit_status,
+    parse_with_overrides,
+    print_lines,
+    table_head,
+    with_versions,
+)
 from nero.games.atari import AtariGames
-from nero.plans.argparse_types import parse_with_overrides
 from nero.plans.config import ROOT, compose
 from nero.report.tables.sheets import markdown_line
-from nero.runs.provenance import code_in_words
 from nero.runs.store import Store
 from nero.sweep.mps import CONTROL, PIPES, daemon
 

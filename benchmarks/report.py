@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.synthetic_store import experiment_of_runs, write_store
-from benchmarks.tables import benchmark_parser, print_lines, table_head
+from benchmarks.tables import benchmark_parser, code_in_words, print_lines, table_head
 from nero.plans.argparse_types import check_out, positive_int
 from nero.plans.config import ROOT
 from nero.plans.plan import survey
@@ -29,7 +29,6 @@ from nero.report import files
 from nero.report.assembly import PAGE, Report
 from nero.report.evidence import Evidence
 from nero.report.tables.sheets import markdown_line
-from nero.runs.provenance import code_in_words
 from nero.runs.store import Store
 
 REPORTS = {

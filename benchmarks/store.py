@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.synthetic_store import write_store
-from benchmarks.tables import benchmark_parser, print_lines, table_head
+from benchmarks.tables import benchmark_parser, code_in_words, print_lines, table_head
 from nero.models.vgg import VGG11
 from nero.optim import Nero
 from nero.plans.argparse_types import check_out, positive_int
@@ -32,7 +32,7 @@ from nero.plans.config import ROOT, RunConfig, compose
 from nero.plans.plan import load_experiment, pending, survey
 from nero.report.frame import load_runs
 from nero.report.tables.sheets import markdown_line
-from nero.runs.provenance import code_in_words, provenance
+from nero.runs.provenance import provenance
 from nero.runs.store import RunDirectory, Status, Store
 
 EXPERIMENT, TASK, EPOCHS = "table1", "cifar10_vgg11", 200

@@ -8,9 +8,10 @@ from pathlib import Path
 from nero.atomic import write_atomic
 from nero.data.sources import MissingData
 from nero.games.base import GameError
+from nero.plans.argparse_types import check_out
 from nero.plans.config import ConfigError
 from nero.report.tables.sheets import markdown_line
-from nero.runs.provenance import versions
+from nero.runs.provenance import code_version, versions
 
 RowKey = tuple[str, ...]
 """The first cells of a row, which identify a measurement."""
@@ -27,6 +28,25 @@ def benchmark_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def parse_with_overrides(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, lists: Sequence[str] = ()
+) -> tuple[argparse.Namespace, list[str]]:
+    """Parse options and overrides (arguments with `=`). Exits with a message for any other argument, or a bad --out.
+
+    Args:
+        lists: options with several values; overrides after them are recognised by their equals sign
+    """
+    options, overrides = parser.parse_known_args(arguments)
+    if unknown := [word for word in overrides if "=" not in word or word.startswith("--")]:
+        parser.error(f"unknown argument {unknown[0]}")
+    for name in lists:
+        given = getattr(options, name)
+        overrides += [word for word in given if "=" in word]
+        setattr(options, name, [word for word in given if "=" not in word])
+    check_out(parser, options.out)
+    return options, overrides
+
+
 def exit_status(work: Callable[[], object]) -> int:
     """The exit status that `work` returns, else 0; 2 for an expected error, which is printed in one line."""
     try:
@@ -35,6 +55,12 @@ def exit_status(work: Callable[[], object]) -> int:
     except (ConfigError, MissingData, GameError, NotMeasured) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def code_in_words() -> str:
+    """For the head of a table."""
+    commit, dirty = code_version()
+    return f"code of {commit or 'an unknown commit'}{' with changes' if dirty else ''}"
 
 
 def with_versions(*facts: str, packages: Sequence[str]) -> str:

@@ -27,12 +27,12 @@ from benchmarks.tables import (
     NotMeasured,
     benchmark_parser,
     exit_status,
+    parse_with_overrides,
     read_rows,
     table_head,
     with_versions,
     write_lines,
 )
-from nero.plans.argparse_types import parse_with_overrides
 from nero.plans.config import compose
 from nero.report.tables.sheets import markdown_line
 from nero.runs.formatting import seconds_per_epoch

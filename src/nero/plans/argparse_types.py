@@ -1,28 +1,9 @@
-"""Types of command-line options, and overrides of runs among options, as scripts/train.py takes them."""
+"""Types of command-line options."""
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-
-
-def parse_with_overrides(
-    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, lists: Sequence[str] = ()
-) -> tuple[argparse.Namespace, list[str]]:
-    """Parse options and overrides (arguments with `=`). Exits with a message for any other argument, or a bad --out.
-
-    Args:
-        lists: options with several values; overrides after them are recognised by their equals sign
-    """
-    options, overrides = parser.parse_known_args(arguments)
-    if unknown := [word for word in overrides if "=" not in word or word.startswith("--")]:
-        parser.error(f"unknown argument {unknown[0]}")
-    for name in lists:
-        given = getattr(options, name)
-        overrides += [word for word in given if "=" in word]
-        setattr(options, name, [word for word in given if "=" not in word])
-    check_out(parser, options.out)
-    return options, overrides
 
 
 def check_out(parser: argparse.ArgumentParser, out: Path | None) -> None:

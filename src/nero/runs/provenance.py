@@ -50,12 +50,6 @@ def code_version() -> tuple[str | None, bool | None]:
     return (described.removesuffix("-dirty"), described.endswith("-dirty")) if described else (None, None)
 
 
-def code_in_words() -> str:
-    """For the head of a table."""
-    commit, dirty = code_version()
-    return f"code of {commit or 'an unknown commit'}{' with changes' if dirty else ''}"
-
-
 def _git_describe() -> str | None:
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     with suppress(OSError, subprocess.SubprocessError):
