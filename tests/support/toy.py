@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nero.engine.loop import Loop, Settings
 from nero.engine.schedules import Schedule, exponential
-from nero.engine.seeding import SeedStreams, seed_global
+from nero.engine.seeding import SeedStreams
 from nero.runs.store import RunDirectory
 from nero.runs.tracking import Tracker
 from nero.tasks.base import Batch, Meters, Metric, Task
@@ -27,7 +27,7 @@ class Line(Task):
     def __init__(self, epochs: int = 3, steps: int = 7, poison: int | None = None, device: torch.device = CPU) -> None:
         self.epochs, self.steps_per_epoch, self.poison = epochs, steps, poison
         self.streams = SeedStreams(0)
-        seed_global(self.streams.number("initialisation"))
+        torch.manual_seed(self.streams.number("initialisation"))
         self.first = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5)).to(device)
         self.second = nn.Linear(8, 1).to(device)
         self.meters = Meters(device, sums=("loss",), traces={"loss": steps})
@@ -68,7 +68,7 @@ def make_loop(
 ) -> Loop:
     run.path.mkdir(parents=True, exist_ok=True)
     optimizers = {name: optimizer(net.parameters(), lr=0.01) for name, net in task.networks().items()}
-    seed_global(SeedStreams(0).number("training"))
+    torch.manual_seed(SeedStreams(0).number("training"))
     return Loop(
         task, optimizers, schedule or exponential(0.5), run, trackers or [], Settings(**{"device": CPU, **settings})
     )

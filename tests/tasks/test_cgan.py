@@ -19,7 +19,7 @@ from nero.data.download.files import DamagedData
 from nero.data.images.arrays import ImageSet, load_cifar10
 from nero.data.synthetic.shapes import shapes
 from nero.engine.precision import set_precision
-from nero.engine.seeding import SeedStreams, seed_global
+from nero.engine.seeding import SeedStreams
 from nero.models.biggan import Discriminator, Generator
 from nero.models.inception import INSTALL, NoInception, StandIn
 from nero.plans.config import RunConfig, compose
@@ -110,7 +110,7 @@ def make_task(
     split_passes: bool = False,
 ) -> ConditionalGAN:
     context = Context(device, SeedStreams(0), data, data_root)
-    seed_global(0)
+    torch.manual_seed(0)
     networks = generator or TinyGenerator(), discriminator or TinyDiscriminator()
     settings = (augmentation, epochs, batch_size, fid_every, TRAIN, fid, split_passes)
     return ConditionalGAN(context, *networks, *settings)
@@ -237,7 +237,7 @@ def test_single_pass_over_fake_and_real_matches_two_passes() -> None:
 
 def test_split_passes_do_one_power_iteration_each_fake_first() -> None:
     """Compare with plain calls of a copy: D(fake), then D(real), each with its own spectral norm estimate."""
-    seed_global(3)
+    torch.manual_seed(3)
     networks = Generator(width=4, rows=10), Discriminator(width=4, rows=10)
     with torch.no_grad():
         for weight in networks[1].parameters():

@@ -15,7 +15,7 @@ from nero.data.augmentation import Augmentation
 from nero.data.images.arrays import load_cifar10
 from nero.data.sources import MissingData, default_root
 from nero.data.synthetic.shapes import shapes
-from nero.engine.seeding import SeedStreams, seed_global
+from nero.engine.seeding import SeedStreams
 from nero.plans.config import RunConfig
 from nero.runs.store import RunDirectory
 from nero.tasks.base import BadSetting, Context
@@ -55,7 +55,7 @@ class Pixels(nn.Module):
 
 def make_task(augmentation: Augmentation | None = None, seed: int = 0, data: str = "embedded") -> CIFAR10:
     context = Context(CPU, SeedStreams(seed), data, default_root())
-    seed_global(0)
+    torch.manual_seed(0)
     return CIFAR10(context, Pixels(), augmentation or Augmentation(4, True, 15), 4, BATCH, TRAIN)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nero.data.sources import MissingData
 from nero.data.text.corpus import grammar_corpus
-from nero.engine.seeding import SeedStreams, seed_global
+from nero.engine.seeding import SeedStreams
 from nero.tasks import language_model
 from nero.tasks.base import Context
 from nero.tasks.language_model import LanguageModelling, perplexity
@@ -39,7 +39,7 @@ class Bigram(nn.Module):
 
 
 def make_task(train_examples: int | None = 60, batch_size: int = 5, block: int = 11) -> LanguageModelling:
-    seed_global(0)
+    torch.manual_seed(0)
     context = Context(CPU, SeedStreams(0), "embedded", Path())
     return LanguageModelling(context, Bigram, 3, batch_size, block, 4, train_examples)
 

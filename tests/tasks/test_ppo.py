@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from nero.engine.schedules import linear_to_zero
-from nero.engine.seeding import SeedStreams, seed_global
+from nero.engine.seeding import SeedStreams
 from nero.games.base import Turn
 from nero.games.catch import Catch
 from nero.models.policy import Policy
@@ -44,7 +44,7 @@ GAMES, STEPS = 3, 40  # two thirds of a game, so that games end within the secon
 
 
 def make_task(device: torch.device = CPU, seed: int = 0, **settings: Any) -> PPO:
-    seed_global(0)
+    torch.manual_seed(0)
     context = Context(device, SeedStreams(seed), "embedded", Path())
     defaults: dict[str, Any] = {
         "game": "pong",

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
-import yaml
 from hydra.utils import get_class
 
 from nero.data.sources import default_root
@@ -64,11 +63,10 @@ def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, d
         Unusable, ConfigError, MissingData
     """
     run = find_run(name, Store(store))
-    try:
-        identity = run.read_config()
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Unusable(f"{run.path / 'config.yaml'} cannot be read") from error
-    if not isinstance(identity, dict) or not all(key in identity for key in REQUIRED_KEYS):
+    identity = run.find_config()
+    if identity is None:
+        raise Unusable(f"{run.path / 'config.yaml'} cannot be read")
+    if not all(key in identity for key in REQUIRED_KEYS):
         raise Unusable(f"{run.path / 'config.yaml'} is not the config of a run: it needs {', '.join(REQUIRED_KEYS)}")
     try:  # before the task is built, which needs its data
         task_class = get_class(identity["task"]["_target_"])

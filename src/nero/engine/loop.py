@@ -334,7 +334,7 @@ class Loop:
             seeding.restore_global_state(state["rng"], self.settings.device)
         else:
             # Only rank 0's generator state is saved: the others get a new seed.
-            seeding.seed_global(torch.initial_seed() + self.position.total_steps)
+            torch.manual_seed(torch.initial_seed() + self.position.total_steps)
 
 
 def _check_trace_lengths(task: Task) -> None:

@@ -21,11 +21,6 @@ class SeedStreams:
         return torch.Generator().manual_seed(self.number(purpose, epoch))
 
 
-def seed_global(number: int) -> None:
-    """Seed torch's own generators (initialisation, dropout) on every device."""
-    torch.manual_seed(number)
-
-
 def global_state(device: torch.device) -> dict[str, Any]:
     """The state of torch's own generators, for a checkpoint."""
     state: dict[str, Any] = {"cpu": torch.get_rng_state()}

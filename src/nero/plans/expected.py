@@ -32,16 +32,24 @@ class Estimate:
 class Expected:
     """The expected time of all that is left of an experiment, undecided repeats included.
 
+    runs:      by the id of each run that is pending or an undecided repeat
     gpu, cpu:  seconds of wall clock of each lane
-    unknown:   runs without an estimate
-    bounds:    runs with an upper bound only
     """
 
     device: str
-    gpu: float = 0.0
-    cpu: float = 0.0
-    unknown: int = 0
-    bounds: int = 0
+    runs: Mapping[str, Estimate | None]
+    gpu: float
+    cpu: float
+
+    @property
+    def unknown(self) -> int:
+        """Runs without an estimate."""
+        return sum(estimate is None for estimate in self.runs.values())
+
+    @property
+    def bounds(self) -> int:
+        """Runs with an upper bound only."""
+        return sum(estimate is not None and estimate.is_bound for estimate in self.runs.values())
 
     @property
     def seconds(self) -> float:
@@ -73,8 +81,8 @@ def _hardware(run: Summary) -> str:
     return "CPU" if device.startswith("CPU") else device
 
 
-def estimates(states: Sequence[CellState], summaries: Mapping[str, Summary], device: str) -> dict[str, Estimate | None]:
-    """By the id of each run that is pending or an undecided repeat.
+def expected(states: Sequence[CellState], summaries: Mapping[str, Summary], device: str) -> Expected:
+    """Of all runs that are left; a run that cells share counts once.
 
     From runs of the experiment in the same precision, else from all runs of the task: a summary does not have the
     precision of its run, but the cell has.
@@ -82,29 +90,19 @@ def estimates(states: Sequence[CellState], summaries: Mapping[str, Summary], dev
     in_precision: dict[tuple[str, str, Any], dict[str, Summary]] = {}
     for state in states:
         in_precision.setdefault(_precision(state.cell), {}).update(state.logged)
-    found: dict[str, Estimate | None] = {}
-    for state in states:
-        data = state.cell.setting("data")
-        for run in _left(state):
-            candidates = (
-                [each for each in runs.values() if each.get("data", data) == data]
-                for runs in (in_precision[_precision(state.cell)], summaries)
-            )
-            known = (estimate(run, state.cell.bound_by, runs, device) for runs in candidates)
-            found[run.run_id] = next((each for each in known if each), None)
-    return found
-
-
-def expected(states: Sequence[CellState], summaries: Mapping[str, Summary], device: str) -> Expected:
-    """Of all runs that are left; a run that cells share counts once."""
-    found = estimates(states, summaries, device)
-    lane_of = {run.run_id: state.cell.bound_by for state in states for run in _left(state)}
-    known = {run_id: estimate for run_id, estimate in found.items() if estimate is not None}
+    runs: dict[str, Estimate | None] = {}
     seconds = {"gpu": 0.0, "cpu": 0.0}
-    for run_id, estimate in known.items():
-        seconds[lane_of[run_id]] += estimate.seconds / estimate.at_a_time
-    bounds = sum(estimate.is_bound for estimate in known.values())
-    return Expected(device, **seconds, unknown=len(found) - len(known), bounds=bounds)
+    for state in states:
+        data, lane = state.cell.setting("data"), state.cell.bound_by
+        for run in (run for run in _left(state) if run.run_id not in runs):
+            candidates = (
+                [each for each in logged.values() if each.get("data", data) == data]
+                for logged in (in_precision[_precision(state.cell)], summaries)
+            )
+            known = (estimate(run, lane, logged, device) for logged in candidates)
+            runs[run.run_id] = found = next((each for each in known if each), None)
+            seconds[lane] += found.seconds / found.at_a_time if found else 0.0
+    return Expected(device, runs, **seconds)
 
 
 def _left(state: CellState) -> Iterable[PlannedRun]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nero.plans.expected import Estimate, Expected, device_here, estimates, expected, timed_on
+from nero.plans.expected import Estimate, Expected, device_here, expected, timed_on
 from nero.plans.plan import CellState, Experiment, Summary, pending
 from nero.runs.formatting import clock, final_text, lay_out
 
@@ -20,14 +20,15 @@ def describe_plan(
     device = timed_on(summaries, here)
     runs = pending(states)
     lines = [f"{experiment.name}: {experiment.title}"]
-    times = estimates(states, summaries, device) if device else {}
+    left = expected(states, summaries, device) if device else None
+    times = left.runs if left else {}
     lines += [f"  pending  {run.run_id}  {run.epochs} epochs  {_duration(times.get(run.run_id))}" for run in runs]
     settled = len({run_id for state in states for run_id in state.logged})  # cells may share runs
     to_follow = sum(state.to_follow for state in states)
     repeats = f"; {to_follow} repeats to follow once the searches are done" if to_follow else ""
     lines.append(f"  {settled} runs done; {len(runs)} pending{repeats}")
-    if runs and device:
-        lines.append(f"  {describe_expected(expected(states, summaries, device))}")
+    if runs and left:
+        lines.append(f"  {describe_expected(left)}")
     if runs and device != here:
         lines.append(f"  expected on this machine ({here}): unknown")
     missing = Counter[str]()

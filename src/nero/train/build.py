@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from nero.engine.distributed import ALONE, Ranks, distribute, join, rank_device
 from nero.engine.interrupt import NO_LIMITS
 from nero.engine.loop import Loop, Settings
-from nero.engine.seeding import SeedStreams, seed_global
+from nero.engine.seeding import SeedStreams
 from nero.plans.config import RunConfig, current_names, digest, limits_of
 from nero.plans.schema import ConfigError
 from nero.runs.stopping import Limits
@@ -114,7 +114,8 @@ def build_loop(
     if (threads := machine.threads or task.threads) is not None:
         torch.set_num_threads(threads)
     optimizers = build_optimizers(config.cfg.optim, task)
-    seed_global(SeedStreams(config.seed).number("training" if ranks.is_main else f"training of rank {ranks.rank}"))
+    stream = "training" if ranks.is_main else f"training of rank {ranks.rank}"
+    torch.manual_seed(SeedStreams(config.seed).number(stream))
     schedule = build_part("task.schedule", config.cfg.task.schedule)
     return Loop(task, optimizers, schedule, run, trackers or [], settings)
 
@@ -137,7 +138,7 @@ def context_of(
 def task_of(identity: Mapping[str, Any], context: Context) -> Task:
     """The task of a run's config.yaml, with networks as they were before training."""
     settings = {key: value for key, value in current_names(identity)["task"].items() if key != "schedule"}
-    seed_global(context.streams.number("initialisation"))
+    torch.manual_seed(context.streams.number("initialisation"))
     # Called outside `instantiate`, which would wrap whatever the task raises, such as MissingData.
     make_task = build_part("task", settings, context, _partial_=True)
     try:
