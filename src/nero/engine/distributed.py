@@ -129,8 +129,6 @@ def join(device: torch.device, backend: str = "auto") -> Ranks:
 
         TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
     ranks = Ranks(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")))
-    if ranks.size == 1:
-        return ALONE
     if not dist.is_initialized():
         by_nccl = device.type == "cuda" and backend == "auto"
         gpus = torch.cuda.device_count() if by_nccl else 0

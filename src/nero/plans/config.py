@@ -101,11 +101,6 @@ class RunConfig:
         """One of `LANES`; a task that does not say is bound by the GPU."""
         return str(self.cfg.task.get("bound_by", "gpu"))
 
-    @property
-    def cores(self) -> int:
-        """CPU cores that a run keeps busy."""
-        return int(self.cfg.task.get("cores", 1))
-
     def at(self, lr: float, seed: int) -> "RunConfig":
         """The same run with another learning rate and seed, without composing again."""
         cfg = self.cfg.copy()

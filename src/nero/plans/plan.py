@@ -98,12 +98,12 @@ class Cell:
     @property
     def bound_by(self) -> str:
         """What the cell's runs spend their time waiting for: "gpu" or "cpu"."""
-        return "gpu" if self.missing_config else self._config.bound_by
+        return str(self.setting("task.bound_by") or "gpu")
 
     @property
     def cores(self) -> int:
         """CPU cores that a run of the cell keeps busy."""
-        return 1 if self.missing_config else self._config.cores
+        return int(self.setting("task.cores") or 1)
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -196,6 +197,7 @@ def _checksum(run: LoggedRun) -> str:
 
 def _synced(run: LoggedRun) -> dict[str, dict[str, str]]:
     """Destination -> its entry in SYNCED; empty if the file is unreadable, so that the run is mirrored again."""
-    path = run.directory.path / SYNCED
-    synced = parse_line(path.read_bytes()) if path.is_file() else None
+    synced = None
+    with suppress(OSError):
+        synced = parse_line((run.directory.path / SYNCED).read_bytes())
     return {key: value for key, value in synced.items() if isinstance(value, dict)} if isinstance(synced, dict) else {}

@@ -24,10 +24,6 @@ from nero.runs.store import RunDirectory
 from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import BadSetting, Context, Machine, Task
 
-# Key of an optimiser's settings: the largest joint norm of all gradients. It overrides the task's.
-CLIP_NORM = "clip_norm"
-NETWORKS = "networks"  # key of an optimiser's settings: other settings for single networks, by their names
-
 
 def choose_device(name: str) -> torch.device:
     """`auto` is a GPU if there is one."""
@@ -150,16 +146,19 @@ def task_of(identity: Mapping[str, Any], context: Context) -> Task:
 
 
 def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:
-    """One optimiser per network, with the same settings except for those under `networks`."""
-    settings = {key: value for key, value in cfg.items() if key not in (CLIP_NORM, NETWORKS)}
-    own = cfg.get(NETWORKS) or {}
+    """One optimiser per network, with the same settings except for those that `networks` has under its name.
+
+    `clip_norm` is the largest joint norm of all gradients; it overrides the task's.
+    """
+    settings = {key: value for key, value in cfg.items() if key not in ("clip_norm", "networks")}
+    own = cfg.get("networks") or {}
     networks = task.networks()
     if unknown := [name for name in own if name not in networks]:
-        raise ConfigError(f"optim.{NETWORKS}: there is no network {unknown[0]!r}; there are: {', '.join(networks)}")
+        raise ConfigError(f"optim.networks: there is no network {unknown[0]!r}; there are: {', '.join(networks)}")
     makers = {name: build_part("optim", {**settings, **own.get(name, {})}) for name in networks}
     try:
         optimizers = {name: makers[name](network.parameters()) for name, network in networks.items()}
-        norm = cfg.get(CLIP_NORM, task.clip_norm)
+        norm = cfg.get("clip_norm", task.clip_norm)
         if norm is not None:
             for optimizer in optimizers.values():
                 clip_before_step(optimizer, norm)
@@ -171,7 +170,7 @@ def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:
 def clip_before_step(optimizer: Optimizer, norm: float) -> None:
     """Before each step, scale the gradients of all parameters so that their joint norm is at most `norm`."""
     if isinstance(norm, bool) or not isinstance(norm, int | float) or not math.isfinite(norm) or norm <= 0:
-        raise ValueError(f"{CLIP_NORM} must be a positive number, not {norm!r}")
+        raise ValueError(f"clip_norm must be a positive number, not {norm!r}")
 
     def clip(stepped: Optimizer, args: Any, kwargs: Any) -> None:
         clip_grad_norm_([param for group in stepped.param_groups for param in group["params"]], norm)
