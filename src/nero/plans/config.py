@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.metadata import version
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -233,14 +232,13 @@ def deadline_of(machine: DictConfig) -> str | None:
     A sweep computes it once for all of its runs.
     """
     budget, deadline = machine.budget_seconds, machine.deadline
-    moments = [*([] if budget is None else [moment_after(budget)]), *([] if deadline is None else [str(deadline)])]
-    return min(moments, key=monotonic_at, default=None)
+    moments = (None if budget is None else moment_after(budget), None if deadline is None else str(deadline))
+    return min(moments, key=monotonic_at)
 
 
 def limits_of(machine: DictConfig) -> Limits:
-    deadline = deadline_of(machine)
     stop_file = Path(machine.stop_file) if machine.stop_file else None
-    return Limits(inf if deadline is None else monotonic_at(deadline), stop_file)
+    return Limits(monotonic_at(deadline_of(machine)), stop_file)
 
 
 def _in_one_line(error: HydraException, overrides: Sequence[str]) -> str:

@@ -23,8 +23,10 @@ def moment_after(seconds: float) -> str:
     return f"{unix:.0f}@{boot}+{uptime:.3f}" if boot else f"{unix:.0f}"
 
 
-def monotonic_at(moment: str | float) -> float:
-    """`time.monotonic()` at a moment of `moment_after` or at Unix seconds. ValueError for anything else."""
+def monotonic_at(moment: str | float | None) -> float:
+    """`time.monotonic()` at a moment of `moment_after` or at Unix seconds; infinity for None, else ValueError."""
+    if moment is None:
+        return inf
     calendar, _, here = str(moment).partition("@")
     boot, _, uptime = here.partition("+")
     remaining = float(calendar) - time.time()

@@ -12,7 +12,6 @@ import re
 import sys
 import time
 from contextlib import closing
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ class PlanSweeper(Sweeper):
                     self.basic.launcher = wrapped
                     if experiments:
                         parts = [lanes.restrict(experiment, machine.lane) for experiment in experiments]
-                        limits = Limits(inf if deadline is None else monotonic_at(deadline), stop_file)
+                        limits = Limits(monotonic_at(deadline), stop_file)
                         results = self._sweep_experiments(parts, overrides, limits)
                     else:
                         returns = self.basic.sweep([*arguments, *overrides])
