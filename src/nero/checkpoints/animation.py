@@ -18,7 +18,7 @@ from nero.checkpoints.loading import Unusable
 
 SUFFIXES = (".gif", ".png", ".webp", ".mp4")
 RATE = 15  # frames per second: games run at 60 frames per second, and an action lasts 4 of them
-# Equal frames in a row that are written; the format of PNG has no longer duration than 65 seconds.
+# Equal frames in a row that are written, at most: a frame of a PNG cannot last longer than 65 seconds.
 LONGEST_STILL = 60 * RATE
 Frame = NDArray[np.uint8]  # [height, width, 3]
 

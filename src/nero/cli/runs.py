@@ -125,9 +125,9 @@ def _import(options: argparse.Namespace) -> int:
     if other.root.resolve() == options.store.root.resolve():
         raise InvalidArguments(f"{other.root} is the store itself")
     runs = _chosen(options, other)
-    bring = Import(options.store, run_id, not options.no_checkpoints, options.replace_unfinished, options.dry_run)
+    importer = Import(options.store, run_id, not options.no_checkpoints, options.replace_unfinished, options.dry_run)
     counts = Counter[ImportOutcome]()
-    for run, outcome, why in _progress(bring.runs(runs), len(runs)):
+    for run, outcome, why in _progress(importer.runs(runs), len(runs)):
         if outcome is not ImportOutcome.ALREADY_HERE:
             tqdm.write(f"{run.run_id}: {outcome}{f': {why}' if why else ''}")
         counts[outcome] += 1

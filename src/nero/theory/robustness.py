@@ -274,9 +274,9 @@ def random_angle(
     angle = _largest(lambda angle: passed(angle, TRIED, roughly=True) == TRIED, SMALLEST_RANDOM, LARGEST_RANDOM, 1.05)
     for attempt in count(1):
         needed = draws_needed(1 - (1 - confidence) / 2**attempt, share)
-        fine = passed(angle, needed)
-        say(f"random rotations by up to {angle:.3g}: {fine} of {needed} draws without an error")
-        if fine == needed:
+        without_error = passed(angle, needed)
+        say(f"random rotations by up to {angle:.3g}: {without_error} of {needed} draws without an error")
+        if without_error == needed:
             return RandomAngle(angle, confidence, share, needed)
         angle *= SHORTEN
         if angle < SMALLEST_RANDOM:
