@@ -159,8 +159,9 @@ def test_other_task_or_invalid_config_gives_one_line_error(
     assert "this code has no such task" in refused(capsys, str(damaged.path))
     damaged.write_config({"task": {}})
     assert "config.yaml is not the config of a run" in refused(capsys, str(damaged.path))
-    (damaged.path / "config.yaml").write_text("a: [")
-    assert "config.yaml cannot be read" in refused(capsys, str(damaged.path))
+    for text in ("a: [", "- a list", "words"):
+        (damaged.path / "config.yaml").write_text(text)
+        assert "config.yaml cannot be read" in refused(capsys, str(damaged.path))
 
 
 def test_obsolete_setting_gives_one_line_error(damaged: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:

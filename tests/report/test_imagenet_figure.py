@@ -16,7 +16,7 @@ from conftest import slow_after
 from nero.plans.config import compose
 from nero.plans.plan import Cell, survey
 from nero.report import catalogue, paper
-from nero.report.cells import EmbeddedDataError
+from nero.report.cells import EmbeddedDataError, require_real
 from nero.report.figures import style
 from nero.report.figures.figure9 import figure9
 from nero.report.tables.listings import curve_name as name_of
@@ -305,6 +305,12 @@ def test_embedded_data_runs_raise(store: Store, words: str) -> None:
         drawn(store)
     with pytest.raises(EmbeddedDataError):
         catalogue.make_table(catalogue.gather("imagenet", store))
+
+
+def test_embedded_cell_is_named_before_its_runs(store: Store) -> None:
+    states = states_of(store, "smoke")[1]
+    with pytest.raises(EmbeddedDataError, match=r"^mnist_mlp100 with nero uses embedded data: not comparable"):
+        require_real([replace(states[0], search={0.01: {"run_id": "x", "data": "embedded"}})])
 
 
 # y axis

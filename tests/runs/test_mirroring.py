@@ -127,6 +127,10 @@ def test_sync_record_is_per_destination_and_redone_if_unreadable(store: Store, t
     (run.path / SYNCED).write_text("{")
     list(mirror(logged_runs(store)))
     assert len(told.told) == 4
+    (run.path / SYNCED).unlink()
+    (run.path / SYNCED).symlink_to(SYNCED)  # cannot be opened, by root neither
+    list(mirror(logged_runs(store)))
+    assert len(told.told) == 5
 
 
 def test_wandb_error_is_one_line_and_run_is_not_marked_synced(store: Store, told: FakeWandbMirror) -> None:
