@@ -21,10 +21,10 @@ from nero.data.download.files import DamagedData, FetchFailed, InceptionFile
 from nero.data.download.inception import (
     CLASSES,
     FEATURES,
-    LAYERS,
     PARTS,
     digest,
     from_torchscript,
+    layer_names,
     load_weights,
     read_tensors,
     to_bytes,
@@ -33,6 +33,7 @@ from nero.data.download.origins import Origin, pip_inception, run_tool, web
 from nero.data.sources import DATASETS, Dataset, MissingData, Unobtainable, prepare, problems, require
 from support.real_data import root_with
 
+LAYERS = tuple(layer_names())
 TOY_LAYERS = ("first", "block.second")
 PYTHON = sys.executable
 

