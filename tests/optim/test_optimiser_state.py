@@ -134,7 +134,9 @@ def test_loading_mismatched_state_changes_nothing(kind: Kind) -> None:
     sgd = torch.optim.SGD(params, lr=0.3, momentum=0.9)
     references.run(params, sgd, range(1))
     other_shape = kind(references.parameters(shapes=[*references.SHAPES[:-1], (7, 2)]), lr=0.3).state_dict()
-    for unfit in (kind(params[:3], lr=0.3).state_dict(), sgd.state_dict(), other_shape):
+    groups = [{"params": references.parameters()} for _ in range(2)]
+    one_group_more = kind(groups, lr=0.3).state_dict()
+    for unfit in (kind(params[:3], lr=0.3).state_dict(), sgd.state_dict(), other_shape, one_group_more):
         with pytest.raises(ValueError, match="parameter"):
             optimizer.load_state_dict(unfit)
     after = optimizer.state_dict()

@@ -203,11 +203,11 @@ class CapturableOptimizer(Optimizer, ABC):
     @torch.no_grad()
     def _load_state_(self, state_dict: StateDict) -> dict[Tensor, dict[str, Tensor]]:
         """Copy a saved state into that of each parameter; ValueError where it does not fit, before anything changes."""
-        groups = [*zip(self.param_groups, state_dict["param_groups"], strict=False)]
-        if [len(group["params"]) for group in self.param_groups] != [len(saved["params"]) for _, saved in groups]:
+        groups, saved_groups = self.param_groups, state_dict["param_groups"]
+        if [len(group["params"]) for group in groups] != [len(saved["params"]) for saved in saved_groups]:
             return {}  # torch reports it
         matched = []
-        for group, saved_group in groups:
+        for group, saved_group in zip(groups, saved_groups, strict=True):
             settings = {**self.defaults, **saved_group}
             self.check_settings(settings)
             for param, name in zip(group["params"], saved_group["params"], strict=True):
