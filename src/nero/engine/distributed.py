@@ -6,7 +6,6 @@ The result does not depend on their number, except for rounding. Only the main p
 import atexit
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from nero.tasks.base import Ranks as TaskRanks
 from nero.tasks.base import Task
 
 T = TypeVar("T")
@@ -29,24 +29,13 @@ class BrokenGroup(RuntimeError):
     """A rank failed or is gone, so that the others cannot continue; the message is one line."""
 
 
-@dataclass(frozen=True)
-class Ranks:
+class Ranks(TaskRanks):
     """This process's place among the processes of a run; by default it is the only one."""
-
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0  # on this machine
-    local_size: int = 1
 
     @property
     def is_main(self) -> bool:
         """Whether this process writes the run."""
         return self.rank == 0
-
-    def sum_(self, tensor: Tensor) -> None:
-        """Replace the tensor by its sum over all ranks."""
-        if self.size > 1:
-            dist.all_reduce(tensor)
 
     def minimum(self, *numbers: float) -> list[float]:
         """The minimum of each number over all ranks. On the host: no device is waited for."""

@@ -67,34 +67,22 @@ class Streams(Protocol):
     def generator(self, purpose: str, epoch: int = 0) -> torch.Generator: ...
 
 
-class Ranks(Protocol):
-    """The processes that train together, each on its part of every batch."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def local_size(self) -> int:
-        """The number of ranks on this machine."""
-
-    def sum_(self, tensor: Tensor) -> None:
-        """Replace the tensor of each rank by the sum over all ranks."""
-
-
 @dataclass(frozen=True)
-class Alone:
-    """The ranks of a single process."""
+class Ranks:
+    """The processes that train together, each on its part of every batch; by default this one alone."""
 
     rank: int = 0
     size: int = 1
+    local_rank: int = 0  # on this machine
     local_size: int = 1
 
     def sum_(self, tensor: Tensor) -> None:
-        return
+        """Replace the tensor of each rank by the sum over all ranks."""
+        if self.size > 1:
+            torch.distributed.all_reduce(tensor)
 
 
-ALONE = Alone()
+ALONE = Ranks()
 
 
 @dataclass(frozen=True)
