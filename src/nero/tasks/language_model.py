@@ -110,16 +110,15 @@ class LanguageModelling(LanguageTask):
         self.place(context, network, corpus.vocabulary)
         self.epochs = epochs
 
-        def cut(text: Tensor, **count: int) -> tuple[Block, Block | None]:
-            [(name, number)] = count.items()
+        def cut(name: str, text: Tensor, count: int) -> tuple[Block, Block | None]:
             try:
-                return blocks(streams(text.to(self.device), number), block)
+                return blocks(streams(text.to(self.device), count), block)
             except ValueError as error:
                 raise BadSetting(f"{name}: {error}") from error
 
-        (self.inputs, self.targets), self.rest = cut(corpus.train, batch_size=batch_size)
+        (self.inputs, self.targets), self.rest = cut("batch_size", corpus.train, batch_size)
         self.valid, self.test = (
-            _as_list(cut(text, evaluation_batch=evaluation_batch)) for text in (corpus.valid, corpus.test)
+            _as_list(cut("evaluation_batch", text, evaluation_batch)) for text in (corpus.valid, corpus.test)
         )
         self.steps_per_epoch = len(self.inputs) + (self.rest is not None)
 

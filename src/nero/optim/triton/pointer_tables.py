@@ -37,8 +37,8 @@ def unavailable(device: torch.device) -> str | None:
 
 def use_kernels(group: dict[str, Any]) -> bool:
     """Whether to use the fused path: `fused` of the group, by default on a GPU."""
-    if torch.compiler.is_compiling() or "fused" not in group:
-        return False  # the compiler fuses by itself, and has no pointers
+    if "fused" not in group or torch.compiler.is_compiling():
+        return False  # there are no kernels; or the compiler fuses by itself, and has no pointers
     if group["fused"] is not None or group["foreach"] is not None:
         return bool(group["fused"])
     return any(param.is_cuda for param in group["params"])
