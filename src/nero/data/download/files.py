@@ -4,6 +4,7 @@ Nothing is extracted to a path that an archive gives, and nothing longer than th
 archive can neither write outside the data root nor fill the memory.
 """
 
+import errno
 import gzip
 import hashlib
 import http.client
@@ -33,6 +34,8 @@ from nero.atomic import write_atomic
 USER_AGENT = "Mozilla/5.0 (compatible; nero-prepare-data)"
 INCEPTION_FILE = "inception-fid.pth"
 INCEPTION_DIGEST = "d4e3e118bd273aef6848ce850542e317970b81f34dea99dd90463be77cbac59e"
+NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
+UNREACHABLE = {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH}  # while reading; they have no class of their own
 RETRIED_STATUSES = {408, 416, 425, 429}  # besides 5xx; any other 4xx is final
 
 
@@ -227,7 +230,11 @@ def _fetch_rest(url: str, target: Path, timeout: float) -> tuple[str | None, boo
         if error.code < 500 and error.code not in RETRIED_STATUSES:
             raise FetchFailed(f"{target.name}: HTTP status {error.code}") from error
         return f"HTTP status {error.code}", True
-    except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError) as error:
+    except NETWORK_ERRORS as error:
+        return _reason(error), connected
+    except OSError as error:
+        if error.errno not in UNREACHABLE:
+            raise  # of the disk
         return _reason(error), connected
     # Reading in parts does not report that a connection was cut, so the length is compared here.
     have = target.stat().st_size
