@@ -2,11 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+NERO := $(VENV)/bin/nero
 READY := $(VENV)/.ready
+# uv installs the packages: yours, or one that pip puts into the virtual environment. TORCH=cpu selects torch without CUDA,
+# from PyTorch's own index; on x86_64 Linux that saves gigabytes.
+UV := $(shell command -v uv)
+TORCH ?=
 DATA ?= mnist cifar10 wikitext2 multi30k inception
-# Further words for scripts/train.py, such as ARGS="machine=gpu machine.compile=true".
+# Further settings for `nero sweep`, such as ARGS="machine=gpu machine.compile=true".
 ARGS ?=
-# How the runs of an experiment are launched (see the README): basic (on a machine with a GPU in two lanes, GPU-bound and
+# How the runs of an experiment are launched (see docs/clusters.md): basic (on a machine with a GPU in two lanes, GPU-bound and
 # CPU-bound runs side by side), joblib, submitit_local, submitit_slurm or ray, with
 #   JOBS       runs at a time
 #   GPUS       GPUs that those runs share (joblib, submitit_local) or that each of them has (submitit_slurm, ray)
@@ -45,7 +50,7 @@ LAUNCH_submitit_slurm = $(SUBMITIT) $(if $(JOBS),hydra.launcher.array_parallelis
 LAUNCH_ray = hydra/launcher=ray $(if $(JOBS),+hydra.launcher.ray.init.num_cpus=$(JOBS)) +hydra.launcher.ray.remote.num_cpus=1 \
   $(if $(GPUS),+hydra.launcher.ray.remote.num_gpus=$(GPUS))
 TORCHRUN = $(if $(filter-out 1,$(RANKS)),$(if $(filter basic,$(LAUNCHER)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)))
-TRAIN = $(PY) $(TORCHRUN) scripts/train.py --multirun $(strip $(LAUNCH_$(LAUNCHER)) $(if $(BUDGET),machine.budget_seconds=$(BUDGET)))
+TRAIN = $(if $(TORCHRUN),$(PY) $(TORCHRUN) scripts/train.py --multirun,$(NERO) sweep) $(strip $(LAUNCH_$(LAUNCHER)) $(if $(BUDGET),machine.budget_seconds=$(BUDGET)))
 COMMA := ,
 # $(call ONLY,KEY,NAMES): names with commas or spaces between them.
 ONLY = $(if $(2),'only.$(1)=$(subst $() $(),$(COMMA),$(strip $(2)))')
@@ -64,32 +69,39 @@ endif
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data smoke test test-all lint $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
+.PHONY: help setup data smoke test test-all lint docs $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY)  ## virtual environment with the tested versions (every other target does this first)
+setup: $(READY)  ## virtual environment with the tested versions (every other target does this first; TORCH=cpu: without CUDA)
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed; set PYTHON=python3.11 or the like")'
-	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed, not %d.%d; set PYTHON=python3.11 or the like" % sys.version_info[:2])'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.platform not in ("linux", "darwin") and "error: Linux or macOS is needed, not " + sys.platform)'
+	@echo "setting up $(VENV) with the versions of constraints.txt"
+	@$(if $(UV),$(UV) venv --quiet --allow-existing --seed --python $(PYTHON) $(VENV),$(PYTHON) -m venv $(VENV))
+	@$(if $(UV),,$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv)
+	@$(or $(UV),$(VENV)/bin/uv) pip install --python $(PY) $(if $(TORCH),--torch-backend $(TORCH)) --constraint constraints.txt --editable '.[test]'
 	@touch $(READY)
+	@echo "ready: source $(VENV)/bin/activate, then nero --help"
 
 data: $(READY)  ## get and check the real data sets (DATA="mnist cifar10 wikitext2 multi30k inception" by default)
-	$(PY) scripts/prepare_data.py $(DATA)
+	$(NERO) data $(DATA)
 
 smoke: $(READY)  ## the whole chain on embedded data, in minutes on a laptop: train, sweep, table, figure
 	NERO_RUNS=$(SMOKE_STORE) $(TRAIN) experiment=smoke machine=cpu $(ARGS)
-	$(PY) scripts/report.py smoke --page --store $(SMOKE_STORE) --out results/smoke
+	$(NERO) report smoke --page --store $(SMOKE_STORE) --out results/smoke
 
 test: $(READY)  ## the fast tests, in minutes (CPU only; those for a GPU or for real data skip themselves with a reason)
 	$(PY) -m pytest $(WORKERS) -m "not slow"
 
 test-all: $(READY)  ## all other tests: whole chains, kills and full disks, SLURM, browser, notebooks
 	$(PY) -m pytest $(WORKERS) -m slow
+
+docs: $(READY)  ## the manual as a site, build/site/index.html; fails on a broken link
+	$(VENV)/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 lint: $(READY)  ## ruff and mypy
 	$(PY) -m ruff check .
@@ -98,7 +110,7 @@ lint: $(READY)  ## ruff and mypy
 
 $(EXPERIMENTS): $(READY)
 	$(TRAIN) experiment=$@ $(call ONLY,task,$(TASK)) $(call ONLY,optim,$(OPTIM)) $(ARGS)
-	$(PY) scripts/report.py $@ $(if $(RESULTS),--out $(RESULTS)) $(REST_MISSING)
+	$(NERO) report $@ $(if $(RESULTS),--out $(RESULTS)) $(REST_MISSING)
 
 table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table (a part: TASK=cifar10_resnet18 OPTIM=sgd, here and below)
 ablation:  ## rerun Figures 1 and 2 and Table 2
@@ -110,20 +122,20 @@ checks:  ## CIFAR-10 and the cGAN in TF32 and in bf16, CIFAR-10 from another sta
 
 theory: $(READY)  ## the paper's theory on trained networks: train what is pending, measure what has no record yet, then tables and figures
 	$(TRAIN) experiment=theory $(ARGS)
-	$(PY) scripts/theory.py measure --experiment theory --retrain results/theory/runs
-	$(PY) scripts/theory.py along --experiment theory
-	$(PY) scripts/theory.py report
+	$(NERO) theory measure --experiment theory --retrain results/theory/runs
+	$(NERO) theory along --experiment theory
+	$(NERO) theory report
 
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
-	@for name in $(EXPERIMENTS) theory; do $(PY) scripts/plan.py $$name; done
+	@$(NERO) plan $(EXPERIMENTS) theory
 
 report: $(READY)  ## tables, figures, the page results/report.html and the README's table from the logged runs; fails, after writing, when runs are missing
-	$(PY) scripts/report.py
+	$(NERO) report
 
 figures: report  ## the same: figures and tables are made together
 
 notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/notebooks
-	$(PY) scripts/run_notebooks.py
+	$(NERO) notebooks
 
 bench: $(READY)  ## milliseconds per optimiser step on this machine, as tables (ARGS="--sets resnet50" for less)
 	$(PY) -m benchmarks.optim $(ARGS)
@@ -147,7 +159,7 @@ faults: $(READY)  ## kills, full disks, damaged files and the like, many times o
 	$(PY) -m benchmarks.faults $(ARGS)
 
 bundle: $(READY)  ## code, wheels and data in archives, for machines without a network (PLATFORM=manylinux_2_28_x86_64 PYTHON_VERSION=3.12 ARCHIVE_SIZE=64M DATA_IN_BUNDLE="mnist cifar10")
-	$(PY) scripts/bundle.py --out $(BUNDLE) $(if $(ARCHIVE_SIZE),--archive-size $(ARCHIVE_SIZE)) $(if $(PYTHON_VERSION),--python $(PYTHON_VERSION)) \
+	$(NERO) bundle --out $(BUNDLE) $(if $(ARCHIVE_SIZE),--archive-size $(ARCHIVE_SIZE)) $(if $(PYTHON_VERSION),--python $(PYTHON_VERSION)) \
 	  $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(DATA_IN_BUNDLE),--data $(DATA_IN_BUNDLE)) $(if $(WITHOUT),--without $(WITHOUT)) $(ARGS)
 
 clean:  ## remove caches and the virtual environment; runs, results and data are never touched

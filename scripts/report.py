@@ -1,96 +1,9 @@
 #!/usr/bin/env python3
-"""Rebuild tables, figures and the page from logged runs. Needs no GPU and trains nothing.
+"""The same as `nero report`; `--help` describes it."""
 
-    python scripts/report.py                        everything in nero.report.catalogue, from results/runs into results
-    python scripts/report.py smoke --page --store results/smoke/runs --out results/smoke
-    python scripts/report.py --check                are the committed tables up to date with the committed runs?
-
-Writes <out>/tables/NAME.{md,csv,tex}, <out>/figures/*.{pdf,svg,png} and, for some figures, their numbers in
-<out>/tables/FIGURE.md. A figure without runs is written too and shows what is missing. Without names, or with --page,
-also writes the tables `sensitivity` and `costs` over all experiments, and <out>/report.html, one self-contained file
-with everything. Updates the README if the report is of the project's own results.
-
-Exit status: 0 if every cell is complete, 1 if some are missing or incomplete (everything is written, and the gaps are
-listed), 2 for an error. With --check nothing is written, and 1 means that a committed table or the README is missing or
-out of date; figures are not compared, since their bytes depend on matplotlib's version.
-"""
-
-import argparse
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from nero.atomic import write_atomic
-from nero.plans.config import ROOT
-from nero.report import catalogue, files
-from nero.report.assembly import PAGE, Report
-from nero.runs.store import Store
-
-DEFAULT = tuple(catalogue.CATALOGUE)
-OWN_RUNS, OWN_RESULTS, OWN_README = ROOT / "results" / "runs", ROOT / "results", ROOT / "README.md"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"an experiment (default: {', '.join(DEFAULT)})")
-    parser.add_argument("--store", metavar="DIR", help="default: NERO_RUNS, else results/runs")
-    parser.add_argument("--out", type=Path, default=OWN_RESULTS, metavar="DIR", help="default: results")
-    parser.add_argument(
-        "--page", action="store_true", help="also write overviews and the page of the named experiments"
-    )
-    parser.add_argument("--check", action="store_true", help="compare the tables with those under --out; write nothing")
-    options = parser.parse_args(arguments)
-    store = Store(options.store) if options.store else catalogue.default_store()
-    try:
-        summaries = store.summaries()
-        names = dict.fromkeys(options.names or DEFAULT)
-        report = Report([catalogue.gather(name, store, summaries) for name in names], store, options.out)
-        whole = options.page or not options.names
-        own = not options.names and options.out.resolve() == OWN_RESULTS and store.root.resolve() == OWN_RUNS
-        return (_check if options.check else _write)(report, whole, OWN_README if own else None)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
-
-def _write(report: Report, whole: bool, readme: Path | None) -> int:
-    gaps = []
-    for evidence in report.experiments:
-        _write_texts(report.texts(evidence), report.out)
-        files.write(report.figure_files(evidence), report.out)
-        gaps += [f"  {evidence.experiment.name}: {gap}" for gap in evidence.gaps()]
-    if whole:
-        _write_texts(report.overview_texts(), report.out)
-        files.write(report.page(), report.out)
-        print(f"everything on one page: {report.out / PAGE}")
-    if readme:
-        write_atomic(readme, report.readme(readme.read_text()).encode())
-    if gaps:
-        print("\n".join(["missing:", *gaps]))
-    return 1 if gaps else 0
-
-
-def _write_texts(texts: dict[Path, bytes], out: Path) -> None:
-    """Write the files and print the Markdown."""
-    files.write(texts, out)
-    for path, data in texts.items():
-        if path.suffix == ".md":
-            print(data.decode())
-
-
-def _check(report: Report, whole: bool, readme: Path | None) -> int:
-    texts = {path: data for evidence in report.experiments for path, data in report.texts(evidence).items()}
-    if whole:
-        texts |= report.overview_texts()
-    found = files.differences(texts, report.out)
-    if readme and report.readme(readme.read_text()) != readme.read_text():
-        found.append(f"{readme} is out of date")
-    for line in found:
-        print(line, file=sys.stderr)
-    if not found:
-        print(f"{len(texts)} files are up to date: {', '.join(str(path) for path in texts)}")
-    return 1 if found else 0
-
+from nero.cli.report import main
 
 if __name__ == "__main__":
     sys.exit(main())

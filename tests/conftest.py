@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from hypothesis import settings
 
+from nero.cli.main import main as nero_main
 from nero.runs.store import Store
 
 # Property tests draw the same examples every time and have no deadline.
@@ -119,12 +120,12 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Function that runs a script of scripts/ with the test's own store and data: script("train.py", "seed=1")."""
+def nero_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Function that runs `nero` with the test's own store and data: nero_command("train", "seed=1")."""
 
     def run(name: str, *words: str, timeout: float = 300, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, str(ROOT / "scripts" / name), *words],
+            [sys.executable, "-m", "nero.cli.main", name, *words],
             cwd=ROOT,
             env=script_environment(tmp_path) | env,
             capture_output=True,
@@ -160,11 +161,9 @@ def _module(name: str, path: Path) -> ModuleType:
 
 
 def exit_status(name: str, words: list[str]) -> object:
-    """Exit status of a script or benchmark: argparse raises SystemExit for its errors, ours are returned."""
+    """Exit status of a benchmark or `nero` command: argparse raises SystemExit for its errors, ours are returned."""
     try:
-        module = (
-            bench_module(name.removeprefix("benchmarks.")) if name.startswith("benchmarks.") else script_module(name)
-        )
-        return module.main(words)
+        own = name.startswith("benchmarks.")
+        return bench_module(name.removeprefix("benchmarks.")).main(words) if own else nero_main([name, *words])
     except SystemExit as stop:
         return stop.code

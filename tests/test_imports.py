@@ -46,13 +46,18 @@ MAY_IMPORT = {
         "nero.atomic",
     },
     "nero.cli": {
+        "nero",
+        "nero.atomic",
+        "nero.bundle",
         "nero.checkpoints",
-        "nero.train",
+        "nero.data",
+        "nero.engine.distributed",
         "nero.plans",
         "nero.report",
         "nero.runs",
-        "nero.data.sources",
+        "nero.sweep",
         "nero.theory.records",
+        "nero.train",
     },
 }
 WITHOUT_TORCH = (

@@ -186,10 +186,10 @@ def test_missing_input_file_or_package_gives_one_line_error(
     assert "nowhere.de" in refused(capsys, str(run.path), "--input", str(tmp_path / "nowhere.de"))
     for name in ("sacrebleu", "sacrebleu.metrics", "spacy"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert "pip install 'nero[translate]'" in refused(capsys, str(run.path))
+    assert "pip install -e '.[suite]'" in refused(capsys, str(run.path))
     # spaCy is only needed for real text.
     assert main([str(run.path), "--text", SENTENCE, "--device", "cpu"]) == 0
-    with pytest.raises(ValueError, match=r"pip install 'nero\[text\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[suite\]'"):
         split_words([SENTENCE], "real")
 
 

@@ -88,7 +88,7 @@ def test_data_files_are_verified_before_packing(data: Path) -> None:
     assert data_files(["toy", "toy"], data) == {"data/toy/values.bin": data / "toy/values.bin"}
     place = data / "toy/values.bin"
     place.write_bytes(bytes(len(DATA)))
-    with pytest.raises(BundleError, match=r"values.bin is damaged.*; get it with: python scripts/prepare_data.py toy"):
+    with pytest.raises(BundleError, match=r"values.bin is damaged.*; get it with: nero data toy"):
         data_files(["toy"], data)
     place.unlink()
     with pytest.raises(BundleError, match=r"values.bin is missing; get it with: "):

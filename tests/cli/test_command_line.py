@@ -19,7 +19,7 @@ ONE_GAME = (
     "task.steps=58",
     "task.network.hidden=8",
 )
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.mark.slow
@@ -57,9 +57,9 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_invalid_arguments_give_clear_error_without_traceback(
-    script: Script, words: list[str], expected: list[str]
+    nero_command: Command, words: list[str], expected: list[str]
 ) -> None:
-    result = script("train.py", *words, CUDA_VISIBLE_DEVICES="")
+    result = nero_command("train", *words, CUDA_VISIBLE_DEVICES="")
     assert result.returncode != 0
     for text in expected:
         assert text in result.stderr
@@ -68,15 +68,15 @@ def test_invalid_arguments_give_clear_error_without_traceback(
 
 @pytest.mark.slow
 def test_multirun_logs_to_store_survives_failures_and_skips_finished_runs(
-    script: Script, small: list[str], tmp_path: Path
+    nero_command: Command, small: list[str], tmp_path: Path
 ) -> None:
     words = ["--multirun", *small, "optim=nero,sgd"]
-    first = script("train.py", *words)
+    first = nero_command("train", *words)
     assert first.returncode == 0, first.stderr
     summaries = Store(tmp_path / "runs").summaries()
     assert sorted((s["optim"], s["status"]) for s in summaries.values()) == [("nero", "done"), ("sgd", "done")]
     # A depth that is not a number fails inside the run, like a bug in a task.
-    again = script("train.py", *words, "task.depth=three,3")
+    again = nero_command("train", *words, "task.depth=three,3")
     assert again.returncode == 1
     assert again.stderr.count("done (already)") == 2
     assert "2 of 4 runs failed" in again.stderr
@@ -94,7 +94,7 @@ def test_multirun_logs_to_store_survives_failures_and_skips_finished_runs(
     ids=["basic", "joblib"],
 )
 def test_experiment_runs_until_nothing_is_pending(
-    script: Script,
+    nero_command: Command,
     tmp_path: Path,
     experiment: list[str],
     launcher: list[str],
@@ -105,26 +105,26 @@ def test_experiment_runs_until_nothing_is_pending(
     """Cells with a single learning rate need no search, so their other seeds are pending from the start."""
     name, *small = experiment
     words = ["--multirun", f"experiment={name}", *small, *launcher]
-    planned = script("plan.py", name, *small)
+    planned = nero_command("plan", name, *small)
     assert planned.stdout.count("pending  ") == searched
     assert f"{searched} pending; {repeats} repeats to follow" in planned.stdout
-    first = script("train.py", *words)
+    first = nero_command("train", *words)
     assert first.returncode == 0, first.stderr
     summaries = Store(tmp_path / "runs").summaries()
     assert len(summaries) == searched + repeats
     assert {s["status"] for s in summaries.values()} == {"done"}
     assert sum(s["seed"] != 0 for s in summaries.values()) == other_seeds
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json*")}
-    second = script("train.py", *words)
+    second = nero_command("train", *words)
     assert second.returncode == 0
     assert f"{searched + repeats} runs done; 0 pending" in second.stderr
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json*")} == stamps
 
 
 @pytest.mark.slow
-def test_comma_separated_experiments_both_run(script: Script, tmp_path: Path) -> None:
+def test_comma_separated_experiments_both_run(nero_command: Command, tmp_path: Path) -> None:
     small = ("data=embedded", "task.train_examples=100", "task.depth=2", "only.task=mnist_mlp100", "only.optim=sgd")
-    both = script("train.py", "--multirun", "experiment=smoke,mnist", *SHORT, *small)
+    both = nero_command("train", "--multirun", "experiment=smoke,mnist", *SHORT, *small)
     assert both.returncode == 0, both.stderr
     assert "smoke: The chain on embedded data, only.task=mnist_mlp100 only.optim=sgd\n" in both.stderr
     assert "mnist: MNIST perceptrons (Figure 3), only.task=mnist_mlp100 only.optim=sgd\n" in both.stderr
@@ -136,10 +136,10 @@ def test_comma_separated_experiments_both_run(script: Script, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_sweep_stops_cleanly_when_time_budget_is_used_up(script: Script, tmp_path: Path) -> None:
+def test_sweep_stops_cleanly_when_time_budget_is_used_up(nero_command: Command, tmp_path: Path) -> None:
     words = ["--multirun", "experiment=smoke", *SHORT, "task.epochs=100000"]
     for budget in (6, 20, 60):  # on a busy machine the imports alone may use up the first budget
-        stopped = script("train.py", *words, f"machine.budget_seconds={budget}")
+        stopped = nero_command("train", *words, f"machine.budget_seconds={budget}")
         assert stopped.returncode == 0, stopped.stderr
         assert "interrupted" in stopped.stderr
         assert "the same command continues" in stopped.stderr

@@ -70,7 +70,7 @@ def test_missing_file_error_names_file_and_command_on_one_line(toy: Path) -> Non
     assert isinstance(caught.value, FileNotFoundError)
     assert "\n" not in message
     assert f"{toy}/toy/deep/bytes is missing" in message
-    assert f"python scripts/prepare_data.py toy --root {toy}" in message
+    assert f"nero data toy --root {toy}" in message
 
 
 def test_file_of_wrong_length_is_reported_as_damaged(toy: Path) -> None:

@@ -143,9 +143,7 @@ def refused(root: Path) -> str:
         imagenet.require(root)
     message = str(caught.value)
     assert message.startswith("imagenet: ")
-    assert message.endswith(
-        f"; for instructions run: python scripts/prepare_data.py imagenet --root {shlex.quote(str(root))}"
-    )
+    assert message.endswith(f"; for instructions run: nero data imagenet --root {shlex.quote(str(root))}")
     assert "\n" not in message
     return message
 

@@ -192,8 +192,7 @@ def test_missing_file_error_names_download_command(tmp_path: Path) -> None:
     with pytest.raises(MissingData) as caught:
         require("inception", tmp_path)
     assert str(caught.value) == (
-        f"inception: {tmp_path}/inception-fid.pth is missing; "
-        f"get it with: python scripts/prepare_data.py inception --root {tmp_path}"
+        f"inception: {tmp_path}/inception-fid.pth is missing; get it with: nero data inception --root {tmp_path}"
     )
 
 

@@ -14,16 +14,15 @@ import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import script_module
 from data.test_imagenet_folders import LITTLE, lay_out, patch_imagenet_to_tiny_counts
 from data.test_tokenised import RAW, install
+from nero.cli import data as data_command
 from nero.data.download.files import (
     CheckedFile,
     FetchFailed,
@@ -133,11 +132,6 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setitem(DATASETS, name, Dataset(files, origins))
 
     return register
-
-
-@pytest.fixture
-def script() -> ModuleType:
-    return script_module("prepare_data")
 
 
 def files_under(root: Path) -> list[str]:
@@ -485,7 +479,6 @@ def test_read_labels_rejects_invalid_labels(text: bytes) -> None:
 
 
 def test_command_continues_after_failure_and_returns_1(
-    script: ModuleType,
     server: Server,
     offer: Callable[..., None],
     tmp_path: Path,
@@ -493,7 +486,7 @@ def test_command_continues_after_failure_and_returns_1(
 ) -> None:
     offer(web(server.base + "nowhere/", HASTY), name="gone")
     offer(web(server.gzip_all("mirror"), HASTY))
-    assert script.main(["gone", "toy", "--root", str(tmp_path)]) == 1
+    assert data_command.main(["gone", "toy", "--root", str(tmp_path)]) == 1
     output = capsys.readouterr()
     failures = [line for line in output.err.splitlines() if line.startswith("gone:")]
     assert len(failures) == 1
@@ -501,23 +494,22 @@ def test_command_continues_after_failure_and_returns_1(
     assert f"toy: complete in {tmp_path}" in output.out
     assert not problems("toy", tmp_path, checksums=True)
 
-    assert script.main(["toy", "toy", "--root", str(tmp_path)]) == 0
+    assert data_command.main(["toy", "toy", "--root", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"toy: already complete in {tmp_path}\n"
 
 
 @pytest.mark.parametrize("names", [[], ["all"]])
 def test_command_without_names_prepares_all_datasets(
-    names: list[str], script: ModuleType, offer: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    names: list[str], offer: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     offer()
     asked: list[str] = []
-    monkeypatch.setattr(script, "prepare", lambda name, root, log: asked.append(name) or True)
-    assert script.main([*names, "--root", str(tmp_path)]) == 0
+    monkeypatch.setattr(data_command, "prepare", lambda name, root, log: asked.append(name) or True)
+    assert data_command.main([*names, "--root", str(tmp_path)]) == 0
     assert asked == ["mnist", "cifar10", "wikitext2", "multi30k", "inception", "toy"]
 
 
 def test_check_prints_one_line_per_problem_without_downloading(
-    script: ModuleType,
     server: Server,
     offer: Callable[..., None],
     tmp_path: Path,
@@ -526,7 +518,7 @@ def test_check_prints_one_line_per_problem_without_downloading(
     offer(web(server.gzip_all("mirror"), HASTY))
     FILES[0].put(tmp_path, CONTENTS["toy/one.txt"])
     (tmp_path / "toy/one.txt").write_bytes(bytes(FILES[0].limit))
-    assert script.main(["toy", "--check", "--root", str(tmp_path)]) == 1
+    assert data_command.main(["toy", "--check", "--root", str(tmp_path)]) == 1
     assert capsys.readouterr().err.splitlines() == [
         f"toy: {tmp_path}/toy/one.txt is damaged: its checksum is wrong",
         f"toy: {tmp_path}/toy/two.bin is missing",
@@ -534,15 +526,15 @@ def test_check_prints_one_line_per_problem_without_downloading(
     assert server.asked == []
     for file in FILES:
         file.put(tmp_path, CONTENTS[file.path])
-    assert script.main(["toy", "--check", "--root", str(tmp_path)]) == 0
+    assert data_command.main(["toy", "--check", "--root", str(tmp_path)]) == 0
 
 
 def test_unwritable_root_gives_one_line_error(
-    script: ModuleType, server: Server, offer: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Server, offer: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offer(web(server.gzip_all("mirror"), HASTY))
     (tmp_path / "file").write_text("not a folder")
-    assert script.main(["toy", "--root", str(tmp_path / "file")]) == 1
+    assert data_command.main(["toy", "--root", str(tmp_path / "file")]) == 1
     assert len([line for line in capsys.readouterr().err.splitlines() if line.startswith("toy:")]) == 1
 
 
@@ -577,32 +569,32 @@ def test_multi30k_is_tokenised_only_if_spacy_is_installed(
         pytest.importorskip("spacy")
     else:
         monkeypatch.setitem(sys.modules, "spacy", None)
-    assert script_module("prepare_data").main(["multi30k", "--root", str(tmp_path)]) == 0
+    assert data_command.main(["multi30k", "--root", str(tmp_path)]) == 0
     assert kept.exists() == with_spacy
-    assert ("multi30k: tokenised" if with_spacy else "pip install 'nero[text]'") in capsys.readouterr().out
+    assert ("multi30k: tokenised" if with_spacy else "pip install -e '.[suite]'") in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------------- ImageNet
 
 
 def test_complete_imagenet_is_reported(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     patch_imagenet_to_tiny_counts(monkeypatch)
     lay_out(tmp_path, LITTLE)
     (tmp_path / "imagenet/val/.DS_Store").touch()
-    assert script.main(["imagenet", "--root", str(tmp_path)]) == 0
+    assert data_command.main(["imagenet", "--root", str(tmp_path)]) == 0
     output = capsys.readouterr()
     assert output.out == f"imagenet: complete in {tmp_path}: 5 training and 4 validation images in 2 classes\n"
     assert output.err == "imagenet: 1 file in val skipped (not an image by suffix): .DS_Store\n"
 
 
 def test_other_dataset_in_imagenet_folder_is_reported_as_usable(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     patch_imagenet_to_tiny_counts(monkeypatch)
     lay_out(tmp_path, {"train": {"cat": 3, "dog": 2}, "val": {"cat": 1, "dog": 1}})
-    assert script.main(["imagenet", "--root", str(tmp_path)]) == 1
+    assert data_command.main(["imagenet", "--root", str(tmp_path)]) == 1
     output = capsys.readouterr()
     assert output.out == (
         f"imagenet: not ImageNet in {tmp_path}: 5 training and 2 validation images in 2 classes;"
@@ -614,11 +606,9 @@ def test_other_dataset_in_imagenet_folder_is_reported_as_usable(
     ]
 
 
-def test_unusable_imagenet_prints_problems_and_instructions(
-    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unusable_imagenet_prints_problems_and_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "imagenet").mkdir()
-    assert script.main(["imagenet", "--check", "--root", str(tmp_path)]) == 1
+    assert data_command.main(["imagenet", "--check", "--root", str(tmp_path)]) == 1
     output = capsys.readouterr()
     assert output.err.splitlines() == [
         f"imagenet: {tmp_path}/imagenet/train is missing",
@@ -629,28 +619,26 @@ def test_unusable_imagenet_prints_problems_and_instructions(
 
 
 def test_imagenet_files_are_read_only_with_check(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     patch_imagenet_to_tiny_counts(monkeypatch)
     lay_out(tmp_path, LITTLE)
-    assert script.main(["imagenet", "--check", "--root", str(tmp_path)]) == 0
+    assert data_command.main(["imagenet", "--check", "--root", str(tmp_path)]) == 0
     (tmp_path / "imagenet/val/n01440764/1.JPEG").write_bytes(b"")
-    assert script.main(["imagenet", "--root", str(tmp_path)]) == 0
+    assert data_command.main(["imagenet", "--root", str(tmp_path)]) == 0
     capsys.readouterr()
-    assert script.main(["imagenet", "--check", "--root", str(tmp_path)]) == 1
+    assert data_command.main(["imagenet", "--check", "--root", str(tmp_path)]) == 1
     output = capsys.readouterr()
     assert output.err == f"imagenet: {tmp_path}/imagenet/val/n01440764/1.JPEG is empty\n"
     assert f"damaged in {tmp_path}, in 1 of its files: 5 training" in output.out
 
 
-def test_all_excludes_imagenet_unless_named(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_all_excludes_imagenet_unless_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(script, "prepare", lambda name, root, log: asked.append(name) or True)
-    monkeypatch.setattr(script, "_check_imagenet", lambda root, read_files: asked.append("imagenet") or True)
-    assert script.main(["all", "--root", str(tmp_path)]) == 0
+    monkeypatch.setattr(data_command, "prepare", lambda name, root, log: asked.append(name) or True)
+    monkeypatch.setattr(data_command, "_check_imagenet", lambda root, read_files: asked.append("imagenet") or True)
+    assert data_command.main(["all", "--root", str(tmp_path)]) == 0
     assert asked == list(DATASETS)
     asked.clear()
-    assert script.main(["imagenet", "all", "--root", str(tmp_path)]) == 0
+    assert data_command.main(["imagenet", "all", "--root", str(tmp_path)]) == 0
     assert asked == ["imagenet", *DATASETS]

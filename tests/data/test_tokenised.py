@@ -242,7 +242,7 @@ def test_error_without_spacy_and_cache_names_remedies_on_one_line(
     message = str(caught.value)
     assert "\n" not in message
     assert str(kept) in message
-    assert "pip install 'nero[text]'" in message
+    assert "pip install -e '.[suite]'" in message
     assert "copy that file" in message
 
 

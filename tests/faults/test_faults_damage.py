@@ -296,7 +296,7 @@ def test_plans_and_reports_skip_invalid_summaries(cut: Cut, record_property: Pro
 
 
 def test_sweep_refuses_foreign_run_directory_and_runs_the_others(
-    tmp_path: Path, record_property: Properties, script: Callable[..., Any]
+    tmp_path: Path, record_property: Properties, nero_command: Callable[..., Any]
 ) -> None:
     record_property("fault", "a sweep that comes upon another version's directory")
     record_property("repetitions", 1)
@@ -304,7 +304,7 @@ def test_sweep_refuses_foreign_run_directory_and_runs_the_others(
     foreign.path.mkdir(parents=True)
     (foreign.path / "summary.json").write_text('{"version": 99, "state": "fine"}')
     before = contents(foreign)
-    swept = script("train.py", "--multirun", "optim=nero,sgd", *WORDS)
+    swept = nero_command("train", "--multirun", "optim=nero,sgd", *WORDS)
     assert swept.returncode == 1
     assert "Traceback" not in swept.stderr
     [line] = [line for line in swept.stderr.splitlines() if "refused" in line]

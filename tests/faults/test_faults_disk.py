@@ -124,19 +124,19 @@ def test_run_resumes_without_loss_after_disk_filled_up(
 
 @pytest.mark.slow
 def test_sweep_on_full_disk_reports_each_run_and_resumes_once_space_is_free(
-    disk: Path, tmp_path: Path, record_property: Properties, script: Callable[..., Any]
+    disk: Path, tmp_path: Path, record_property: Properties, nero_command: Callable[..., Any]
 ) -> None:
     record_property("fault", "a sweep on a disk that is full from the start")
     ballast = fill(disk, left=0)
     words = ("--multirun", "optim=nero,sgd", *WORDS)
-    full = script("train.py", *words, NERO_RUNS=str(disk / "runs"))
+    full = nero_command("train", *words, NERO_RUNS=str(disk / "runs"))
     assert full.returncode == 1
     assert "Traceback" not in full.stderr
     lines = [line for line in full.stderr.splitlines() if "failed  " in line]
     assert len(lines) == 2
     assert all("OSError: [Errno 28] No space left on device: '" in line for line in lines)
     ballast.unlink()
-    again = script("train.py", *words, NERO_RUNS=str(disk / "runs"))
+    again = nero_command("train", *words, NERO_RUNS=str(disk / "runs"))
     assert again.returncode == 0, again.stderr
     runs = [(run_of(disk / "runs", optim)[1], optim) for optim in ("optim=nero", "optim=sgd")]
     record_property("repetitions", 1)
@@ -202,16 +202,16 @@ def test_plan_and_report_work_on_read_only_store(
     tmp_path: Path,
     read_only: Callable[[bool], None],
     record_property: Properties,
-    script: Callable[..., Any],
+    nero_command: Callable[..., Any],
 ) -> None:
     record_property("fault", "a plan and a report of a store that may only be read")
     store = disk / "runs"
     train(run_of(store, "optim=nero")[0])
     read_only(True)
-    planned = script("plan.py", "smoke", "--store", str(store))
+    planned = nero_command("plan", "smoke", "--store", str(store))
     assert (planned.returncode, planned.stderr) == (0, "")
     assert "pending" in planned.stdout
-    made = script("report.py", "smoke", "--store", str(store), "--out", str(tmp_path / "report"))
+    made = nero_command("report", "smoke", "--store", str(store), "--out", str(tmp_path / "report"))
     assert made.returncode in (0, 1), made.stderr  # 1: some runs are missing
     assert "Traceback" not in made.stderr
     assert list((tmp_path / "report").rglob("*.md"))

@@ -116,5 +116,5 @@ def test_unknown_game_gives_one_line_error_with_suggestion() -> None:
 
 def test_missing_emulator_error_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(GameError, match=r"pip install -e '\.\[atari\]'"):
+    with pytest.raises(GameError, match=r"pip install -e '\.\[suite\]'"):
         AtariGames("pong", 1)

@@ -144,8 +144,11 @@ def test_unknown_notebook_name_is_reported_before_execution(
     runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert runner.main(["good", "nothing", "--out", str(out)]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        runner.main(["good", "goof", "--out", str(out)])
     streams = capsys.readouterr()
     assert not streams.out
-    assert streams.err == "error: unknown notebook nothing; there are bad, good\n"
+    assert streams.err == (
+        "error: unknown notebook goof (did you mean good?); there are bad, good; see nero notebooks --help\n"
+    )
     assert not out.exists()

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import script_module
+from nero.cli.plan import main as plan_command
 from nero.plans.config import ConfigError
 from nero.plans.listing import describe_outcomes, describe_plan
 from nero.plans.plan import (
@@ -277,8 +277,7 @@ def test_plan_of_selected_part_lists_only_its_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = ["mnist", "only.optim=lamb", "--store", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", ["plan.py", *words])
-    script_module("plan").main()
+    assert plan_command(words) == 0
     title, *lines = capsys.readouterr().out.splitlines()
     assert title == "mnist: MNIST perceptrons (Figure 3), only.optim=lamb"
     assert ["-lamb-" in line for line in lines] == [True] * 4 + [False] * 2

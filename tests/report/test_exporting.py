@@ -14,7 +14,7 @@ from nero.report.frame import load_curves, load_runs
 from nero.runs.store import Store
 from support.logged_stores import ADAM, NERO, REPARAM, write_unfinished, write_whole
 
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMITTED = Store(ROOT / "results" / "runs")
 
 
@@ -66,13 +66,13 @@ def test_export_writes_only_filtered_runs(filled: Store, tmp_path: Path, capsys:
     assert pd.read_csv(path)["status"].tolist() == ["diverged"]
 
 
-def test_existing_file_is_replaced_only_with_force(filled: Store, tmp_path: Path, script: Script) -> None:
+def test_existing_file_is_replaced_only_with_force(filled: Store, tmp_path: Path, nero_command: Command) -> None:
     path = tmp_path / "out.csv"
     path.write_text("mine")
-    refused = script("runs.py", "export", str(path))
+    refused = nero_command("runs", "export", str(path))
     assert (refused.returncode, refused.stderr) == (2, f"error: {path} already exists; --force replaces it\n")
     assert path.read_text() == "mine"
-    assert script("runs.py", "export", str(path), "--force").returncode == 0
+    assert nero_command("runs", "export", str(path), "--force").returncode == 0
     assert len(pd.read_csv(path)) == 4
 
 

@@ -15,7 +15,7 @@ from nero.runs.logged import UnknownRun, dotted, logged_runs, named, same_value,
 from nero.runs.store import Store
 from support.logged_stores import ADAM, NERO, REPARAM, change_summary, logged, write_unfinished, write_whole
 
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -156,22 +156,22 @@ def test_run_is_found_by_unambiguous_part_of_id(filled: Store) -> None:
 # command line
 
 
-def test_list_command_filters_runs_and_fails_if_none_match(script: Script, filled: Store) -> None:
-    plain = script("runs.py")
+def test_list_command_filters_runs_and_fails_if_none_match(nero_command: Command, filled: Store) -> None:
+    plain = nero_command("runs")
     assert plain.returncode == 0, plain.stderr
     assert len(plain.stdout.splitlines()) == 7
-    some = script("runs.py", "list", "--optim", "adam,sgd", "--status", "done", "--sort", "final", "--reverse")
+    some = nero_command("runs", "list", "--optim", "adam,sgd", "--status", "done", "--sort", "final", "--reverse")
     assert names_of(some.stdout) == [EVERY[5], EVERY[1]]
-    few = script("runs.py", "--limit", "2", "--columns", "task,lr")
+    few = nero_command("runs", "--limit", "2", "--columns", "task,lr")
     assert few.stdout.splitlines() == [
         "task             lr",
         "mnist_mlp100  0.001",
         "mnist_mlp100   0.01",
         "4 more of 6",
     ]
-    none = script("runs.py", "--task", "cifar*")
+    none = nero_command("runs", "--task", "cifar*")
     assert (none.returncode, none.stderr) == (1, "error: none of 6 runs matches\n")
-    unknown = script("runs.py", "--where", "optim.betta=1")
+    unknown = nero_command("runs", "--where", "optim.betta=1")
     assert (unknown.returncode, unknown.stderr) == (1, "error: no run has the setting optim.betta\n")
 
 
@@ -255,7 +255,7 @@ def test_nero_command_lists_subcommands(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_list_command_exits_quietly_on_broken_pipe() -> None:
-    words = [sys.executable, str(ROOT / "scripts" / "runs.py"), "--store", str(ROOT / "results" / "runs")]
+    words = [sys.executable, "-m", "nero.cli.main", "runs", "--store", str(ROOT / "results" / "runs")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.close()

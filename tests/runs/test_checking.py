@@ -13,7 +13,7 @@ from nero.runs.checking import Finding, check_run, check_store
 from nero.runs.store import RunDirectory, Store
 from support.logged_stores import ADAM, NERO, change_summary, contents, write_unfinished, write_whole
 
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Damage = Callable[[RunDirectory], object]
 
 
@@ -191,24 +191,24 @@ def test_committed_store_passes_check() -> None:
     assert [finding for found in checked for finding in found] == []
 
 
-def test_check_command_prints_counts_and_exits_nonzero_on_problems(script: Script, store: Store) -> None:
+def test_check_command_prints_counts_and_exits_nonzero_on_problems(nero_command: Command, store: Store) -> None:
     run = write_whole(store)
     write_whole(store, NERO, seed=1)
     for words in (["check"], ["--check"]):
-        result = script("runs.py", *words)
+        result = nero_command("runs", *words)
         assert (result.returncode, result.stdout) == (0, "2 runs: 2 whole, 0 problems\n")
     change_summary(run, final=0.5)
     (run.path / "checkpoint.json").write_text("{}")
-    result = script("runs.py", "--check", "--store", str(store.root))
+    result = nero_command("runs", "--check", "--store", str(store.root))
     assert result.returncode == 1
     lines = result.stdout.splitlines()
     assert lines[-1] == "2 runs: 1 whole, 2 problems"
     assert [line.startswith(f"{run.path}: ") for line in lines[:-1]] == [True, True]
 
 
-def test_check_command_fails_if_store_is_missing(script: Script, tmp_path: Path) -> None:
-    result = script("runs.py", "check")
+def test_check_command_fails_if_store_is_missing(nero_command: Command, tmp_path: Path) -> None:
+    result = nero_command("runs", "check")
     assert (result.returncode, result.stderr) == (1, f"error: there is no store at {tmp_path / 'runs'}\n")
     (tmp_path / "runs").mkdir()
-    result = script("runs.py", "check")
+    result = nero_command("runs", "check")
     assert (result.returncode, result.stdout) == (0, "0 runs: 0 whole, 0 problems\n")

@@ -21,7 +21,7 @@ from nero.runs.logged import logged_runs
 from nero.runs.store import RunDirectory, Store
 from support.logged_stores import ADAM, NERO, REPARAM, change_summary, contents, logged, write_unfinished, write_whole
 
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -248,25 +248,25 @@ def test_killed_import_leaves_no_partial_run_and_can_be_repeated(store: Store, o
     assert {path.name for path in store.root.glob("*/.*")} <= {".replaced"}, "what was left over is gone"
 
 
-def test_import_command_prints_outcomes_and_counts(script: Script, store: Store, other: Store) -> None:
+def test_import_command_prints_outcomes_and_counts(nero_command: Command, store: Store, other: Store) -> None:
     write_whole(other, NERO)
     write_whole(other, REPARAM)
     write_whole(other, ADAM)
     conflict = write_whole(store, ADAM, final=0.5)
-    first = script("runs.py", "import", str(other.root), "--task", "mnist_reparam", "--dry-run")
+    first = nero_command("runs", "import", str(other.root), "--task", "mnist_reparam", "--dry-run")
     assert first.returncode == 0, first.stderr
     assert first.stdout.splitlines()[-1] == "would be: 1 imported"
     assert len(store.runs()) == 1
-    second = script("runs.py", "import", str(other.root))
+    second = nero_command("runs", "import", str(other.root))
     assert second.returncode == 1
     lines = second.stdout.splitlines()
     assert lines[0].startswith(f"{conflict.run_id}: conflict: {conflict.path} and ")
     assert lines[-1] == "2 imported; 1 conflict"
     assert len(store.runs()) == 3
-    third = script("runs.py", "import", str(other.root), "--optim", "nero")
+    third = nero_command("runs", "import", str(other.root), "--optim", "nero")
     assert (third.returncode, third.stdout) == (0, "1 already here\n")
     for words, said in [(["/nowhere"], "no store at /nowhere"), ([str(store.root)], "is the store itself")]:
-        wrong = script("runs.py", "import", *words)
+        wrong = nero_command("runs", "import", *words)
         assert wrong.returncode == 2
         assert said in wrong.stderr
 

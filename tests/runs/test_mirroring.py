@@ -15,7 +15,7 @@ from nero.runs.tracking import SYNCED, WandbMirror, mirror
 from support.logged_stores import ADAM, NERO, REPARAM, change_summary, write_unfinished, write_whole
 from support.offline_mirror import read_mirror
 
-Script = Callable[..., "subprocess.CompletedProcess[str]"]
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 pytest.importorskip("wandb", reason="needs the extra `tracking`")
 
@@ -32,10 +32,10 @@ def mirrors(run: RunDirectory) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_sync_mirrors_all_metrics_config_and_summary(script: Script, store: Store, home: dict[str, str]) -> None:
+def test_sync_mirrors_all_metrics_config_and_summary(nero_command: Command, store: Store, home: dict[str, str]) -> None:
     done = write_whole(store, NERO, 0.01, 0, 0.75, curve=[0.25, float("nan"), 0.75])
     diverged = write_whole(store, ADAM, 0.1, 1, None)
-    result = script("runs.py", "sync", "--project", "turning", **home)
+    result = nero_command("runs", "sync", "--project", "turning", **home)
     assert result.returncode == 0, result.stderr
     assert "2 of 2 runs mirrored, offline, in the project turning" in result.stdout
     (path,) = mirrors(done)
@@ -156,5 +156,5 @@ def test_sync_without_wandb_prints_install_hint(store: Store) -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 1
     assert result.stderr.startswith("error: ")
-    assert "pip install -e '.[tracking]'" in result.stderr
+    assert "pip install -e '.[suite]'" in result.stderr
     assert len(result.stderr.splitlines()) == 1

@@ -164,18 +164,18 @@ def test_clock(seconds: float, text: str) -> None:
 
 @pytest.mark.slow
 def test_wandb_mirrors_offline_without_login_and_keeps_run_id(
-    script: Callable[..., "subprocess.CompletedProcess[str]"], small: list[str], tmp_path: Path
+    nero_command: Callable[..., "subprocess.CompletedProcess[str]"], small: list[str], tmp_path: Path
 ) -> None:
     pytest.importorskip("wandb")
     home = {"HOME": str(tmp_path / "home"), "WANDB_API_KEY": ""}
     os.makedirs(home["HOME"])
-    result = script("train.py", *small, "tracking=wandb", **home)
+    result = nero_command("train", *small, "tracking=wandb", **home)
     assert result.returncode == 0, result.stderr
     (run,) = Store(tmp_path / "runs").runs()
     files = list(run.path.glob("wandb/offline-run-*/*.wandb"))
     assert len(files) == 1
     assert files[0].stat().st_size > 0
-    plain = script("train.py", *small, NERO_RUNS=str(tmp_path / "plain"), **home)
+    plain = nero_command("train", *small, NERO_RUNS=str(tmp_path / "plain"), **home)
     assert plain.returncode == 0
     (other,) = Store(tmp_path / "plain").runs()
     assert other.run_id == run.run_id, "where a run is mirrored does not change what it is"
@@ -190,4 +190,4 @@ def test_missing_wandb_error_includes_install_hint() -> None:
         "except RuntimeError as error: print(error)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install -e '.[tracking]'" in result.stdout, json.dumps(result.stderr)
+    assert "pip install -e '.[suite]'" in result.stdout, json.dumps(result.stderr)

@@ -1,4 +1,4 @@
-"""SLURM: the README's commands request the resources they state, and a launcher's tasks are the ranks of a run."""
+"""SLURM: documented commands request the resources they state, and a launcher's tasks are the ranks of a run."""
 
 import os
 import shlex
@@ -24,39 +24,37 @@ exit 1
 """
 
 
-def readme_slurm_commands() -> list[list[str]]:
-    """The README's commands for SLURM, split into words."""
-    blocks = (ROOT / "README.md").read_text().split("```")[1::2]
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    commands = [line for line in lines if "submitit_slurm" in line and line.startswith("python")]
-    return [shlex.split(command) for command in commands]
+def documented_lines() -> list[str]:
+    """Lines of the code blocks of the page on clusters; a command over several lines is one line."""
+    blocks = (ROOT / "docs" / "clusters.md").read_text().split("```")[1::2]
+    return "\n".join(blocks).replace("\\\n", " ").splitlines()
 
 
-def command_made_by_readme_target(target: str) -> list[str]:
-    """The command that the README's `make` for SLURM runs, split into words."""
-    blocks = (ROOT / "README.md").read_text().split("```")[1::2]
-    lines = [
-        line for block in blocks for line in block.splitlines() if f"make {target} LAUNCHER=submitit_slurm" in line
-    ]
-    [command] = lines
+def documented_slurm_commands() -> list[list[str]]:
+    """The `nero sweep` commands for SLURM, split into words, without `nero sweep`."""
+    commands = [line for line in documented_lines() if "submitit_slurm" in line and line.startswith("nero sweep ")]
+    return [shlex.split(command)[2:] for command in commands]
+
+
+def command_made_by_documented_target(target: str) -> list[str]:
+    """What the documented `make` for SLURM runs, split into words, without `nero sweep`."""
+    [command] = [line for line in documented_lines() if f"make {target} LAUNCHER=submitit_slurm" in line]
     words = shlex.split(command, comments=True)
     dry = subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    [line] = [line for line in dry.splitlines() if "scripts/train.py" in line]
-    return shlex.split(line)
+    [line] = [line for line in dry.splitlines() if "bin/nero sweep " in line]
+    return shlex.split(line)[2:]
 
 
-def test_readme_has_slurm_commands_for_one_and_two_nodes() -> None:
-    assert [[word for word in words if ".nodes=" in word] for words in readme_slurm_commands()] == [
+def test_docs_have_slurm_commands_for_one_and_two_nodes() -> None:
+    assert [[word for word in words if ".nodes=" in word] for words in documented_slurm_commands()] == [
         ["hydra.launcher.nodes=1"],
         ["hydra.launcher.nodes=2"],
     ]
 
 
 @pytest.mark.parametrize(("place", "nodes", "gpus"), [(0, 1, 4), (1, 2, 8)])
-def test_readme_slurm_commands_request_stated_resources(tmp_path: Path, place: int, nodes: int, gpus: int) -> None:
-    python, *words = readme_slurm_commands()[place]
-    assert python == "python"
-    script = sbatch_script_lines(tmp_path, words)
+def test_documented_slurm_commands_request_stated_resources(tmp_path: Path, place: int, nodes: int, gpus: int) -> None:
+    script = sbatch_script_lines(tmp_path, documented_slurm_commands()[place])
     for line in (
         "#SBATCH --array=0-3%4",  # a job for each of the figure's four runs
         f"#SBATCH --nodes={nodes}",
@@ -68,9 +66,8 @@ def test_readme_slurm_commands_request_stated_resources(tmp_path: Path, place: i
         assert line in script
 
 
-def test_readme_make_command_requests_stated_slurm_resources(tmp_path: Path) -> None:
-    _, *words = command_made_by_readme_target("imagenet")
-    script = sbatch_script_lines(tmp_path, words)
+def test_documented_make_command_requests_stated_slurm_resources(tmp_path: Path) -> None:
+    script = sbatch_script_lines(tmp_path, command_made_by_documented_target("imagenet"))
     for line in (
         "#SBATCH --array=0-3%4",
         "#SBATCH --ntasks-per-node=4",
@@ -80,8 +77,8 @@ def test_readme_make_command_requests_stated_slurm_resources(tmp_path: Path) -> 
         "export SLURM_KILL_BAD_EXIT=1",
     ):
         assert line in script
-    assert "hydra.launcher.array_parallelism=20" in command_made_by_readme_target("table1")
-    assert "hydra.launcher.timeout_min=240" in command_made_by_readme_target("table1")
+    assert "hydra.launcher.array_parallelism=20" in command_made_by_documented_target("table1")
+    assert "hydra.launcher.timeout_min=240" in command_made_by_documented_target("table1")
 
 
 def sbatch_script_lines(tmp_path: Path, words: list[str]) -> list[str]:
@@ -93,7 +90,7 @@ def sbatch_script_lines(tmp_path: Path, words: list[str]) -> list[str]:
         (tools / name).chmod(0o755)
     env = script_environment(tmp_path)
     env["PATH"] = f"{tools}{os.pathsep}{env['PATH']}"
-    command = [sys.executable, *words, f"hydra.sweep.dir={tmp_path / 'out'}"]
+    command = [sys.executable, "-m", "nero.cli.main", "sweep", *words, f"hydra.sweep.dir={tmp_path / 'out'}"]
     subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=120)
     return (tmp_path / "job.sh").read_text().splitlines()
 

@@ -290,7 +290,7 @@ def test_unwritable_cache_only_warns(tmp_path: Path) -> None:
 
 def test_missing_torchmetrics_error_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchmetrics.image.fid", None)
-    with pytest.raises(NoInception, match=r"pip install -e '\.\[fid\]'") as caught:
+    with pytest.raises(NoInception, match=r"pip install -e '\.\[suite\]'") as caught:
         inception({})
     assert "\n" not in str(caught.value)
 

@@ -33,7 +33,7 @@ def check_path(path: Path) -> None:
         try:
             import imageio_ffmpeg  # noqa: F401
         except ImportError as error:
-            raise Unusable("a video needs imageio-ffmpeg; get it with: pip install 'nero[atari]'") from error
+            raise Unusable("a video needs imageio-ffmpeg; get it with: pip install -e '.[suite]'") from error
 
 
 def write_animation(path: Path, frames: Iterable[Frame], scale: int = 1) -> None:

@@ -1,12 +1,13 @@
 """Write text with a trained language model.
 
-    python scripts/generate.py RUN
-    python scripts/generate.py RUN --prompt "the game was" --words 50 --temperature 0.8 --top-k 40 --seed 1
-    python scripts/generate.py RUN --words 0 --evaluate       only validation and test perplexity
+    nero generate RUN
+    nero generate RUN --prompt "the game was" --words 50 --temperature 0.8 --top-k 40 --seed 1
+    nero generate RUN --words 0 --evaluate       only validation and test perplexity
 
-RUN is the directory or the id of a run that kept its checkpoint. The text starts on a new line. Each word is sampled
-given at most as many words as one training sequence has (35 in the paper's runs); <eos> is shown as a line break. On a
-CPU the same seed gives the same text. Words of the prompt outside the vocabulary become <unk> if the vocabulary has it.
+RUN is the directory, the id or the hash of a run that kept its checkpoint. The text starts on a new line. Each word is
+sampled given at most as many words as one training sequence has (35 in the paper's runs); <eos> is shown as a line
+break. On a CPU the same seed gives the same text. Words of the prompt outside the vocabulary become <unk> if the
+vocabulary has it.
 """
 
 import argparse
@@ -28,7 +29,7 @@ UNKNOWN = "<unk>"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = run_parser(__doc__)
+    parser = run_parser("generate", __doc__)
     number = partial(parser.add_argument, metavar="N")
     number("--words", type=non_negative_int, default=100, help="to write (default: 100)")
     parser.add_argument("--prompt", default="", metavar="TEXT", help="words to continue, separated by spaces")

@@ -1,4 +1,4 @@
-"""Load a trained run: find it by directory or id, build its task and load the weights of its checkpoint."""
+"""Load a trained run: find it by its directory, id or hash, build its task and load the weights of its checkpoint."""
 
 import argparse
 import io
@@ -15,12 +15,15 @@ from hydra.utils import get_class
 
 from nero.data.sources import default_root
 from nero.engine.precision import autocast, set_precision
+from nero.plans.argparse_types import Parser
 from nero.plans.config import ConfigError
+from nero.runs.logged import UnknownRun, matching_id
 from nero.runs.store import Record, RunDirectory, Store
 from nero.tasks.base import Context, Task
 from nero.train.build import choose_device, context_of, task_of
 
 T = TypeVar("T", bound=Task)
+RUN_HELP = "a run's directory, its id in the store, or the hash at the end of its id"
 REQUIRED_KEYS = ("task_name", "task", "seed", "data", "precision")  # in config.yaml
 
 
@@ -95,11 +98,14 @@ def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, d
 
 
 def find_run(name: str, store: Store) -> RunDirectory:
-    """Find a run by its directory, or by its id in the store."""
-    for path in (Path(name).resolve(), *(folder / name for folder in sorted(store.root.glob("*")))):
-        if (path / "config.yaml").is_file():
-            return RunDirectory(path)
-    raise Unusable(f"no such run: {name!r} is neither a run's directory nor an id in {store.root}")
+    """Find a run by its directory, or in the store by its id or a part of it, such as the hash at its end."""
+    if (Path(name) / "config.yaml").is_file():
+        return RunDirectory(Path(name).resolve())
+    try:
+        runs = {path.parent.name: path.parent for path in store.root.glob("*/*/config.yaml")}
+        return RunDirectory(runs[matching_id(runs, name)])
+    except UnknownRun as error:
+        raise Unusable(f"{error} in {store.root}, nor is it a run's directory") from error
 
 
 def _read_checkpoint(run: RunDirectory) -> dict[str, Any]:
@@ -115,10 +121,10 @@ def _read_checkpoint(run: RunDirectory) -> dict[str, Any]:
     return state
 
 
-def run_parser(description: str | None) -> argparse.ArgumentParser:
+def run_parser(command: str, description: str | None) -> Parser:
     """A parser with the options that all commands on a trained run share."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", metavar="RUN", help="a run's directory, or its id in the store")
+    parser = Parser(prog=f"nero {command}", description=description)
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     add_store(parser)
     add_data_and_device(parser)
     return parser

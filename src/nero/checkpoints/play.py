@@ -1,10 +1,10 @@
 """Let a trained policy play, and write an animation of the games.
 
-    python scripts/play.py RUN                                one game, written to <run id>.gif
-    python scripts/play.py RUN --out pong.mp4 --scale 3       a video; or .webp, or .png (animated)
-    python scripts/play.py RUN --games 3 --seed 1 --greedy
+    nero play RUN                                one game, written to <run id>.gif
+    nero play RUN --out pong.mp4 --scale 3       a video; or .webp, or .png (animated)
+    nero play RUN --games 3 --seed 1 --greedy
 
-RUN is the directory or the id of a run that kept its checkpoint; `scripts/train.py task=pong_ppo` trains one, and
+RUN is the directory, the id or the hash of a run that kept its checkpoint; `nero train task=pong_ppo` trains one, and
 `data=embedded` a small one. The animation shows the run's own game, in colour and at its own speed: 15 actions per
 second. Actions are sampled from the policy, as in training, or the most probable one is taken (--greedy). On a CPU the
 same seed gives the same games. The score is the game's own.
@@ -28,7 +28,7 @@ from nero.tasks.ppo import PPO, as_input
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = run_parser(__doc__)
+    parser = run_parser("play", __doc__)
     number = partial(parser.add_argument, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FILE", help=".gif, .png, .webp or .mp4 (default: <run id>.gif)")
     number("--games", type=positive_int, default=1, help="default: 1")

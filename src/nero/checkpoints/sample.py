@@ -1,13 +1,13 @@
 """Draw images with a trained generator, and measure their FID.
 
-    python scripts/sample.py RUN
-    python scripts/sample.py RUN --out frogs.png --classes 6 --rows 10 --columns 10 --scale 4 --seed 1
-    python scripts/sample.py RUN --fid                 from the training and the test images; minutes without a GPU
+    nero sample RUN
+    nero sample RUN --out frogs.png --classes 6 --rows 10 --columns 10 --scale 4 --seed 1
+    nero sample RUN --fid                 from the training and the test images; minutes without a GPU
 
-RUN is the directory or the id of a run that kept its checkpoint. The picture has a row per draw of z and a column per
-class, in order of class number; with --columns, that many columns that repeat the classes. The suffix of --out decides
-the format. FID is measured with as many samples as there are test images, with their labels: plain, and as the authors'
-released code measures it. On a CPU the same seed gives the same images.
+RUN is the directory, the id or the hash of a run that kept its checkpoint. The picture has a row per draw of z and a
+column per class, in order of class number; with --columns, that many columns that repeat the classes. The suffix of
+--out decides the format. FID is measured with as many samples as there are test images, with their labels: plain, and
+as the authors' released code measures it. On a CPU the same seed gives the same images.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from nero.tasks.cgan import ConditionalGAN, grid, to_image
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = run_parser(__doc__)
+    parser = run_parser("sample", __doc__)
     number = partial(parser.add_argument, metavar="N")
     parser.add_argument("--out", type=Path, default=Path("samples.png"), metavar="FILE", help="default: %(default)s")
     number("--classes", type=non_negative_int, nargs="+", help="class numbers (default: all)")

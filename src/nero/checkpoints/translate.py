@@ -1,12 +1,12 @@
 """Translate with a trained network, from German to English, and measure BLEU.
 
-    python scripts/translate.py RUN                           the 1,000 test sentences (test_2016_flickr)
-    python scripts/translate.py RUN --part val --beam 1 --out val.en
-    python scripts/translate.py RUN --text "Ein Hund läuft durch den Schnee."
-    python scripts/translate.py RUN --input sentences.de      one sentence per line; - for standard input
+    nero translate RUN                           the 1,000 test sentences (test_2016_flickr)
+    nero translate RUN --part val --beam 1 --out val.en
+    nero translate RUN --text "Ein Hund läuft durch den Schnee."
+    nero translate RUN --input sentences.de      one sentence per line; - for standard input
 
-RUN is the directory or the id of a run that kept its checkpoint. Data, vocabulary and network are those of the run's
-config; a run on embedded data is tested on embedded data.
+RUN is the directory, the id or the hash of a run that kept its checkpoint. Data, vocabulary and network are those of
+the run's config; a run on embedded data is tested on embedded data.
 
 The paper reports perplexity only. BLEU is defined here as follows: beam search maximises log probability / (words +
 1)**alpha; a few rules join the words to written English; sacrebleu scores it in lower case against the reference lines
@@ -39,7 +39,7 @@ NO_SPACE_AFTER = {"(", "[", "#", "$", "-"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = run_parser(__doc__)
+    parser = run_parser("translate", __doc__)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--part", choices=list(PARTS), default="test", help="of the run's data (default: test)")
     what.add_argument("--text", action="append", metavar="SENTENCE", help="translate this; may be repeated")
@@ -145,7 +145,7 @@ def split_words(lines: Sequence[str], data: str) -> list[list[str]]:
     try:
         tokenise = tokeniser("de")
     except ImportError as error:
-        raise Unusable("tokenising German needs spaCy; get it with: pip install 'nero[text]'") from error
+        raise Unusable("tokenising German needs spaCy; get it with: pip install -e '.[suite]'") from error
     return [tokenise(line) for line in lines]
 
 
@@ -170,5 +170,5 @@ def bleu_metric() -> Any:
     try:
         from sacrebleu.metrics import BLEU
     except ImportError as error:
-        raise Unusable("BLEU needs sacrebleu; get it with: pip install 'nero[translate]'") from error
+        raise Unusable("BLEU needs sacrebleu; get it with: pip install -e '.[suite]'") from error
     return BLEU(lowercase=True)

@@ -3,31 +3,72 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import nero
 
 # Subcommand: its module, imported only when it is used, and a summary.
 COMMANDS = {
+    "train": ("nero.cli.train", "train one run"),
+    "sweep": ("nero.cli.sweep", "train what is pending of an experiment, or any Hydra sweep"),
+    "plan": ("nero.cli.plan", "list what is pending of an experiment, and how long it should take"),
+    "report": ("nero.cli.report", "make tables, figures and the page from logged runs"),
     "runs": ("nero.cli.runs", "list, compare, export, check, import and mirror logged runs"),
+    "data": ("nero.cli.data", "download and check data sets"),
     "theory": ("nero.cli.theory", "measure the paper's theory on runs"),
+    "bundle": ("nero.cli.bundle", "pack code, wheels and data for machines without a network"),
     "translate": ("nero.checkpoints.translate", "translate with a trained network, and measure BLEU"),
     "generate": ("nero.checkpoints.generate", "write text with a trained language model"),
     "play": ("nero.checkpoints.play", "let a trained policy play, and write an animation"),
     "sample": ("nero.checkpoints.sample", "draw images with a trained generator, and measure FID"),
     "notebooks": ("nero.cli.notebooks", "execute the notebooks on the logged runs"),
 }
+CLONE = Path(__file__).resolve().parents[3]
+SUITE = "clone the project and run `make setup`, or there: pip install -c constraints.txt -e '.[suite]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
-        return int(importlib.import_module(COMMANDS[words[0]][0]).main(words[1:]))
+        return _run(*words)
     summaries = [f"  {name:<11}{summary}" for name, (_, summary) in COMMANDS.items()]
-    usage = "\n".join(["usage: nero COMMAND ...", "", *summaries])
+    usage = "\n".join(["usage: nero COMMAND ...", "       nero --version", "", *summaries, "", "nero COMMAND --help"])
     if words and words[0] in ("-h", "--help"):
         print(usage)
         return 0
-    unknown = f"error: unknown command {words[0]!r}; choose from: {', '.join(COMMANDS)}" if words else usage
-    print(unknown, file=sys.stderr)
-    return 2
+    if words and words[0] == "--version":
+        print(f"nero {nero.__version__}")
+        return 0
+    return _error(_unknown(words[0]) if words else usage, 2)
+
+
+def _run(name: str, *words: str) -> int:
+    if sys.platform == "win32":
+        return _error("error: the experiments run on Linux and macOS only: they lock files with fcntl", 1)
+    if not (CLONE / "configs" / "config.yaml").is_file():
+        return _error(f"error: nero {name} needs the configs of a clone, and this is an installed package: {SUITE}", 1)
+    try:
+        module = importlib.import_module(COMMANDS[name][0])
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "nero"):
+            raise
+        return _error(f"error: nero {name} needs the extra suite (there is no package {package} here): {SUITE}", 1)
+    return int(module.main(list(words)))
+
+
+def _unknown(word: str) -> str:
+    kind = "option" if word.startswith("-") else "command"
+    known = [*COMMANDS, "--help", "--version"]
+    nearest = get_close_matches(word, known, n=1)
+    hint = f" (did you mean {nearest[0]}?)" if nearest else f"; choose from: {', '.join(COMMANDS)}"
+    return f"error: unknown {kind} {word}{hint}"
+
+
+def _error(message: str, status: int) -> int:
+    print(message, file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

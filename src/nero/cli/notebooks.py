@@ -1,20 +1,20 @@
 """Execute the notebooks on the logged runs; the executed copies go to results/notebooks.
 
-    python scripts/run_notebooks.py                     all of them
-    python scripts/run_notebooks.py table1 figures      these
-    python scripts/run_notebooks.py --out DIR
+    nero notebooks                     all of them
+    nero notebooks table1 figures      these
+    nero notebooks --out DIR
 
 A notebook that fails does not stop the others, and its copy shows how far it got. Exit status: 0 if all succeeded, 1 if
 one failed, 2 for an unknown name.
 """
 
-import argparse
 import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from nero.plans.argparse_types import Parser, nearest
 from nero.plans.config import ROOT
 
 FOLDER = ROOT / "notebooks"
@@ -23,13 +23,12 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours of a traceback
 
 def main(arguments: Sequence[str] | None = None) -> int:
     known = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="nero notebooks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"a notebook (default: {', '.join(known)})")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "notebooks", metavar="DIR")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in known]:
-        print(f"error: unknown notebook {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
-        return 2
+        parser.error(f"unknown notebook {unknown[0]}{nearest(unknown[0], known)}; there are {', '.join(known)}")
     options.out.mkdir(parents=True, exist_ok=True)
     paths = [known[name] for name in dict.fromkeys(options.names or known)]
     results = [_execute(path, options.out / path.name) for path in paths]

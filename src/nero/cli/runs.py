@@ -8,8 +8,8 @@
     nero runs import OTHER_STORE [--dry-run]          copy runs from another store; never overwrites other runs
     nero runs sync [--mode online]                    mirror runs to wandb that were logged without it
 
-`python scripts/runs.py` is the same. The store is --store, else NERO_RUNS, else results/runs. Each command has a --help
-of its own.
+The store is --store, else NERO_RUNS, else results/runs. ID is a run's id, or a part of it that no other run has, such
+as the hash at its end. Each command has a --help of its own.
 
 Exit status: 0; 1 if no run matches, the store has problems, or a run was not imported; 2 for invalid arguments.
 """
@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from nero.plans.argparse_types import positive_int
+from nero.plans.argparse_types import Parser, positive_int
 from nero.plans.config import ROOT, run_id
 from nero.report.tables import run_list
 from nero.runs.checking import check_store, run_directories
@@ -173,10 +173,8 @@ def _chosen(options: argparse.Namespace, store: Store | None = None) -> list[Log
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nero runs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _parser() -> Parser:
+    parser = Parser(prog="nero runs", description=__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def add(name: str, run: Callable[[argparse.Namespace], int], help_: str, filters: bool) -> Callable[..., Any]:
@@ -199,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--limit", type=positive_int, metavar="N", help="show no more than the first N")
 
     option = add("compare", _compare, "differences between the settings and results of runs", filters=False)
-    option("runs", nargs="+", metavar="RUN", help="an id, or a part of it that only one run has")
+    option("runs", nargs="+", metavar="RUN", help="an id, or a part of it that only one run has, such as its hash")
 
     option = add("export", _export, "write runs to a file for other programs", filters=True)
     option("file", type=Path, metavar="FILE", help="a .csv or .parquet file")

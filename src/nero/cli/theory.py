@@ -1,15 +1,15 @@
 """Measure the paper's theory (Sections 3 and 8) on runs, and make tables and figures of the measurements.
 
-    python scripts/theory.py measure --experiment theory        balance, activations and robustness of its best runs
-    python scripts/theory.py measure RUN ...                    the same for any runs that kept their checkpoint
-    python scripts/theory.py along --experiment theory --task mnist_mlp100
+    nero theory measure --experiment theory        balance, activations and robustness of its best runs
+    nero theory measure RUN ...                    the same for any runs that kept their checkpoint
+    nero theory along --experiment theory --task mnist_mlp100
                                                                 steps, trust and angles during training of its runs
-    python scripts/theory.py along task=mnist_mlp100 task.depth=5 optim=lamb optim.lr=0.01
+    nero theory along task=mnist_mlp100 task.depth=5 optim=lamb optim.lr=0.01
                                                                 the same for any training
-    python scripts/theory.py report                             results/tables/theory_*, results/figures/theory_*
-    python scripts/theory.py report --check                     compare these with the records; writes nothing
+    nero theory report                             results/tables/theory_*, results/figures/theory_*
+    nero theory report --check                     compare these with the records; writes nothing
 
-`nero theory` is the same. RUN is a run's directory or id. Records are stored in results/theory. A finished run is
+RUN is a run's directory, its id or the hash at its end. Records are stored in results/theory. A finished run is
 measured once (--again repeats it); a run measured before it finished is measured again.
 Exit status: 0; 1 if something could not be measured, or differs under --check; 2 for invalid arguments.
 """
@@ -18,11 +18,12 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from nero.data.sources import MissingData
-from nero.plans.argparse_types import int_at_least, positive_int
+from nero.plans.argparse_types import Parser, int_at_least, positive_int
 from nero.plans.config import ROOT, ConfigError, compose
 from nero.plans.plan import PlannedRun, load_experiment
 from nero.report.cells import EmbeddedDataError
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("measure: name runs, or an --experiment")
     allowed = options.command != "report"
     if unknown := [word for word in overrides if "=" not in word or word.startswith("-") or not allowed]:
-        parser.error(f"unknown argument {unknown[0]}")
+        parser.error(f"unrecognized arguments: {unknown[0]}")
     if options.command == "along" and not overrides and not options.experiment:
         parser.error("along: give the settings of a training, such as task=mnist_mlp100, or an --experiment")
     try:
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace, overrides: list[str]) -> int:
-    from nero.checkpoints.loading import find_run
+    from nero.checkpoints.loading import Unusable, find_run
     from nero.checkpoints.measure import PARTS, leading_runs, measure_run
     from nero.train.run import train
 
@@ -64,7 +65,12 @@ def _measure(options: argparse.Namespace, overrides: list[str]) -> int:
             train(compose([*run.overrides, *overrides, f"store={store}", f"data_root={options.data_root}"]))
         return measure_run(name, store, options.data_root, options.device, _log, parts)
 
-    work = {name: partial(measure, name) for name in options.runs}
+    def directory(name: str) -> str:
+        with suppress(Unusable):  # measuring it reports the problem
+            return str(find_run(name, Store(options.store)).path)
+        return name
+
+    work = {name: partial(measure, name) for name in map(directory, options.runs)}
     if options.experiment:
         runs = leading_runs(load_experiment(options.experiment), Store(options.store))
         work |= {run.run_id: partial(measure, run.run_id, run) for run in runs}
@@ -122,20 +128,20 @@ def _log(line: str) -> None:
     print(f"  {line}", file=sys.stderr, flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    from nero.checkpoints.loading import add_data_and_device, add_store
+def _parser() -> Parser:
+    from nero.checkpoints.loading import RUN_HELP, add_data_and_device, add_store
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="nero theory", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    stored = argparse.ArgumentParser(add_help=False)
+    stored = Parser(add_help=False)
     folder = ROOT / "results" / "theory"
     stored.add_argument("--records", type=Path, default=folder, metavar="DIR", help="default: %(default)s")
-    runs = argparse.ArgumentParser(add_help=False, parents=[stored])
+    runs = Parser(add_help=False, parents=[stored])
     add_store(runs)
     runs.add_argument("--experiment", metavar="NAME", help="runs of experiments/NAME.yaml at their best learning rates")
     runs.add_argument("--again", action="store_true", help="also measure what already has a record")
     measure = commands.add_parser("measure", parents=[runs], help="measure trained networks")
-    measure.add_argument("runs", nargs="*", metavar="RUN", help="a run's directory, or its id in the store")
+    measure.add_argument("runs", nargs="*", metavar="RUN", help=RUN_HELP)
     measure.add_argument("--without", nargs="+", choices=["activations", "robustness"], default=[], help="skip these")
     retrain = "retrain an experiment's runs without a checkpoint, in this store, with any machine.* settings given"
     measure.add_argument("--retrain", type=Path, metavar="STORE", help=retrain)

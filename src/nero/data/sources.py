@@ -142,7 +142,7 @@ def require(name: str, root: Path | str) -> None:
 
 def fetch_command(name: str, root: Path | str) -> str:
     """The command line that fetches a data set into root."""
-    return f"python scripts/prepare_data.py {name} --root {shlex.quote(str(root))}"
+    return f"nero data {name} --root {shlex.quote(str(root))}"
 
 
 def prepare(name: str, root: Path | str, log: Callable[[str], None] = lambda line: None) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nero.games.base import GameError, Turn
 
-INSTALL = "playing Atari games needs the package ale-py: pip install -e '.[atari]'"
+INSTALL = "playing Atari games needs the package ale-py: pip install -e '.[suite]'"
 LARGEST_SEED = 2**31 - 1  # the emulator's seeds are 32-bit, and each game takes the next one
 
 

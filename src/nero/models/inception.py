@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d, interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 SIDE = 299  # of Inception's input, in pixels
-INSTALL = "FID needs the packages torchmetrics and torch-fidelity: pip install -e '.[fid]'"
+INSTALL = "FID needs the packages torchmetrics and torch-fidelity: pip install -e '.[suite]'"
 
 
 class NoInception(ImportError):

@@ -104,7 +104,7 @@ class Report:
         figures = {name: figure for made in self.figures.values() for name, figure in made.items()}
         numbered_first = sorted(figures, key=lambda name: (not name.startswith("figure"), name))
         sampled = (each for each in self.experiments if samples in catalogue.contents_of(each).figures.values())
-        theory = self.out / "theory"  # `scripts/theory.py report` writes the files of its tables
+        theory = self.out / "theory"  # `nero theory report` writes the files of its tables
         theory_tables = make_tables(theory, self.store.root) if theory.is_dir() else ()
         text = build_page(
             TITLE,

@@ -65,16 +65,22 @@ def dotted(settings: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def named(runs: Sequence[LoggedRun], word: str) -> LoggedRun:
-    """The run with this id, else the only one whose id begins with `word`, else the only one whose id contains it."""
+    """The run that `matching_id` finds."""
+    by_id = {run.run_id: run for run in runs}
+    return by_id[matching_id(by_id, word)]
+
+
+def matching_id(ids: Iterable[str], word: str) -> str:
+    """This id, else the only one that begins with `word`, else the only one that contains it, such as its hash."""
     word = word.rstrip("/").rpartition("/")[2]  # the path of a run's directory ends with its id
+    known = sorted(ids)
     for fits in (str.__eq__, str.startswith, str.__contains__):
-        found = [run for run in runs if fits(run.run_id, word)]
+        found = [run_id for run_id in known if fits(run_id, word)]
         if len(found) == 1:
             return found[0]
         if found:
             more = f" and {len(found) - 12} more" if len(found) > 12 else ""
-            ids = ", ".join(run.run_id for run in found[:12])
-            raise UnknownRun(f"{word!r} may be any of {len(found)} runs: {ids}{more}")
+            raise UnknownRun(f"{word!r} may be any of {len(found)} runs: {', '.join(found[:12])}{more}")
     raise UnknownRun(f"no run is called {word!r}")
 
 

@@ -109,7 +109,7 @@ class WandbMirror:
         try:
             import wandb
         except ImportError:
-            raise RuntimeError("tracking=wandb needs the package wandb: pip install -e '.[tracking]'") from None
+            raise RuntimeError("tracking=wandb needs the package wandb: pip install -e '.[suite]'") from None
         self.wandb = wandb
         self.run: Any = None
         self.settings: dict[str, Any] = {"project": project, "mode": mode, "entity": entity, "resume": "allow"}

@@ -125,7 +125,7 @@ def tokenised_multi30k(root: Path | str) -> Parts:
     except ImportError as error:
         raise MissingData(
             f"multi30k: {cache} is missing or does not fit the raw text, and spaCy, which makes it, is"
-            " not installed; get it with: pip install 'nero[text]', or copy that file from a machine that has it"
+            " not installed; get it with: pip install -e '.[suite]', or copy that file from a machine that has it"
         ) from error
     tokenisers = {language: tokeniser(language) for language in LANGUAGES}
     parts = {

@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 """Put code, wheels and prepared data into archives, for machines without a network.
 
-    python scripts/bundle.py --out bundle                                       for a machine like this one
-    python scripts/bundle.py --out bundle --python 3.12 --platform manylinux_2_28_x86_64 --data mnist cifar10
-    python scripts/bundle.py --out bundle --without torch torchvision triton    which the machine already has
-    python scripts/bundle.py --list                                             show the contents; write nothing
+    nero bundle --out bundle                                       for a machine like this one
+    nero bundle --out bundle --python 3.12 --platform manylinux_2_28_x86_64 --data mnist cifar10
+    nero bundle --out bundle --without torch torchvision triton    which the machine already has
+    nero bundle --list                                             show the contents; write nothing
 
 Copy the folder to the machine and run there: python3 unpack.py --to DIR --install. The folder has nero-bundle.000,
 .001, ... of at most --archive-size, SHA256SUMS, contents.json and unpack.py. The code is what git tracks, with its
@@ -13,7 +12,6 @@ shares those of the Python that unpacks it. uv resolves the wheels (it reads UV_
 downloads them (PIP_INDEX_URL and the like). The same code, data and wheels give the same bytes.
 """
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,17 +22,18 @@ from packaging import tags
 from nero.bundle.making import Spec, listing, make_bundle, parse_size
 from nero.bundle.wheels import BundleError, check_target
 from nero.data.sources import DATASETS, default_root
+from nero.plans.argparse_types import Parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     platform = next(tag for tag in tags.platform_tags() if not tag.startswith("linux_"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="nero bundle", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("bundle"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--python", default=python, metavar="3.X", help="default: %(default)s")
     parser.add_argument("--platform", default=platform, metavar="TAG", help="default: %(default)s")
     parser.add_argument("--archive-size", default="1G", metavar="SIZE", help="64M, 1.5G or bytes; default: %(default)s")
-    parser.add_argument("--extras", default="", metavar="A,B", help="of the project, such as cluster,fid")
+    parser.add_argument("--extras", default="", metavar="A,B", help="of the project beside suite, such as cluster,ray")
     parser.add_argument(
         "--without", nargs="+", default=[], metavar="NAME", help="packages that are there already; or nvidia-*"
     )
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             python=None if options.no_wheels else options.python,
             platform=options.platform,
             archive_size=parse_size(options.archive_size),
-            extras=tuple(filter(None, options.extras.split(","))),
+            extras=("suite", *filter(None, options.extras.split(","))),
             without=tuple(options.without),
             data=tuple(options.data),
             data_root=options.data_root,
@@ -77,7 +76,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Train one run: the settings of configs/config.yaml, with any of them changed on the command line.
+
+    nero train task=mnist_mlp100 optim=nero optim.lr=0.001 seed=0
+    nero train task=cifar10_resnet18 optim=adam precision=bf16 machine=gpu machine.compile=true
+    nero train data=embedded task.epochs=3                  on generated data, without a download
+    nero train optim=sgd --cfg job                          print the settings instead of training
+    torchrun --nproc-per-node 4 scripts/train.py task=imagenet_resnet50 optim=nero
+
+The run is logged to NERO_RUNS, else results/runs, under an id made of its settings. A run that is done is not trained
+again, and one that was interrupted continues from its last checkpoint. `nero sweep` trains many.
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from nero.plans.argparse_types import nearest
+from nero.plans.config import CONFIG_DIR, ROOT, ConfigError, from_hydra, identity_overrides, names, one_line_errors
+from nero.plans.plan import EXPERIMENTS, ONLY_WITHOUT_EXPERIMENT
+from nero.plans.schema import LANES
+from nero.sweep.library_internals import register_sweeper
+from nero.sweep.sweeper import PlanSweeper
+
+SCRIPT = ROOT / "scripts" / "train.py"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if "-h" in words or "--help" in words:
+        print(f"{__doc__}\n{choices()}\n\nHydra's own options: nero train --hydra-help")
+        return 0
+    return start(words, named=arguments is not None)
+
+
+def start(words: list[str], named: bool = True) -> int:
+    """Run the Hydra program.
+
+    Args:
+        named: called by another program, so that provenance and the lanes of a sweep need the script that this is
+    """
+    known = [name for name in get_args_parser()._option_string_actions if name.startswith("-")]
+    for word in words:
+        if word.startswith("-") and (option := word.partition("=")[0]) not in known:
+            sys.exit(f"error: unknown option {option}{nearest(option, known)}; settings are given as KEY=VALUE")
+    if named:
+        sys.argv = [str(SCRIPT), *words]
+    register_sweeper(PlanSweeper)
+    with one_line_errors():
+        hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")(train_one)()
+    return 0
+
+
+def choices() -> str:
+    """Tasks, optimisers and experiments, each with its title or its first comment."""
+    lines = []
+    for title, folder, names_ in (
+        ("task=", CONFIG_DIR / "task", names("task")),
+        ("optim=", CONFIG_DIR / "optim", names("optim")),
+        (
+            "experiments, for nero sweep and nero plan",
+            EXPERIMENTS,
+            sorted(path.stem for path in EXPERIMENTS.glob("*.yaml")),
+        ),
+    ):
+        lines += ["", title, *(f"  {name:<24}{_summary(folder / f'{name}.yaml')}".rstrip() for name in names_)]
+    return "\n".join(lines[1:])
+
+
+def _summary(path: Path) -> str:
+    text = path.read_text()
+    title = re.search(r'^title: "(.*)"$', text, re.MULTILINE)
+    comment = re.match(r"# (.*?)(?:\. .*|\.)?$", text, re.MULTILINE)
+    return (title or comment or [""] * 2)[1]
+
+
+def train_one(cfg: DictConfig) -> dict[str, Any]:
+    """One job of the Hydra program: a single run, or a run of a sweep."""
+    from nero.data.sources import MissingData
+    from nero.engine.distributed import BrokenGroup, is_main_process
+    from nero.runs.store import Outcome
+    from nero.runs.tracking import Progress
+    from nero.train.run import train
+
+    context = HydraConfig.get()
+    alone = context.mode == RunMode.RUN
+    if alone and cfg.experiment is not None:
+        sys.exit(f"error: experiment=NAME is a sweep: nero sweep {cfg.experiment}")
+    if alone and any(names is not None for names in (cfg.only or {}).values()):
+        sys.exit(f"error: {ONLY_WITHOUT_EXPERIMENT}")
+    try:
+        # Runs that share a terminal print plain lines.
+        together = not alone and (not context.launcher._target_.endswith("BasicLauncher") or cfg.machine.lane in LANES)
+        outcome = train(from_hydra(cfg, context.runtime.choices), Progress(plain=together))
+    except BrokenGroup as error:
+        sys.exit(f"error: {error}")  # ends a sweep too: the ranks are no longer connected
+    except (ConfigError, MissingData) as error:
+        if alone:
+            sys.exit(f"error: {error}" if is_main_process() else 1)
+        return {"run_id": identity_overrides(context.overrides.task), "status": Outcome.REFUSED, "message": str(error)}
+    if alone and is_main_process():
+        _print_outcome(outcome)
+    return outcome
+
+
+def _print_outcome(outcome: dict[str, Any]) -> None:
+    """Print one line on a single run, and exit with its status."""
+    run_id, status = outcome["run_id"], outcome["status"]
+    if status == "failed":
+        sys.exit(f"{outcome['traceback']}{run_id} failed: {outcome['message']}")
+    if status == "busy":
+        sys.exit(f"error: {outcome['message']}")
+    if status == "interrupted":
+        print(f"{run_id} stopped ({outcome['message']}); the same command resumes it")
+    elif outcome.get("skipped"):
+        print(f"{run_id} is {status} already; to train it again, log it elsewhere: store=DIR")
