@@ -69,7 +69,7 @@ endif
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup data smoke test test-all lint docs $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
+.PHONY: help setup lock data smoke test test-all lint docs $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ $(READY): pyproject.toml constraints.txt
 	@$(or $(UV),$(VENV)/bin/uv) pip install --python $(PY) $(if $(TORCH),--torch-backend $(TORCH)) --constraint constraints.txt --editable '.[test]'
 	@touch $(READY)
 	@echo "ready: source $(VENV)/bin/activate, then nero --help"
+
+lock: $(READY)  ## constraints.txt, the versions of all packages on every platform, after a change of pyproject.toml (ARGS=--upgrade for newer ones)
+	$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock' \
+	  --extra dev $(ARGS) --output-file constraints.txt pyproject.toml
 
 data: $(READY)  ## get and check the real data sets (DATA="mnist cifar10 wikitext2 multi30k inception" by default)
 	$(NERO) data $(DATA)

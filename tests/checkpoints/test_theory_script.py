@@ -97,7 +97,7 @@ def test_retrain_option_retrains_runs_without_checkpoint(tmp_path: Path, monkeyp
         (["measure"], "name runs, or an --experiment"),
         (["along"], "give the settings of a training"),
         (["along", "nonsense"], "unknown argument nonsense"),
-        (["report", "task=x"], "unknown argument task=x"),
+        (["report", "task=x"], "unknown argument task"),
         (["along", "task=nothing"], "there is no task=nothing"),
         (["measure", "--experiment", "nothing"], "there is no experiment 'nothing'"),
     ],

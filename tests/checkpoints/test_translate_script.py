@@ -124,7 +124,7 @@ def save(run: RunDirectory, state: object) -> None:
 def test_missing_run_or_checkpoint_gives_one_line_error(
     damaged: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "no such run: 'nope' is neither" in refused(capsys, "nope", "--store", str(damaged.path.parent))
+    assert "error: no run is called 'nope' in" in refused(capsys, "nope", "--store", str(damaged.path.parent))
     damaged.drop_checkpoints()
     line = refused(capsys, str(damaged.path))
     assert line.endswith(f"{damaged.run_id} kept no checkpoint; train with machine.keep_checkpoint=true")
@@ -177,7 +177,7 @@ def test_missing_data_error_names_download_command(
     damaged.write_config({**damaged.read_config(), "data": "real"})
     line = refused(capsys, str(damaged.path), "--data-root", str(tmp_path))
     assert "multi30k" in line
-    assert "prepare_data.py multi30k" in line
+    assert "nero data multi30k" in line
 
 
 def test_missing_input_file_or_package_gives_one_line_error(

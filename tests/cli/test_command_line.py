@@ -28,7 +28,7 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as stop:
         main([name, "--help"])
     assert stop.value.code == 0
-    assert "python scripts/" in capsys.readouterr().out
+    assert f"    nero {name} " in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -40,9 +40,9 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
         (["optim.lrr=0.1"], ["error: optim.lrr=0.1: Could not override 'optim.lrr'. To append"]),
         (["optim.lr=-0.1"], ["error: optim.lr must be a positive number, not -0.1"]),
         (["machine=gpu", "data=embedded"], ["error: machine=gpu needs a CUDA GPU"]),
-        (["machine=cpu"], ["error: mnist:", "prepare_data.py mnist"]),
-        (["experiment=mnist"], ["error: experiment=NAME is a sweep: add --multirun"]),
-        (["only.optim=sgd"], ["error: only.task and only.optim choose a part of an experiment: add --multirun"]),
+        (["machine=cpu"], ["error: mnist:", "nero data mnist"]),
+        (["experiment=mnist"], ["error: experiment=NAME is a sweep: nero sweep mnist"]),
+        (["only.optim=sgd"], ["error: only.task and only.optim choose a part of an experiment: nero sweep EXPERIMENT"]),
         (["--multirun", "experiment=mnist", "only.optim=sdg"], ["error: only.optim: mnist has no 'sdg'; it has: adam"]),
         (
             ["--multirun", "machine.deadline=tomorrow"],

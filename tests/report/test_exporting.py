@@ -66,13 +66,16 @@ def test_export_writes_only_filtered_runs(filled: Store, tmp_path: Path, capsys:
     assert pd.read_csv(path)["status"].tolist() == ["diverged"]
 
 
-def test_existing_file_is_replaced_only_with_force(filled: Store, tmp_path: Path, nero_command: Command) -> None:
+def test_existing_file_is_replaced_only_with_force(
+    filled: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "out.csv"
     path.write_text("mine")
-    refused = nero_command("runs", "export", str(path))
-    assert (refused.returncode, refused.stderr) == (2, f"error: {path} already exists; --force replaces it\n")
+    words = ["runs", "export", str(path), "--store", str(filled.root)]
+    assert command_line.main(words) == 2
+    assert capsys.readouterr().err == f"error: {path} already exists; --force replaces it\n"
     assert path.read_text() == "mine"
-    assert nero_command("runs", "export", str(path), "--force").returncode == 0
+    assert command_line.main([*words, "--force"]) == 0
     assert len(pd.read_csv(path)) == 4
 
 

@@ -191,7 +191,8 @@ def names_of(table: str) -> list[str]:
         (["--status", "finished"], "must be one of running, done"),
         (["--where", "precision"], "must be KEY=VALUE, not 'precision'"),
         (["--limit", "0"], "must be a positive integer, not '0'"),
-        (["show"], "invalid choice: 'show'"),
+        (["show"], "unknown COMMAND show; there are: list, compare"),
+        (["--tsak", "x"], "unknown option --tsak (did you mean --task?); see nero runs --help"),
     ],
 )
 def test_invalid_arguments_give_one_line_error(
@@ -251,7 +252,7 @@ def test_nero_command_lists_subcommands(capsys: pytest.CaptureFixture[str]) -> N
     assert "runs" in capsys.readouterr().out
     assert command_line.main([]) == 2
     assert command_line.main(["rnus"]) == 2
-    assert "error: unknown command 'rnus'; choose from: runs, theory, " in capsys.readouterr().err
+    assert "error: unknown command rnus (did you mean runs?)\n" in capsys.readouterr().err
 
 
 def test_list_command_exits_quietly_on_broken_pipe() -> None:

@@ -49,10 +49,11 @@ def _run(name: str, *words: str) -> int:
     if not (CLONE / "configs" / "config.yaml").is_file():
         return _error(f"error: nero {name} needs the configs of a clone, and this is an installed package: {SUITE}", 1)
     try:
+        importlib.import_module("hydra")  # first: without the suite, torch may print warnings of its own
         module = importlib.import_module(COMMANDS[name][0])
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("", "nero"):
+        if package == nero.__name__:
             raise
         return _error(f"error: nero {name} needs the extra suite (there is no package {package} here): {SUITE}", 1)
     return int(module.main(list(words)))

@@ -27,7 +27,7 @@ from nero.runs.store import Status, is_settled
 EXPERIMENTS = ROOT / "experiments"
 # Keys that select a part of an experiment: the cells of these tasks, the cells of these optimisers.
 ONLY = ("only.task", "only.optim")
-ONLY_WITHOUT_EXPERIMENT = "only.task and only.optim choose a part of an experiment: add --multirun experiment=NAME"
+ONLY_WITHOUT_EXPERIMENT = "only.task and only.optim choose a part of an experiment: nero sweep EXPERIMENT"
 
 Summary = Mapping[str, Any]
 
