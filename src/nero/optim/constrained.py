@@ -35,7 +35,7 @@ def constrained(
         project_at_start: False projects after each step only, as the paper's experiments did. The first gradient is
             then taken at unbalanced weights, and `base` is constructed with them.
 
-    Example:
+    Examples:
         >>> optimizer = constrained(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
     """
     entries = [{**entry, "params": _listed(entry["params"])} if isinstance(entry, dict) else entry for entry in params]

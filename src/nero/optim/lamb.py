@@ -39,7 +39,7 @@ class LAMB(CapturableOptimizer):
 
     A sharded parameter is rejected: the two norms are those of a whole tensor.
 
-    Example:
+    Examples:
         >>> optimizer = LAMB(model.parameters(), lr=0.01, betas=(0.0, 0.999))
         >>> loss_fn(model(inputs), targets).backward()
         >>> optimizer.step()

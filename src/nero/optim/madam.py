@@ -36,7 +36,7 @@ class Madam(CapturableOptimizer):
 
     A sharded parameter (DTensor) is stepped where it lies, without communication.
 
-    Example:
+    Examples:
         >>> optimizer = Madam(model.parameters(), lr=0.01)
         >>> loss_fn(model(inputs), targets).backward()
         >>> optimizer.step()

@@ -70,7 +70,7 @@ class Nero(CapturableOptimizer):
 
     A sharded parameter (DTensor) is stepped where it lies, without communication: no shard may cut a neuron in two.
 
-    Example:
+    Examples:
         >>> optimizer = Nero(model.parameters(), lr=0.01)
         >>> loss_fn(model(inputs), targets).backward()
         >>> optimizer.step()

@@ -249,7 +249,8 @@ class RunDirectory:
     def resumable_checkpoint(self, report: Callable[[str], None]) -> tuple[Path, bytes] | None:
         """The newest checkpoint with a valid checksum and an intact log up to it, with its file; None to start over.
 
-        report:  called with one line for each problem
+        Args:
+            report: called with one line for each problem
         """
         problems: list[str] = []
         found = None

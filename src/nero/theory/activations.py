@@ -28,11 +28,15 @@ _MOST_ENTRIES = 2**24
 class LayerActivations:
     """Outputs of one linear or convolutional layer, without its bias; `quantiles` are over neurons.
 
-    input_mean, input_variance:          of each input feature (each channel, for a convolution) over examples and
-                                         positions, averaged over features
-    mean, variance:                      of each neuron's output over examples and positions (pixels, tokens)
-    predicted_mean, predicted_variance:  the same for uncorrelated inputs that all have the input mean and variance,
-                                         without the zero padding of a convolution
+    Attributes:
+        input_mean: of each input feature (each channel, for a convolution) over examples and positions, averaged over
+            features
+        input_variance: likewise
+        mean: of each neuron's output over examples and positions (pixels, tokens)
+        variance: likewise
+        predicted_mean: the same for uncorrelated inputs that all have the input mean and variance, without the zero
+            padding of a convolution
+        predicted_variance: likewise
     """
 
     name: str

@@ -43,11 +43,12 @@ def quantiles(values: Tensor) -> dict[str, float]:
 class LayerBalance:
     """How balanced the neurons of one tensor are; `quantiles` are over its neurons.
 
-    balanced:  whether every neuron is (Definition 1)
-    sum:       of a neuron's weights; zero for a balanced one
-    norm:      Euclidean, of a neuron's weights; one for a balanced one
-    lean:      |sum| / (√fan_in · norm): the absolute cosine between a neuron and the vector of ones. 0 if excitation
-               and inhibition are balanced, whatever the norm, or for a neuron of zeros; 1 if all weights are equal
+    Attributes:
+        balanced: whether every neuron is (Definition 1)
+        sum: of a neuron's weights; zero for a balanced one
+        norm: Euclidean, of a neuron's weights; one for a balanced one
+        lean: |sum| / (√fan_in · norm): the absolute cosine between a neuron and the vector of ones. 0 if excitation
+            and inhibition are balanced, whatever the norm, or for a neuron of zeros; 1 if all weights are equal
     """
 
     name: str
@@ -62,9 +63,10 @@ class LayerBalance:
 def balance_of_tensor(name: str, weight: Tensor, tolerance: float | None = None) -> LayerBalance:
     """Definition 1 for the neurons of one tensor.
 
-    tolerance: how far a norm may be from one, and a lean from zero. By default twice what a projection leaves in the
-               dtype of the weights: 8e-6 in float32, 0.016 in bfloat16. Weights that were stored in a narrower dtype
-               than they are in now need that dtype's
+    Args:
+        tolerance: how far a norm may be from one, and a lean from zero. By default twice what a projection leaves in
+            the dtype of the weights: 8e-6 in float32, 0.016 in bfloat16. Weights that were stored in a narrower dtype
+            than they are in now need that dtype's
     """
     sums, norms, leans = _sums_norms_leans(name, weight)
     tolerance = _tolerance(weight) if tolerance is None else tolerance

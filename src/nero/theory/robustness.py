@@ -1,8 +1,8 @@
 """The alpha of Definition 6, the largest angle by which no rotation of the neurons makes an error, in three ways.
 
-adversarial_angle  an upper bound: a rotation, found by gradient ascent, that makes an error
-certified_angle    a lower bound, for perceptrons: no rotation by that angle can make one
-random_angle       far above alpha: with some confidence, a share of the random rotations by that angle makes none
+    adversarial_angle  an upper bound: a rotation, found by gradient ascent, that makes an error
+    certified_angle    a lower bound, for perceptrons: no rotation by that angle can make one
+    random_angle       far above alpha: with some confidence, a share of the random rotations by that angle makes none
 
 Random draws cannot rule out the worst rotation. But they bound the measure of the version space, all that Theorem 1
 needs: if a share of the rotations by up to an angle makes no error, P[V_S] is at least that share of the caps' product.
@@ -31,10 +31,11 @@ SHORTEN = 0.9  # factor of a random angle that failed
 class AdversarialAngle:
     """A rotation of all neurons by up to `angle` that makes a fitted example wrong.
 
-    first_order:  the smallest angle at which a linear model of a margin reaches zero
-    example:      its index among the training examples
-    attacked:     number of examples that were tried, with `steps` steps for each angle
-    witness:      the turned weights
+    Attributes:
+        first_order: the smallest angle at which a linear model of a margin reaches zero
+        example: its index among the training examples
+        attacked: number of examples that were tried, with `steps` steps for each angle
+        witness: the turned weights
     """
 
     angle: float
@@ -153,7 +154,8 @@ def _margin_and_gradients(solution: Solution, example: int, weights: Weights) ->
 class Perceptron:
     """Linear layers by the names of their weights in a solution, with an activation after each but the last.
 
-    slope: the activation's largest slope
+    Attributes:
+        slope: the activation's largest slope
     """
 
     weights: Sequence[str]
@@ -224,7 +226,8 @@ def _largest(holds: Callable[[float], bool], low: float, high: float, ratio: flo
 class RandomAngle:
     """With `confidence`, at least `share` of the rotations by up to `angle` leave every fitted example right.
 
-    draws: number of rotations, all without an error, behind this. The angle is 0 where none was found.
+    Attributes:
+        draws: number of rotations, all without an error, behind this. The angle is 0 where none was found.
     """
 
     angle: float

@@ -85,8 +85,9 @@ class StepMeter:
     nothing. Hooks registered earlier, such as the projection of `constrained`, count as part of the step. A step
     replayed from a CUDA graph runs no hooks and cannot be measured.
 
-    layers: of the last measured step, one for every tensor with neurons
-    biases: one for every other tensor that was not all zero
+    Attributes:
+        layers: of the last measured step, one for every tensor with neurons
+        biases: one for every other tensor that was not all zero
     """
 
     def __init__(self, optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> None:
