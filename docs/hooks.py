@@ -1,8 +1,7 @@
 """Let pages link to files outside docs/, such as ../results/tables/table1.md, on GitHub and on the site alike.
 
-Each file that is linked to becomes part of the site: Markdown as a page, anything else as it is. It has its path in the
-repository there, and docs/ is the site's root, so the links are rewritten. For the directory of a run, which tables
-link to, the site has its summary.json.
+A file that is linked to is added to the site under its path in the repository: Markdown as a page, anything else as it
+is. docs/ is the site's root, so links are rewritten. A link to the directory of a run becomes one to its summary.json.
 """
 
 import re
@@ -29,9 +28,9 @@ def on_files(files: Files, config: Any) -> Files:
         for link in LINK.findall(page.content_string):
             path = site_path(link, page.src_uri, root)
             if files.get_file_from_path(path) is None and (root / path).is_file():
-                hidden = InclusionLevel.NOT_IN_NAV
-                files.append(File.generated(config, path, abs_src_path=str(root / path), inclusion=hidden))
-                pages += [files.src_uris[path]] if path.endswith(".md") else []
+                file = File.generated(config, path, abs_src_path=str(root / path), inclusion=InclusionLevel.NOT_IN_NAV)
+                files.append(file)
+                pages += [file] if file.is_documentation_page() else []
     return files
 
 
