@@ -14,6 +14,7 @@ from conftest import ROOT
 
 TARGETS = {"setup", "data", "smoke", "test", "test-all", "lint", "report", "figures", "notebooks", "bench", "clean"}
 MADE_BY_MAKE = {"results/report.html", "results/smoke", "results/smoke/report.html"}
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXPERIMENTS = {path.stem for path in (ROOT / "experiments").glob("*.yaml")}
 
 
@@ -73,13 +74,13 @@ def test_make_help_describes_every_target() -> None:
     text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     explained = {line.split()[1] for line in text.splitlines() if line.startswith("  make ") and len(line.split()) > 3}
     assert explained >= TARGETS | EXPERIMENTS
-    readme = (ROOT / "README.md").read_text()
-    for target in re.findall(r"`make ([a-z0-9-]+)", readme):
-        assert target in explained, f"the README speaks of make {target}"
+    for page in PAGES:
+        for target in re.findall(r"(?:`|^)make ([a-z][a-z0-9-]*)", page.read_text(), re.MULTILINE):
+            assert target in explained, f"{page.name} speaks of make {target}"
 
 
-def test_readme_tables_have_a_row_for_every_experiment() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_experiments_page_has_a_row_for_every_experiment() -> None:
+    text = (ROOT / "docs" / "experiments.md").read_text()
     assert {"table1", "mnist", "pong", "ablation"} <= EXPERIMENTS
     for name in EXPERIMENTS - TARGETS:
         assert f"| `experiments/{name}.yaml` |" in text, name
@@ -100,11 +101,17 @@ def test_make_clean_does_not_remove_results_or_data() -> None:
     assert "data" not in result.stdout
 
 
-def test_readme_file_references_exist() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_file_references_in_documentation_exist() -> None:
     folders = "src|configs|experiments|scripts|benchmarks|results|notebooks|docs"
-    for path in re.findall(rf"`((?:{folders})/[A-Za-z0-9_./-]*)`", text):
-        assert (ROOT / path).exists() or path in MADE_BY_MAKE, path
+    for page in PAGES:
+        for path in re.findall(rf"`((?:{folders})/[A-Za-z0-9_./-]*)`", page.read_text()):
+            assert (ROOT / path).exists() or path in MADE_BY_MAKE, f"{page.name}: {path}"
+
+
+def test_links_in_documentation_lead_to_files() -> None:
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+            assert "://" in link or (page.parent / link).exists(), f"{page.name}: {link}"
 
 
 def test_git_does_not_track_datasets_checkpoints_or_large_files() -> None:

@@ -221,15 +221,13 @@ def reasons(table: Table) -> tuple[Text, ...]:
     return tuple(found)
 
 
-def grid(
-    table: Table, ours: Callable[[Entry], Text] = entry_text, theirs: Callable[[Entry], Text] = published_text
-) -> Sheet:
+def grid(table: Table) -> Sheet:
     """A block per row: our results and, if the paper has numbers, its results and our verdicts below."""
     heads = ["task", "metric", *([""] if table.source else [])]
     blocks = []
     for row in table.rows:
         block: list[Line] = []
-        for kind, words in _kinds(table, row, ours, theirs).items():
+        for kind, words in _kinds(table, row).items():
             first = [Text(""), Text("")] if block else [row_label(row.key), Text(_heading(row))]
             places = [words(row.entries[optim]) if optim in row.entries else Text("") for optim in table.optims]
             block.append([*first, *([Text(kind)] if table.source else []), *places])
@@ -240,7 +238,7 @@ def grid(
 def _listed(table: Table, listing: Listing) -> Sheet:
     """One line per cell, ours and the paper's side by side; lines with the same first text form a block."""
     [row] = table.rows
-    kinds = _kinds(table, row, entry_text, published_text)
+    kinds = _kinds(table, row)
     heads = [kind if kind == VERDICT else f"{_heading(row)}, {kind}".lstrip(", ") for kind in kinds]
     lines = [
         [*map(Text, listing.words(entry.cell)), *(words(entry) for words in kinds.values())] for entry in table.entries
@@ -249,11 +247,10 @@ def _listed(table: Table, listing: Listing) -> Sheet:
     return Sheet([*listing.heads, *heads], blocks, len(listing.heads))
 
 
-def _kinds(
-    table: Table, row: Row, ours: Callable[[Entry], Text], theirs: Callable[[Entry], Text]
-) -> dict[str, Callable[[Entry], Text]]:
+def _kinds(table: Table, row: Row) -> dict[str, Callable[[Entry], Text]]:
     """What is shown of the cells of a row: our results and, if there are any, the paper's and our verdicts."""
-    kinds = {"ours": ours} | ({table.source: theirs} if table.source else {})
+    kinds: dict[str, Callable[[Entry], Text]] = {"ours": entry_text}
+    kinds |= {table.source: published_text} if table.source else {}
     return kinds | ({VERDICT: verdict_text} if any(entry.verdict for entry in row.entries.values()) else {})
 
 
