@@ -232,15 +232,14 @@ def test_random_window_matches_torchvision_random_resized_crop(height: int, widt
     pixels = torch.randint(256, (3, height, width), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     torch.manual_seed(seed)
     expected = v2.RandomResizedCrop(size, antialias=True)(pixels)
-    torch.manual_seed(seed)
-    window = random_window(height, width)
+    window = random_window(height, width, torch.Generator().manual_seed(seed))
     assert torch.equal(resized_crop(pixels, window, size), expected)
 
 
 def test_random_windows_have_standard_area_and_aspect_ratio() -> None:
     """8 to 100 % of the area and aspect ratios from 3:4 to 4:3, as is usual for ImageNet."""
-    torch.manual_seed(0)
-    windows = torch.tensor([random_window(500, 400) for _ in range(500)]).double()
+    generator = torch.Generator().manual_seed(0)
+    windows = torch.tensor([random_window(500, 400, generator) for _ in range(500)]).double()
     area, ratio = windows[:, 2] * windows[:, 3] / (500 * 400), windows[:, 3] / windows[:, 2]
     assert 0.078 < area.min() < 0.1
     assert 0.9 < area.max() <= 1

@@ -117,6 +117,25 @@ def test_loading_does_not_change_global_rng_state(images: ListedImages, on_devic
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("on_device", [False, True])
+def test_crops_do_not_depend_on_other_threads_that_draw(
+    images: ListedImages, monkeypatch: pytest.MonkeyPatch, on_device: bool
+) -> None:
+    """On a GPU, one thread reads training images while another reads validation images."""
+    reader, requests = Reader(images, SIZE, on_device=on_device), [(number, 10 + number) for number in range(BATCH)]
+    expected = reader.__getitems__(requests)
+
+    def disturbed(path: Path) -> Tensor:
+        torch.manual_seed(0)  # what the other thread may do between two draws
+        return read(path)
+
+    monkeypatch.setattr(image_reading, "read", disturbed)
+    found = reader.__getitems__(requests)
+    assert len(set(map(tuple, expected.windows.tolist()))) == BATCH
+    for name in ("pixels", "windows", "flips"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+
+
 @pytest.fixture
 def mixed(tmp_path: Path) -> ListedImages:
     """A JPEG, a CMYK JPEG, a PNG with the suffix .JPEG and a file that is not an image."""

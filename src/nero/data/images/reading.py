@@ -2,6 +2,7 @@
 
 import gc
 import io
+import math
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels
 FILL = tuple(round(255 * mean) for mean in MEAN)  # an image that could not be read: zero once normalised
 IGNORED = -100  # the label of an image that could not be read or that pads a batch; torch's losses skip it
 TERM_GRACE = 30  # seconds that a worker continues after SIGTERM, in which its run can checkpoint
-RANDOM_CROP = v2.RandomResizedCrop(224)
+AREAS, RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)  # of random crops: the share of the image's area, and width over height
+LOG_RATIOS = torch.tensor(RATIOS).log().tolist()  # rounded to float32, as torchvision has them
 
 Box = tuple[int, int, int, int]  # top, left, height, width of a crop
 Request = tuple[int, int]  # index of an image, -1 for padding, and the seed of its random crop and flip
@@ -77,11 +79,22 @@ def _opened(data: Tensor) -> Iterator[Image.Image]:
         raise Unreadable(" ".join(str(error).split()) or "no image") from error
 
 
-def random_window(height: int, width: int) -> Box:
-    """The window of torchvision's RandomResizedCrop in an image, drawn from torch's global generator."""
-    # Only the size of the image matters: one pixel is expanded to it.
-    drawn = RANDOM_CROP.make_params([torch.empty(()).expand(3, height, width)])
-    return drawn["top"], drawn["left"], drawn["height"], drawn["width"]
+def random_window(height: int, width: int, generator: torch.Generator) -> Box:
+    """The window that torchvision's RandomResizedCrop would draw, with its defaults, if it took a generator.
+
+    It draws from torch's global one, which threads share: one may read training images while another reads validation
+    images.
+    """
+    for _ in range(10):
+        area = height * width * torch.empty(1).uniform_(*AREAS, generator=generator).item()
+        ratio = torch.empty(1).uniform_(*LOG_RATIOS, generator=generator).exp().item()
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = (int(torch.randint(n + 1, (1,), generator=generator)) for n in (height - h, width - w))
+            return top, left, h, w
+    # No window fitted: the largest one in the centre.
+    w, h = min(width, round(height * RATIOS[1])), min(height, round(width / RATIOS[0]))
+    return (height - h) // 2, (width - w) // 2, h, w
 
 
 def resized_crop(pixels: Tensor, window: Box, size: int) -> Tensor:
@@ -135,9 +148,7 @@ class Reader:
     on_device: bool = False
 
     def __getitems__(self, requests: Sequence[Request]) -> ReadImages:
-        # torchvision draws from torch's global generator, which the run may use too.
-        with torch.random.fork_rng(devices=[]):
-            read = [self._read(*request) for request in requests]
+        read = [self._read(*request) for request in requests]
         images, windows, flips, labels, reasons = zip(*read, strict=True)
         pixels, files, lengths, sides = (torch.empty(0, dtype=torch.uint8) for _ in range(4))
         if self.on_device:
@@ -160,26 +171,27 @@ class Reader:
 
     def _read(self, number: int, seed: int) -> tuple[Tensor, Box, bool, int, str | None]:
         """An image, its window, whether it is flipped, its label, and why it could not be read."""
-        torch.default_generator.manual_seed(seed)
-        flip = self.resize is None and bool(torch.rand(()) < 0.5)
+        generator = torch.Generator().manual_seed(seed)
+        flip = self.resize is None and bool(torch.rand((), generator=generator) < 0.5)
         reason = None
         try:
             if number >= 0:
-                image, window = self._crop(read(self.images.path(number)))
+                image, window = self._crop(read(self.images.path(number)), generator)
                 return image, window, flip, int(self.images.labels[number]), None
         except Unreadable as error:
             reason = str(error)
         blank = torch.tensor(FILL, dtype=torch.uint8).reshape(3, 1, 1).expand(3, self.size, self.size)
         return blank, (0, 0, self.size, self.size), flip, IGNORED, reason
 
-    def _crop(self, data: Tensor) -> tuple[Tensor, Box]:
+    def _crop(self, data: Tensor, generator: torch.Generator) -> tuple[Tensor, Box]:
         if self.on_device:
             height, width, device_decodes = header(data)
-            return data if device_decodes else decode(data), random_window(height, width)
+            return data if device_decodes else decode(data), random_window(height, width, generator)
         pixels = decode(data)
         if self.resize is not None:
             return centre_crop(pixels, self.resize, self.size), (0, 0, self.size, self.size)
-        window = random_window(*pixels.shape[1:])
+        _, height, width = pixels.shape
+        window = random_window(height, width, generator)
         return resized_crop(pixels, window, self.size), window
 
 
