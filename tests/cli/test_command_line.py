@@ -28,7 +28,7 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(name, ["--help"]) == 0
-    assert re.search(rf"^ +nero {name} ", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(rf"^ *nero {name} ", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.slow
