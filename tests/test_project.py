@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -123,3 +124,24 @@ def test_git_does_not_track_datasets_checkpoints_or_large_files() -> None:
         path for path in paths if path.suffix in {".pt", ".pth", ".bin", ".gz", ".npz"} or path.parts[0] == "data"
     ]
     assert not [path for path in paths if (ROOT / path).exists() and (ROOT / path).stat().st_size > 2**20]
+
+
+@pytest.mark.parametrize(
+    ("disguise", "message"),
+    [
+        ("sys.version_info = (3, 9, 1)", "error: Python 3.11 or newer is needed, not 3.9; set PYTHON=python3.11"),
+        ("sys.platform = 'win32'", "error: Linux or macOS is needed, not win32"),
+    ],
+)
+def test_setup_refuses_other_pythons_and_platforms_in_one_line(tmp_path: Path, disguise: str, message: str) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "import sys; {disguise}; exec(sys.argv[1])" "$2"\n')
+    python.chmod(0o755)
+    done = subprocess.run(["make", "setup", f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("make: ")]
+    assert done.returncode != 0
+    assert len(lines) == 1
+    assert lines[0].startswith(message)
+    assert not (tmp_path / ".venv").exists()
