@@ -1,0 +1,344 @@
+"""The manual: its tables agree with the code, and its examples load and train."""
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import yaml
+from omegaconf import OmegaConf
+
+from conftest import ROOT
+from nero.cli import runs as runs_command
+from nero.plans import config
+from nero.plans.config import CONFIG_DIR, NOT_IDENTITY, NOT_IDENTITY_OF_TASK, compose
+from nero.plans.plan import Cell, load_experiment
+from nero.plans.schema import ConfigError, MachineSchema, OnlySchema, OptimKeys, RunSchema, TaskKeys, refusal
+from nero.tasks.base import Context, Task
+from nero.train.build import build_optimizers, build_task
+from nero.train.run import train
+
+DOCS = ROOT / "docs"
+PAGES = ("experiments", "adding_a_task", "your_optimiser")
+# Keys of the open groups that no schema declares: Hydra's own, and those that `nero.train.build` reads.
+UNDECLARED = {
+    "task": {"_target_", "schedule"},
+    "optim": {"_target_", "_partial_", "clip_norm", "networks"},
+    "tracking": {"mirror"},
+}
+CHANCE = 2 / 3  # error of a guess on the example's three classes
+
+
+class Block(NamedTuple):
+    """A code block of a page."""
+
+    page: str
+    language: str
+    text: str
+
+    @property
+    def path(self) -> str | None:
+        """The file that its first line names, such as "# configs/optim/mine.yaml"."""
+        found = re.match(r"# ([\w/]+\.(?:yaml|py))\n", self.text)
+        return found[1] if found else None
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}-{self.path or self.language}"
+
+
+def blocks(*pages: str) -> list[Block]:
+    found = []
+    for page in pages:
+        text = (DOCS / f"{page}.md").read_text()
+        found += [Block(page, *match) for match in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
+    return found
+
+
+def documented(heading: str) -> dict[str, dict[str, str]]:
+    """The table below a heading of docs/experiments.md: key -> column -> text."""
+    _, _, rest = (DOCS / "experiments.md").read_text().partition(f"\n### {heading}\n")
+    assert rest, heading
+    section = re.split(r"^##", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    heads, _, *lines = re.findall(
+        r"^\| (.*) \|$", section[section.index("\n| key |") :].partition("\n\n")[0], re.MULTILINE
+    )
+    rows = [dict(zip(heads.split(" | "), line.split(" | "), strict=True)) for line in lines]
+    assert len({row["key"] for row in rows}) == len(rows)
+    return {row["key"].strip("`"): row for row in rows}
+
+
+def accepted(folder: Path, text: Mapping[str, Any]) -> set[str]:
+    """The keys that the loader accepts where `text` has the key "unknown", from its own error."""
+    (folder / "x.yaml").write_text(yaml.safe_dump(dict(text)))
+    with pytest.raises(ConfigError, match="unknown key 'unknown'; there are: ") as error:
+        load_experiment("x", folder=folder)
+    return set(str(error.value).rpartition(": ")[2].split(", "))
+
+
+ROW = {"task": "mnist_mlp100", "optim": "nero", "lr": 0.1}
+FILE = {"title": "x", "rows": [ROW]}
+
+
+def test_experiment_keys_are_documented_as_the_loader_accepts_them(tmp_path: Path) -> None:
+    assert set(documented("Keys of the file")) == accepted(tmp_path, FILE | {"unknown": 1})
+    assert set(documented("Keys of a row")) == accepted(tmp_path, FILE | {"rows": [ROW | {"unknown": 1}]})
+
+
+@pytest.mark.parametrize("heading", ["Keys of the file", "Keys of a row"])
+def test_required_experiment_keys_are_documented_as_required(tmp_path: Path, heading: str) -> None:
+    of_row = heading == "Keys of a row"
+    for key, columns in documented(heading).items():
+        without = {"rows": [{k: v for k, v in ROW.items() if k != key}]} if of_row else {}
+        text = {k: v for k, v in FILE.items() if of_row or k != key} | without
+        (tmp_path / "x.yaml").write_text(yaml.safe_dump(text))
+        if columns["default"] == "required":
+            with pytest.raises(ConfigError, match=f"needs '{key}'"):
+                load_experiment("x", folder=tmp_path)
+        else:
+            load_experiment("x", folder=tmp_path)
+
+
+def test_documented_defaults_of_a_row_are_those_of_the_loader(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(FILE))
+    [cell] = load_experiment("x", folder=tmp_path).cells
+    rows = documented("Keys of a row")
+    defaults = {key: yaml.safe_load(columns["default"].strip("`")) for key, columns in rows.items()}
+    loaded = [cell.search_seed, list(cell.repeat_seeds), list(cell.overrides), dict(cell.variant)]
+    assert loaded == [defaults[key] for key in ("search_seed", "repeat_seeds", "overrides", "sweep")]
+    assert (cell.label, defaults["label"]) == ("", "none")
+
+
+@pytest.mark.parametrize("heading", ["Keys of the file", "Keys of a row"])
+def test_example_of_every_experiment_key_loads(tmp_path: Path, heading: str) -> None:
+    for key, columns in documented(heading).items():
+        example = yaml.safe_load(columns["example"].strip("`"))
+        assert list(example) == [key]
+        text = FILE | (example if heading == "Keys of the file" else {"rows": [ROW | example]})
+        (tmp_path / "x.yaml").write_text(yaml.safe_dump(text))
+        for cell in load_experiment("x", folder=tmp_path).cells:
+            assert cell.missing_config is None
+
+
+def test_every_shipped_experiment_has_a_row_in_the_page() -> None:
+    text = (DOCS / "experiments.md").read_text()
+    names = re.findall(r"^\| `experiments/(\w+)\.yaml` \| .+ \| `make \1` \|$", text, re.MULTILINE)
+    assert sorted(names) == sorted(_shipped("experiments"))
+
+
+def _shipped(folder: str) -> set[str]:
+    """The names of a folder's YAML files: those that git tracks, since users may add their own."""
+    listed = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    return {Path(path).stem for path in listed.stdout.splitlines() if path.endswith(".yaml")}
+
+
+@pytest.mark.parametrize(
+    ("heading", "schema", "group"),
+    [
+        ("Keys of a run", RunSchema, None),
+        ("Keys of `only`", OnlySchema, None),
+        ("Keys of `task`", TaskKeys, "task"),
+        ("Keys of `optim`", OptimKeys, "optim"),
+        ("Keys of `machine`", MachineSchema, None),
+    ],
+)
+def test_run_keys_and_types_are_documented_as_in_the_schema(heading: str, schema: type, group: str | None) -> None:
+    rows = documented(heading)
+    declared = {spec.name: spec for spec in fields(schema)}  # type: ignore[arg-type]
+    assert set(rows) == set(declared) | UNDECLARED.get(group or "", set())
+    for key, spec in declared.items():
+        allowed = re.fullmatch(r"key must be (.*), not 0", refusal("key", 0, spec))
+        assert allowed
+        # The schema leaves open what names, lists and groups look like, and calls them text.
+        if allowed[1] != "text" or spec.type is str:
+            assert rows[key]["type"] == allowed[1], key
+        if spec.default not in (MISSING, "???"):
+            assert rows[key]["default"] == f"`{spec.default}`", key
+
+
+def test_documented_defaults_are_those_of_the_shipped_configs() -> None:
+    shipped = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / "config.yaml"), resolve=False)
+    assert isinstance(shipped, dict)
+    for item in shipped["defaults"]:
+        if isinstance(item, dict):
+            shipped |= item
+    rows = documented("Keys of a run")
+    # As text: an interpolation is no YAML.
+    expected = {key: str(shipped[key]) if isinstance(shipped[key], str) else shipped[key] for key in rows}
+    assert {key: _value(columns["default"]) for key, columns in rows.items()} == expected
+    for group, name in (("machine", "auto"), ("tracking", "none")):
+        values = yaml.safe_load((CONFIG_DIR / group / f"{name}.yaml").read_text())
+        assert {key: _value(row["default"]) for key, row in documented(f"Keys of `{group}`").items()} == values
+    only = {key: _value(row["default"]) for key, row in documented("Keys of `only`").items()}
+    assert only == shipped["only"]
+
+
+def _value(cell: str) -> object:
+    text = cell.strip("`")
+    return text if text.startswith("${") else yaml.safe_load(text)
+
+
+def test_documented_identity_is_that_of_the_code() -> None:
+    for heading, left_out in (("Keys of a run", NOT_IDENTITY), ("Keys of `task`", NOT_IDENTITY_OF_TASK)):
+        rows = documented(heading)
+        assert {row["identity"] for row in rows.values()} == {"yes", "no"}
+        assert {key for key, row in rows.items() if row["identity"] == "no"} == set(left_out)
+    assert {row["identity"] for row in documented("Keys of `optim`").values()} == {"yes"}
+    identity = compose([]).identity
+    assert {key for key, row in documented("Keys of a run").items() if row["identity"] == "yes"} <= set(identity)
+
+
+def test_every_part_of_the_task_contract_is_documented() -> None:
+    text = (DOCS / "adding_a_task.md").read_text()
+    contract = {name for name in {**Task.__annotations__, **vars(Task)} if not name.startswith("_")}
+    context = {spec.name for spec in fields(Context)}
+    assert {"networks", "batches", "clip_norm", "metric"} <= contract
+    mentioned = set(re.findall(r"`(\w+)[`(]", text))
+    assert contract | context <= mentioned
+
+
+@dataclass(frozen=True)
+class Place:
+    """A copy of configs, and a folder for modules and experiments."""
+
+    root: Path
+
+    def write(self, *pages: str) -> None:
+        """Write the blocks of these pages that name a file."""
+        for block in blocks(*pages):
+            if block.path:
+                path = self.root / block.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block.text)
+
+    def experiment(self, name: str) -> tuple[Cell, ...]:
+        return load_experiment(name, folder=self.root / "experiments").cells
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Where the examples of a page are written. Their modules can be imported during the test only."""
+    shutil.copytree(CONFIG_DIR, tmp_path / "configs")
+    monkeypatch.setattr(config, "CONFIG_DIR", tmp_path / "configs")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield Place(tmp_path)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def test_example_optimisers_are_built_and_step(place: Place) -> None:
+    place.write("your_optimiser")
+    optims = {Path(path).stem for block in blocks("your_optimiser") if (path := block.path) and "configs/optim" in path}
+    assert {"mine", "mine_groups", "mine_constrained"} <= optims
+    torch.manual_seed(0)
+    for optim in sorted(optims):
+        cfg = compose([f"optim={optim}"]).cfg
+        network = torch.nn.Linear(4, 3)
+        optimizer = build_optimizers(cfg.optim, _OneNetwork(network))["network"]
+        before = [param.detach().clone() for param in network.parameters()]
+        network(torch.ones(2, 4)).square().sum().backward()
+        optimizer.step()
+        assert not any(map(torch.equal, before, network.parameters())), optim
+        if optim == "mine_constrained":
+            assert torch.allclose(network.weight.norm(dim=1), torch.ones(3))
+    assert compose(["task=wikitext2_transformer", "optim=mine"]).cfg.optim.clip_norm == 0.25
+    assert "clip_norm" not in compose(["task=mnist_mlp100", "optim=mine"]).cfg.optim
+
+
+class _OneNetwork(Task):
+    """Only what `build_optimizers` asks for."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        self.network = network
+
+    batches = losses = evaluate = None  # type: ignore[assignment]
+
+
+def test_example_task_trains_and_is_listed(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    place.write("adding_a_task")
+    store = place.root / "runs"
+    words = [
+        "task=waves",
+        "optim=nero",
+        "optim.lr=0.1",
+        "task.epochs=2",
+        "task.train_examples=2000",
+        "machine=cpu",
+        f"store={store}",
+    ]
+    outcome = train(compose(words))
+    assert outcome["status"] == "done"
+    assert outcome["final"] < CHANCE / 2
+    assert runs_command.main(["--store", str(store), "--task", "waves"]) == 0
+    assert f"{outcome['run_id']}  done       2/2  val/error" in capsys.readouterr().out
+
+
+def test_example_task_gives_the_same_batches_when_it_starts_in_mid_epoch(place: Place) -> None:
+    place.write("adding_a_task")
+    task = build_task(compose(["task=waves", "task.train_examples=210"]), torch.device("cpu"))
+    whole, rest = list(task.batches(3)), list(task.batches(3, start=2))
+    assert len(whole) == task.steps_per_epoch == 5
+    for batch, again in zip(whole[2:], rest, strict=True):
+        assert all(map(torch.equal, batch, again))
+    assert not torch.equal(whole[0][1], next(iter(task.batches(4)))[1])
+
+
+EXPERIMENT_BLOCKS = [block for block in blocks(*PAGES) if block.language == "yaml" and "rows:" in block.text]
+
+
+@pytest.mark.parametrize("block", EXPERIMENT_BLOCKS, ids=lambda block: block.name)
+def test_example_experiments_load_and_compose(place: Place, block: Block) -> None:
+    place.write("adding_a_task", "your_optimiser")
+    (place.root / "experiments" / "example.yaml").write_text(block.text)
+    cells = place.experiment("example")
+    assert not [cell.missing_config for cell in cells if cell.missing_config]
+    rows = {cell.overrides + tuple(key for key, _ in cell.variant): cell for cell in cells}
+    for cell in rows.values():  # one per kind of row: composing takes a tenth of a second
+        run = cell.run(cell.lrs[0], cell.search_seed)
+        assert run.run_id.startswith(f"{cell.task}-{cell.optim}-{cell.lrs[0]:g}-s0-")
+
+
+def test_every_yaml_block_is_tested() -> None:
+    others = [block for block in blocks(*PAGES) if block.language == "yaml" and block not in EXPERIMENT_BLOCKS]
+    names = [block.path or "" for block in others]
+    assert names
+    named = [block.path for block in blocks(*PAGES) if block.path]
+    assert len(named) == len(set(named)), "a file is written twice"
+    assert all(name.startswith(("configs/optim/", "configs/task/", "configs/task_optim/")) for name in names)
+
+
+def test_number_of_runs_in_the_text_is_that_of_the_experiments(place: Place) -> None:
+    place.write(*PAGES)
+    counts = {name: sum(c.run_count for c in place.experiment(name)) for name in ("first", "mine", "mine_table1")}
+    own = sum(cell.run_count for cell in place.experiment("mine_table1") if cell.optim == "mine")
+    first, mine = ((DOCS / f"{page}.md").read_text() for page in ("experiments", "your_optimiser"))
+    assert f"= {counts['first']} runs" in first
+    assert f"# {counts['mine']} runs" in mine
+    assert f"All of Table 1 is {own} runs of your optimiser" in mine
+
+
+@pytest.mark.parametrize(("mine", "shipped"), [("mine_table1", "table1"), ("mine_mnist", "mnist")])
+def test_real_benchmarks_share_their_runs_with_the_paper_experiments(place: Place, mine: str, shipped: str) -> None:
+    place.write("your_optimiser")
+    others = {cell for cell in place.experiment(mine) if cell.optim != "mine"}
+    paper = set(load_experiment(shipped).cells)
+    assert others <= paper
+    assert others == paper or shipped != "table1"
+
+
+def test_links_of_the_pages_lead_to_pages() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)", (DOCS / f"{page}.md").read_text()):
+            assert (DOCS / target).exists(), f"{page}: {target}"
