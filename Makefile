@@ -104,7 +104,7 @@ test-all: $(READY)  ## all other tests: whole chains, kills and full disks, SLUR
 	$(PY) -m pytest $(WORKERS) -m slow
 
 docs: $(READY)  ## the manual as a site, build/site/index.html; fails on a broken link
-	$(VENV)/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
 
 lint: $(READY)  ## ruff and mypy
