@@ -101,6 +101,14 @@ def test_task_overrides_optimiser_settings_and_command_line_overrides_both() -> 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        (
+            "~task.schedule",
+            "task.schedule must be a _target_, such as nero.engine.schedules.constant, and its arguments",
+        ),
+        (
+            "task.schedule=null",
+            "task.schedule must be a _target_, such as nero.engine.schedules.constant, and its arguments",
+        ),
         ("optim.lr=-1", "optim.lr must be a positive number, not -1"),
         ("optim.lr=0", "optim.lr must be a positive number, not 0"),
         ("optim.lr=nan", "optim.lr must be a positive number, not nan"),

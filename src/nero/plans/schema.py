@@ -122,6 +122,8 @@ def check_run(cfg: DictConfig) -> None:
     check(RunSchema, cfg)
     check(TaskKeys, cfg.task, "task.")
     check(OptimKeys, cfg.optim, "optim.")
+    if not isinstance(cfg.task.get("schedule"), DictConfig):
+        raise ConfigError("task.schedule must be a _target_, such as nero.engine.schedules.constant, and its arguments")
 
 
 def check(schema: type, settings: DictConfig, prefix: str = "") -> None:
