@@ -119,7 +119,7 @@ def test_missing_images_error_includes_download_command(tmp_path: Path, capsys: 
     assert bench_module("fid").main([*SMALL, f"data_root={tmp_path}"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
-    assert "prepare_data.py cifar10" in line
+    assert "nero data cifar10" in line
 
 
 @pytest.mark.parametrize(

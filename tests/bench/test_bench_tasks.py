@@ -178,7 +178,7 @@ def test_table_from_another_machine_is_not_overwritten(tmp_path: Path, capsys: p
         (["--optims", "nero"], "unknown argument"),
         (["--task", "machine=cpu"], "--task is empty"),
         (["--optim", "nero", "optim.lr=0", *SMALL], "optim.lr must be a positive number"),
-        (["--optim", "nero", "data_root=/nowhere", "machine=cpu"], "prepare_data.py mnist"),
+        (["--optim", "nero", "data_root=/nowhere", "machine=cpu"], "nero data mnist"),
     ],
 )
 def test_invalid_arguments_are_reported(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ def test_train_lines_limit_does_not_change_vocabulary(
 
 
 def test_load_wikitext2_error_names_download_command(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"prepare_data\.py wikitext2 --root"):
+    with pytest.raises(MissingData, match=r"nero data wikitext2 --root"):
         load_wikitext2(tmp_path)
 
 

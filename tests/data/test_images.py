@@ -76,7 +76,7 @@ def test_load_mnist_refuses_a_file_with_another_header(
 
 @pytest.mark.parametrize(("load", "name"), [(load_mnist, "mnist"), (load_cifar10, "cifar10")])
 def test_missing_data_error_names_download_command(load: object, name: str, tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=f"prepare_data.py {name} --root"):
+    with pytest.raises(MissingData, match=f"nero data {name} --root"):
         load(tmp_path)  # type: ignore[operator]
 
 

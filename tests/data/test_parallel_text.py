@@ -134,7 +134,7 @@ def test_train_pairs_limit_changes_only_training_set(monkeypatch: pytest.MonkeyP
 
 
 def test_load_multi30k_error_names_download_command(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"prepare_data\.py multi30k --root"):
+    with pytest.raises(MissingData, match=r"nero data multi30k --root"):
         load_multi30k(tmp_path)
 
 

@@ -247,7 +247,7 @@ def test_error_without_spacy_and_cache_names_remedies_on_one_line(
 
 
 def test_missing_raw_text_error_names_download_command(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"prepare_data\.py multi30k --root"):
+    with pytest.raises(MissingData, match=r"nero data multi30k --root"):
         tokenised_multi30k(tmp_path)
 
 

@@ -160,8 +160,8 @@ def test_make_variables_become_launcher_overrides(variables: str, words: str) ->
     """Checks the words that `make` prints, not whether Hydra accepts them."""
     made = make_dry(variables)
     assert made.returncode == 0
-    [line] = [line for line in made.stdout.splitlines() if "train.py" in line]
-    assert line.partition("--multirun ")[2].replace("experiment=table1", "").split() == words.split()
+    [line] = [line for line in made.stdout.splitlines() if "nero sweep" in line]
+    assert line.partition("nero sweep ")[2].replace("experiment=table1", "").split() == words.split()
     assert "torch.distributed" not in line
 
 
@@ -199,7 +199,7 @@ def test_make_ignores_launcher_variables_from_environment() -> None:
 )
 def test_make_trains_selected_part_but_reports_whole_experiment(variables: str, words: list[str]) -> None:
     trained, reported = make_dry(variables, TASK="from", OPTIM="the environment").stdout.splitlines()
-    assert shlex.split(trained.partition("--multirun ")[2]) == ["experiment=table1", *words]
+    assert shlex.split(trained.partition("nero sweep ")[2]) == ["experiment=table1", *words]
     assert "only" not in reported
     # If only a part is trained, other runs may be missing: the report then exits with 1. Status 2 is an error.
     assert reported.endswith("|| test $? -eq 1") == any("only" in word for word in words)

@@ -153,7 +153,7 @@ def test_only_overrides_filter_every_experiment() -> None:
     [
         (["experiment=mnist,tabel1"], "there is no experiment 'tabel1'; there are: .*table1"),
         (["experiment=mnist,pong", "only.task=pong_ppo"], "only.task: mnist has no 'pong_ppo'; it has: "),
-        (["only.task=pong_ppo"], "only.task and only.optim choose a part of an experiment: add .*experiment=NAME$"),
+        (["only.task=pong_ppo"], "only.task and only.optim choose a part of an experiment: nero sweep EXPERIMENT$"),
     ],
 )
 def test_unknown_experiment_or_part_raises_config_error(words: list[str], said: str) -> None:

@@ -494,7 +494,7 @@ def test_run_without_inception_is_measured_later_without_retraining(
     [remark] = outcome["remarks"]
     file = real / "inception-fid.pth"
     assert remark.startswith(f"FID is not measured: {file} does not exist; get it with: ")
-    assert "prepare_data.py inception" in remark
+    assert "nero data inception" in remark
     assert f"{config.run_id}  {remark}\n" in capsys.readouterr().err
     assert (outcome["status"], outcome["final"]) == ("done", None)
     assert outcome["metric"] == {"key": "val/fid_released", "goal": "min", "label": "FID"}

@@ -255,7 +255,7 @@ def test_network_can_be_configured_by_target(tmp_path: Path) -> None:
 
 def test_missing_data_error_names_download_command(tmp_path: Path) -> None:
     config, _ = prepare(tmp_path, "cifar10_vgg11", "data=real", f"data_root={tmp_path / 'none'}")
-    with pytest.raises(MissingData, match=r"prepare_data\.py cifar10"):
+    with pytest.raises(MissingData, match=r"nero data cifar10"):
         train(config)
 
 

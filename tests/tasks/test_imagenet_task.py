@@ -344,7 +344,7 @@ def test_entirely_unreadable_folder_fails_with_one_line_message(tmp_path: Path) 
 
 def test_missing_data_error_names_command_on_one_line(tmp_path: Path) -> None:
     config, run = prepare(tmp_path, tmp_path / "none", "data=real")
-    with pytest.raises(MissingData, match=r"^imagenet: .*prepare_data\.py imagenet") as error:
+    with pytest.raises(MissingData, match=r"^imagenet: .*nero data imagenet") as error:
         train(config)
     assert "\n" not in str(error.value)
     assert run.read_summary() is None

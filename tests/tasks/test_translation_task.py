@@ -199,7 +199,7 @@ def test_invalid_setting_gives_one_line_error(tmp_path: Path, word: str, message
 
 def test_missing_data_error_names_download_command(tmp_path: Path) -> None:
     config, _ = prepare(tmp_path, TASK, "data=real", f"data_root={tmp_path / 'none'}")
-    with pytest.raises(MissingData, match=r"prepare_data\.py multi30k"):
+    with pytest.raises(MissingData, match=r"nero data multi30k"):
         train(config)
 
 

@@ -141,7 +141,7 @@ def test_budget_expiring_during_training_leaves_checkpoint(
 
 def test_missing_data_gives_one_line_error_with_download_command(tmp_path: Path, small: list[str]) -> None:
     config, run = prepare(tmp_path, small, "data=real", f"data_root={tmp_path / 'none'}")
-    with pytest.raises(MissingData, match=r"prepare_data\.py mnist") as error:
+    with pytest.raises(MissingData, match=r"nero data mnist") as error:
         train(config)
     assert "\n" not in str(error.value)
     assert run.read_summary() is None, "a run that never began is not a failed run"
