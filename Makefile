@@ -82,7 +82,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) with the versions of constraints.txt"
 	@$(if $(UV),$(UV) venv --quiet --allow-existing --seed --python $(PYTHON) $(VENV),$(PYTHON) -m venv $(VENV))
 	@$(if $(UV),,$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv)
-	@$(or $(UV),$(VENV)/bin/uv) pip install --python $(PY) $(if $(TORCH),--torch-backend $(TORCH)) --constraint constraints.txt --editable '.[test]'
+	@$(or $(UV),$(VENV)/bin/uv) pip install --compile-bytecode --python $(PY) $(if $(TORCH),--torch-backend $(TORCH)) --constraint constraints.txt --editable '.[test]'
 	@touch $(READY)
 	@echo "ready: source $(VENV)/bin/activate, then nero --help"
 

@@ -2,7 +2,8 @@
 
     nero train task=mnist_mlp100 optim=nero optim.lr=0.001 seed=0
     nero train task=cifar10_resnet18 optim=adam precision=bf16 machine=gpu machine.compile=true
-    nero train data=embedded task.epochs=3                  on generated data, without a download
+    nero train data=embedded task.depth=5 task.train_examples=2000 task.epochs=3
+                                                            a small network on generated data: no download, seconds
     nero train optim=sgd --cfg job                          print the settings instead of training
     torchrun --nproc-per-node 4 scripts/train.py task=imagenet_resnet50 optim=nero
 
