@@ -124,7 +124,7 @@ def save(run: RunDirectory, state: object) -> None:
 def test_missing_run_or_checkpoint_gives_one_line_error(
     damaged: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "error: no run is called 'nope' in" in refused(capsys, "nope", "--store", str(damaged.path.parent))
+    assert "error: no run is called 'nope' (in " in refused(capsys, "nope", "--store", str(damaged.path.parent))
     damaged.drop_checkpoints()
     line = refused(capsys, str(damaged.path))
     assert line.endswith(f"{damaged.run_id} kept no checkpoint; train with machine.keep_checkpoint=true")

@@ -95,7 +95,7 @@ def test_cell_shows_our_value_verdict_and_paper_value(store: Store) -> None:
 def test_findings_of_empty_store(store: Store) -> None:
     text = made(store, "table1")
     assert "0 runs are logged; Table 1 has 0 of 168." in text
-    assert "0 of the 0 cells of Table 1 with all their runs (of 24) agree" in text
+    assert "Of its 24 cells, 0 have all their runs, and 0 of these agree with the paper; " in text
     assert "Nero has the best mean on 0 of 0 tasks" in text
 
 
@@ -105,7 +105,7 @@ def test_findings_count_runs_agreement_and_leaders(store: Store) -> None:
         write_run(store, cells[f"cifar10_resnet18 {optim}"], lr, 0, final, metric=ERROR)
     text = made(store, "table1")
     assert "4 runs are logged; Table 1 has 4 of 168." in text
-    assert "and 3 of the 4 that can be compared so far (not cifar10_resnet18 with Nero: lower)." in text
+    assert "of the 4 that can be compared so far, 3 agree (the others: cifar10_resnet18 with Nero: lower)." in text
     assert "Nero has the best mean on 1 of 1 tasks where every optimiser has a result." in text
     write_run(store, cells["cifar10_vgg11 nero"], 0.01, 0, 0.1, metric=ERROR)
     assert "on 1 of 1 tasks" in made(store, "table1"), "a task with results of one optimiser"
@@ -129,7 +129,12 @@ def test_complete_row_has_ranking_and_no_preliminary_marks(store: Store, lamb: f
 
 
 def test_cost_is_that_of_table_1(store: Store) -> None:
-    assert "Table 1: 0 of 168 runs logged; hours still expected: unknown.\n" in made(store, "mnist", "table1")
+    assert "\n0 of 168 runs of Table 1 are logged and took 0.0 GPU-hours.\n" in made(store, "mnist", "table1")
+
+
+def test_committed_cost_names_device_and_hours() -> None:
+    took = r"^\d+ of 168 runs of Table 1 are logged and took [\d.]+ GPU-hours \(NVIDIA H200\)"
+    assert re.search(took, TEXT, re.MULTILINE)
 
 
 def test_shown_figures_are_committed() -> None:

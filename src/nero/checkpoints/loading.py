@@ -105,7 +105,7 @@ def find_run(name: str, store: Store) -> RunDirectory:
         runs = {path.parent.name: path.parent for path in store.root.glob("*/*/config.yaml")}
         return RunDirectory(runs[matching_id(runs, name)])
     except UnknownRun as error:
-        raise Unusable(f"{error} in {store.root}, nor is it a run's directory") from error
+        raise Unusable(f"{error} (in {store.root})") from error
 
 
 def _read_checkpoint(run: RunDirectory) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """Measure the paper's theory (Sections 3 and 8) on runs, and make tables and figures of the measurements.
 
-    nero theory measure --experiment theory        balance, activations and robustness of its best runs
-    nero theory measure RUN ...                    the same for any runs that kept their checkpoint
+    nero theory measure --experiment theory             balance, activations and robustness of its best runs
+    nero theory measure RUN ...                         the same for any runs that kept their checkpoint
     nero theory along --experiment theory --task mnist_mlp100
-                                                                steps, trust and angles during training of its runs
+                                                        steps, trust and angles during training of its runs
     nero theory along task=mnist_mlp100 task.depth=5 optim=lamb optim.lr=0.01
-                                                                the same for any training
-    nero theory report                             results/tables/theory_*, results/figures/theory_*
-    nero theory report --check                     compare these with the records; writes nothing
+                                                        the same for any training
+    nero theory report                                  results/tables/theory_*, results/figures/theory_*
+    nero theory report --check                          compare these with the records; writes nothing
 
 RUN is a run's directory, its id or the hash at its end. Records are stored in results/theory. A finished run is
 measured once (--again repeats it); a run measured before it finished is measured again.

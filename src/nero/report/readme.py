@@ -3,10 +3,11 @@
 import re
 from collections.abc import Hashable, Mapping, Sequence
 
+from nero.plans.expected import expected, timed_on
 from nero.report.cells import CellStatus
 from nero.report.evidence import Evidence
 from nero.report.figures import style
-from nero.report.tables.costs import cost_of_experiment, progress
+from nero.report.tables.costs import gpu_seconds, hours, progress
 from nero.report.tables.layout import published_text, ranking, value
 from nero.report.tables.sheets import Sheet, Text, row_label, sheet_lines
 from nero.report.tables.table import Entry, Row, Table
@@ -40,11 +41,10 @@ def filled(readme: str, parts: Mapping[str, str]) -> str:
 def make_parts(experiments: Sequence[Evidence], table: Table) -> dict[str, str]:
     """The text of each part, by the name in its markers."""
     own = next(each for each in experiments if each.experiment.name == TABLE)
-    cost = cost_of_experiment(own.experiment, own.states, own.summaries)
     return {
         "findings": findings(experiments, table),
         "table 1": "\n".join([*sheet_lines(short(table)), "", LEGEND]),
-        "cost": f"Table 1{cost.value}",
+        "cost": cost(own),
     }
 
 
@@ -64,16 +64,32 @@ def findings(experiments: Sequence[Evidence], table: Table) -> str:
     compared = [entry for _, entry in rows]
     complete = [entry for entry in compared if entry.complete]
     agree = (
-        f"{_agreeing(complete)} of the {len(complete)} cells of Table 1 with all their runs (of {len(table.entries)}) "
-        f"agree with the paper's, and {_agreeing(compared)} of the {len(compared)} that can be compared so far"
+        f"Of its {len(table.entries)} cells, {len(complete)} have all their runs, and {_agreeing(complete)} of these "
+        f"agree with the paper; of the {len(compared)} that can be compared so far, {_agreeing(compared)} agree"
     )
-    agree += f" (not {'; '.join(others)})." if others else "."
+    agree += f" (the others: {'; '.join(others)})." if others else "."
     whole = [row for row in table.rows if all(entry.mean is not None for entry in row.entries.values())]
     best = sum(_leader(row) == OURS for row in whole)
     rankings = [word for row in table.rows if (word := ranking(row)[0]) in ("holds", "differs")]
     stands = f"{style.name(OURS)} has the best mean on {best} of {len(whole)} tasks where every optimiser has a result"
     stands += f"; the paper's ranking holds on {rankings.count('holds')} of {len(rankings)}." if rankings else "."
     return " ".join([logged, agree, stands])
+
+
+def cost(evidence: Evidence) -> str:
+    """One sentence: GPU-hours of the logged runs, and how long the pending ones should take."""
+    states, summaries = evidence.states, evidence.summaries
+    runs = {run_id: run for state in states for run_id, run in state.logged.items()}
+    seconds = sum(gpu_seconds(run) or 0.0 for run in runs.values())
+    device = timed_on(summaries, "")
+    text = f"{progress(states)} runs of Table 1 are logged and took {hours(seconds)} GPU-hours"
+    text += f" ({device})" if device else ""
+    if any(state.pending for state in states):
+        left = expected(states, summaries, device) if device else None
+        known = left and left.seconds and not left.unknown
+        bound = "at most " if left and left.bounds else ""
+        text += f"; the others should take {bound}{hours(left.seconds)} hours on one" if left and known else ""
+    return f"{text}."
 
 
 def short(table: Table) -> Sheet:
