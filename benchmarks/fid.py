@@ -4,12 +4,12 @@
     python -m benchmarks.fid
     python -m benchmarks.fid --out results/tables/bench_fid.md machine=gpu
 
-Arguments with `=` are overrides, as for scripts/train.py. Timed are: the statistics of all real images, which runs
+Arguments with `=` are overrides, as for `nero train`. Timed are: the statistics of all real images, which runs
 compute once and store; and, --repeats times after a warm-up, an evaluation of a run: as many samples as there are test
 images, their features, and the distances from training and test images. The generator is untrained, so its FID means
 nothing; the FID of the training images from the test images is 3.15 with the right weights and the right resizing.
 Last, the FID of several sets of images is compared between float32 and TF32. Needs CIFAR-10 and Inception's weights
-(scripts/prepare_data.py cifar10 inception), and hours on a CPU.
+(`nero data cifar10 inception`), and hours on a CPU.
 """
 
 import statistics

@@ -4,7 +4,7 @@
     python -m benchmarks.imagenet machine=gpu precision=bf16 --variant "machine.compile=true" ""
     python -m benchmarks.imagenet machine=gpu precision=bf16 --out results/tables/bench_imagenet.md
 
-Arguments with `=` are overrides, as for scripts/train.py. Each quoted set of overrides after --variant is measured with
+Arguments with `=` are overrides, as for `nero train`. Each quoted set of overrides after --variant is measured with
 each optimiser of --optim; the values of --decode are measured for the input. "step" times the engine's training step on
 batches in device memory. "input" times training from files: --images JPEG files of ImageNet's size (mostly 500 x 375
 pixels, about 90 kB) are made in a temporary folder, and --epochs epochs are timed after some warm-up epochs, in which

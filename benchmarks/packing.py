@@ -5,7 +5,7 @@
     python -m benchmarks.packing --mps off on --out results/tables/bench_packing.md machine=gpu
     python -m benchmarks.packing --task cifar10_cgan --jobs 1 --beside "4 pong_ppo" machine=gpu
 
-Arguments with `=` are overrides of every run, as for scripts/train.py. Each run is a process with its own seed. Once
+Arguments with `=` are overrides of every run, as for `nero train`. Each run is a process with its own seed. Once
 all of them have logged their first epochs, which compile and capture, they are observed for some seconds and then
 stopped. The rate of a run is that of the epochs it finished meanwhile; the sum of the rates over the rate of a single
 run is the gain. With --beside, a run of each task is also observed next to several runs of another task, which are

@@ -5,7 +5,7 @@
     python -m benchmarks.tasks --task cifar10_vgg11 cifar10_resnet18 --optim nero sgd machine=gpu \\
         --variant "precision=tf32" "precision=bf16 machine.compile=true" --out results/tables/bench_tasks.md
 
-Arguments with `=` are overrides of every run, as for scripts/train.py; each quoted set of overrides after --variant is
+Arguments with `=` are overrides of every run, as for `nero train`; each quoted set of overrides after --variant is
 measured in turn. The first two epochs, which compile, warm up and capture, are not timed; the others give median and
 range (the first of them still captures a last, smaller batch). Epochs that measure more than others, such as a GAN's
 last one with its FID, are not timed either. Each run is repeated --runs times in this process with a new seed, as a

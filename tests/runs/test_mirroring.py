@@ -17,7 +17,7 @@ from support.offline_mirror import read_mirror
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
-pytest.importorskip("wandb", reason="needs the extra `tracking`")
+pytest.importorskip("wandb", reason="needs the extra `suite`")
 
 
 @pytest.fixture
