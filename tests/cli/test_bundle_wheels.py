@@ -140,7 +140,7 @@ def test_platform_specific_wheel_built_from_source_is_rejected(
 def test_project_dependencies_resolve_for_another_platform(tmp_path: Path) -> None:
     """Uses the package index that uv is configured for."""
     try:
-        lines = listing(Spec(*X86, without=("torch", "torchvision", "triton")), tmp_path)
+        lines = listing(Spec(*X86, extras=("suite",), without=("torch", "torchvision", "triton")), tmp_path)
     except BundleError as error:
         pytest.skip(f"uv reaches no index: {error}")
     assert "left out, must already be installed there: torch>=2.10" in lines
