@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import ROOT
+from conftest import PAGES, ROOT
 
 TARGETS = {"setup", "data", "smoke", "test", "test-all", "lint", "report", "figures", "notebooks", "bench", "clean"}
 MADE_BY_MAKE = {"results/notebooks", "results/report.html", "results/smoke", "results/smoke/report.html"}
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LISTED = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
 TRACKED = [Path(name) for name in LISTED.stdout.split("\0") if name]  # none if this is no git checkout
 EXPERIMENTS = {path.stem for path in TRACKED if path.match("experiments/*.yaml")}  # a user may have more

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from conftest import ROOT, exit_status
+from conftest import PAGES, ROOT, exit_status
 from nero.cli import sweep, theory, train
 from nero.cli.main import COMMANDS, main
 from nero.plans.argparse_types import Parser
@@ -18,7 +18,6 @@ from nero.plans.config import compose, names
 from nero.plans.plan import EXPERIMENTS
 
 EXPERIMENT_NAMES = {path.stem for path in EXPERIMENTS.glob("*.yaml")}
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 class Parsed(Exception):

@@ -3,10 +3,10 @@
 import importlib
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 import nero
+from nero.plans.argparse_types import nearest
 
 # Subcommand: its module, imported only when it is used, and a summary.
 COMMANDS = {
@@ -61,9 +61,7 @@ def _run(name: str, *words: str) -> int:
 
 def _unknown(word: str) -> str:
     kind = "option" if word.startswith("-") else "command"
-    known = [*COMMANDS, "--help", "--version"]
-    nearest = get_close_matches(word, known, n=1)
-    hint = f" (did you mean {nearest[0]}?)" if nearest else f"; choose from: {', '.join(COMMANDS)}"
+    hint = nearest(word, [*COMMANDS, "--help", "--version"]) or f"; choose from: {', '.join(COMMANDS)}"
     return f"error: unknown {kind} {word}{hint}"
 
 
