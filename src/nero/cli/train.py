@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from nero.plans.argparse_types import nearest
-from nero.plans.config import CONFIG_DIR, ROOT, ConfigError, from_hydra, identity_overrides, names, one_line_errors
+from nero.plans.config import CONFIG_DIR, ROOT, ConfigError, from_hydra, identity_overrides, one_line_errors
 from nero.plans.plan import EXPERIMENTS, ONLY_WITHOUT_EXPERIMENT
 from nero.plans.schema import LANES
 from nero.sweep.library_internals import register_sweeper
@@ -38,20 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "-h" in words or "--help" in words:
         print(f"{__doc__}\n{choices()}\n\nHydra's own options: nero train --hydra-help")
         return 0
-    return start(words, named=arguments is not None)
+    return start(words, from_script=arguments is None)
 
 
-def start(words: list[str], named: bool = True) -> int:
-    """Run the Hydra program.
+def start(words: list[str], from_script: bool = False) -> int:
+    """Run the Hydra program, which reads sys.argv.
 
     Args:
-        named: called by another program, so that provenance and the lanes of a sweep need the script that this is
+        from_script: sys.argv is that of scripts/train.py. Otherwise it is set so: a run logs it as its command, and a
+            sweep starts its lanes with it.
     """
     known = [name for name in get_args_parser()._option_string_actions if name.startswith("-")]
     for word in words:
         if word.startswith("-") and (option := word.partition("=")[0]) not in known:
             sys.exit(f"error: unknown option {option}{nearest(option, known)}; settings are given as KEY=VALUE")
-    if named:
+    if not from_script:
         sys.argv = [str(SCRIPT), *words]
     register_sweeper(PlanSweeper)
     with one_line_errors():
@@ -62,16 +63,13 @@ def start(words: list[str], named: bool = True) -> int:
 def choices() -> str:
     """Tasks, optimisers and experiments, each with its title or its first comment."""
     lines = []
-    for title, folder, names_ in (
-        ("task=", CONFIG_DIR / "task", names("task")),
-        ("optim=", CONFIG_DIR / "optim", names("optim")),
-        (
-            "experiments, for nero sweep and nero plan",
-            EXPERIMENTS,
-            sorted(path.stem for path in EXPERIMENTS.glob("*.yaml")),
-        ),
+    for title, folder in (
+        ("task=", CONFIG_DIR / "task"),
+        ("optim=", CONFIG_DIR / "optim"),
+        ("experiments, for nero sweep and nero plan", EXPERIMENTS),
     ):
-        lines += ["", title, *(f"  {name:<24}{_summary(folder / f'{name}.yaml')}".rstrip() for name in names_)]
+        lines += ["", title]
+        lines += [f"  {path.stem:<24}{_summary(path)}".rstrip() for path in sorted(folder.glob("*.yaml"))]
     return "\n".join(lines[1:])
 
 
