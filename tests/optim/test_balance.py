@@ -62,7 +62,7 @@ def test_projected_rows_are_balanced(data, dtype, fan_in):
 
 
 @pytest.mark.parametrize("halves", HALVES)
-@pytest.mark.parametrize("shape", [(8, 3, 3, 3), (5, 7), (4, 1), (3, 784), (2, 3, 4)])
+@pytest.mark.parametrize("shape", [(8, 3, 3, 3), (5, 7), (3, 784), (2, 3, 4)])
 def test_projection_matches_reference(shape, halves):
     (weight,) = references.draw(0, [shape], torch.float64)
     expected = weight.numpy().copy()

@@ -33,21 +33,29 @@ def norm_of(values: np.ndarray) -> float:
     return math.sqrt(math.fsum(float(value) ** 2 for value in values.ravel()))
 
 
-def project(w: np.ndarray, mean: bool = True, norm: bool = True) -> None:
-    """The last two lines of Algorithm 1, in place. A row of equal entries keeps its mean, or it would become zero."""
-    for row in rows_of(w):
+def project(w: np.ndarray, mean: bool = True, norm: bool = True, growing: Sequence[bool] | None = None) -> None:
+    """The last two lines of Algorithm 1, in place. A row of equal entries keeps its mean, or it would become zero.
+
+    `growing` rows started at zero: their norm is at most one.
+    """
+    for i, row in enumerate(rows_of(w)):
         if mean and not all(value == row[0] for value in row):
             row -= math.fsum(row) / len(row)
-        if norm and norm_of(row) > 0:
+        if norm and norm_of(row) > (1 if growing is not None and growing[i] else 0):
             row /= norm_of(row)
+
+
+def has_neurons(w: np.ndarray) -> bool:
+    return w.ndim >= 2 and math.prod(w.shape[1:]) != 1
 
 
 class Nero:
     def __init__(self, params: list[np.ndarray], lr: float, beta: float, mean: bool = True, norm: bool = True):
         self.params, self.lr, self.beta, self.mean, self.norm = params, lr, beta, mean, norm
         self.avg_sq, self.scale, self.t = [], [], [0] * len(params)
+        self.growing = [[norm_of(row) == 0 for row in rows_of(w)] if has_neurons(w) else None for w in params]
         for w in params:
-            if w.ndim >= 2:
+            if has_neurons(w):
                 project(w, mean, norm)
                 sizes = [norm_of(row) for row in rows_of(w)]
             else:
@@ -60,15 +68,15 @@ class Nero:
             if g is None:
                 continue
             self.t[i] += 1
-            neurons = rows_of(w) if w.ndim >= 2 else w.reshape(-1, 1)
-            slopes = rows_of(g) if w.ndim >= 2 else g.reshape(-1, 1)
+            neurons = rows_of(w) if has_neurons(w) else w.reshape(-1, 1)
+            slopes = rows_of(g) if has_neurons(w) else g.reshape(-1, 1)
             for j, (neuron, slope) in enumerate(zip(neurons, slopes, strict=True)):
                 self.avg_sq[i][j] = self.beta * self.avg_sq[i][j] + (1 - self.beta) * norm_of(slope) ** 2
                 g_bar = math.sqrt(self.avg_sq[i][j]) / math.sqrt(1 - self.beta ** self.t[i])
                 if g_bar > 0:
                     neuron -= self.lr * self.scale[i] / g_bar * slope
-            if w.ndim >= 2:
-                project(w, self.mean, self.norm)
+            if has_neurons(w):
+                project(w, self.mean, self.norm, self.growing[i])
 
 
 class LAMB:

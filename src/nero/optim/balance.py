@@ -1,13 +1,14 @@
 """Balanced neurons (Section 3.1): weights that sum to zero and have Euclidean norm one.
 
-A neuron is a slice along dim 0 of a tensor with two or more dims: a row of a linear weight, a filter of a convolution,
-a row of an embedding. Tensors with fewer dims have no neurons.
+A neuron is a slice of a tensor with two or more dims along one of them, by default along dim 0: a row of a linear
+weight, a filter of a convolution, a row of an embedding. Tensors with fewer dims have no neurons, nor have those whose
+slices have one entry each, such as gains of shape [channels, 1, 1].
 
 Nothing here reads a tensor's values on the host, so a projection can be captured in a CUDA graph.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,22 +16,28 @@ from torch import Tensor
 from nero.optim.sharding import check_shards, local
 
 
-def neuron_mean(weight: Tensor) -> Tensor:
+def neuron_mean(weight: Tensor, neuron_dim: int = 0) -> Tensor:
     """Mean of each neuron's weights; zero for a balanced neuron."""
-    rows = _neurons(weight)
+    rows = _neurons(weight, neuron_dim)
     return rows.mean(-1) if rows.numel() else rows.new_zeros(rows.shape[0])
 
 
-def neuron_norm(weight: Tensor) -> Tensor:
+def neuron_norm(weight: Tensor, neuron_dim: int = 0) -> Tensor:
     """Euclidean norm of each neuron's weights; one for a balanced neuron."""
-    rows = _neurons(weight)
+    rows = _neurons(weight, neuron_dim)
     if rows.numel() == 0:
         return rows.new_zeros(rows.shape[0])
     unit = _magnitude(rows)
     return (unit * _row_norm(rows / unit)).squeeze(-1)
 
 
-def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dtype | None = None) -> Tensor:
+def project(
+    rows: Tensor,
+    mean: bool = True,
+    norm: bool = True,
+    dtype: torch.dtype | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
     """The nearest balanced neurons to a batch of weight vectors [..., fan_in] (last two lines of Algorithm 1).
 
     A row that already meets the constraints to the precision of `dtype` is returned bit for bit, so projecting twice
@@ -41,23 +48,28 @@ def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dty
         rows: the weight vectors.
         mean: subtract each row's mean.
         norm: divide each row by its Euclidean norm.
-        dtype: of the result; by default that of `rows`.
+        dtype: to whose precision the result is rounded; by default that of `rows`.
+        lengths: norm of each row of the result [...] in place of one; where negative, its largest norm.
     """
     dtype = dtype or rows.dtype
-    if rows.numel() == 0 or not (mean or norm):
-        return rows.to(dtype)
-    tolerance = slack(dtype)
+    return project_unrounded(rows, mean, norm, slack(dtype), lengths).to(dtype)
+
+
+def project_unrounded(rows: Tensor, mean: bool, norm: bool, tolerance: float, lengths: Tensor | None = None) -> Tensor:
+    """`project` in the dtype to compute in, given the `slack` of the dtype that the result is for."""
     rows = rows.to(compute_dtype(rows.dtype))
+    if rows.numel() == 0 or not (mean or norm):
+        return rows
 
     # Squares of 1e-30 and 1e30 leave the range of float32. Dividing by a power of two costs no rounding.
     unit = _magnitude(rows)
     scaled = rows / unit
     size = _row_norm(scaled)
     # A row of zeros cannot be normalised, and counts as done.
-    is_unit = ((unit * size - 1).abs() <= tolerance) | (size == 0)
+    is_unit = _has_length(unit * size, lengths, tolerance) | (size == 0)
 
     if not mean:
-        return (scaled * torch.where(is_unit, unit, 1 / _nonzero(size))).to(dtype)
+        return scaled * torch.where(is_unit, unit, _factor(size, unit, lengths))
 
     row_mean = scaled.mean(-1, keepdim=True)
     centred = scaled - row_mean
@@ -74,24 +86,56 @@ def project(rows: Tensor, mean: bool = True, norm: bool = True, dtype: torch.dty
         # A row changes entirely or not at all: rescaling a row that is only just centred could bring it outside the
         # tolerance, and a second projection would change it again.
         settled = is_unit & (is_centred | vanishes)
-        of_scaled = torch.where(settled, unit, torch.where(vanishes, 1 / _nonzero(size), 0.0))
-        of_centred = torch.where(settled | vanishes, 0.0, 1 / _nonzero(rest))
+        of_scaled = torch.where(settled, unit, torch.where(vanishes, _factor(size, unit, lengths), 0.0))
+        of_centred = torch.where(settled | vanishes, 0.0, _factor(rest, unit, lengths))
     else:
         settled = is_centred | vanishes
         of_scaled = torch.where(settled, unit, 0.0)
         of_centred = torch.where(settled, 0.0, unit)
     # Each row is a multiple of `scaled` or of `centred`, in one pass over all rows; `unit * scaled` is the old row.
-    return centred.mul_(of_centred).addcmul_(scaled, of_scaled).to(dtype)
+    return centred.mul_(of_centred).addcmul_(scaled, of_scaled)
 
 
-def project_(weight: Tensor, mean: bool = True, norm: bool = True) -> Tensor:
-    """Balance the neurons of one tensor in place (see `project`); a tensor without neurons does not change."""
-    project_all_([weight], mean=mean, norm=norm, foreach=False)
+def round_stochastically(values: Tensor) -> Tensor:
+    """float32 rounded to bfloat16, up or down with probabilities that make the expected value exact."""
+    bits = values.contiguous().view(torch.int32)
+    noise = torch.randint(0, 1 << 16, values.shape, dtype=torch.int32, device=values.device)
+    rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
+    # The noise must not turn infinity into NaN.
+    return torch.where(values.isfinite(), rounded, values).to(torch.bfloat16)
+
+
+def project_(
+    weight: Tensor, mean: bool = True, norm: bool = True, *, neuron_dim: int | None = 0, mask: Tensor | None = None
+) -> Tensor:
+    """Balance the neurons of one tensor in place (see `project`); a tensor without neurons does not change.
+
+    `mask`, of the same shape, is zero where the tensor was pruned: entries there are set to zero, and the constraints
+    apply to the others.
+    """
+    if mask is None:
+        project_all_([weight], mean=mean, norm=norm, foreach=False, neuron_dim=neuron_dim)
+    elif has_neurons(weight, neuron_dim):
+        rows, kept = (neurons_first(tensor.detach(), neuron_dim).flatten(1) for tensor in (weight, mask))
+        kept = (kept != 0).to(compute_dtype(weight.dtype))
+        rows = rows * kept
+        if mean:
+            rows = (rows - rows.sum(1, keepdim=True) / kept.sum(1, keepdim=True).clamp(min=1)) * kept
+        rows = project(rows, mean=False, norm=norm, dtype=weight.dtype)
+        target = neurons_first(weight.detach(), neuron_dim)
+        target.copy_(rows.view(target.shape))
     return weight
 
 
 @torch.no_grad()
-def project_all_(tensors: Iterable[Tensor], mean: bool = True, norm: bool = True, foreach: bool | None = None) -> None:
+def project_all_(
+    tensors: Iterable[Tensor],
+    mean: bool = True,
+    norm: bool = True,
+    foreach: bool | None = None,
+    *,
+    neuron_dim: int | None = 0,
+) -> None:
     """Balance the neurons of many tensors in place.
 
     `foreach` projects neurons of one fan-in as one batch; by default on accelerators only.
@@ -100,10 +144,11 @@ def project_all_(tensors: Iterable[Tensor], mean: bool = True, norm: bool = True
         return
     weights = []
     for tensor in tensors:
-        check_shards(tensor, "neurons")
-        if tensor.ndim >= 2 and (own := local(tensor)).numel() > 0:
-            weights.append(own)
-    for batch in batches(weights, foreach, key=fan_in):
+        if has_neurons(tensor, neuron_dim):
+            check_shards(tensor, "neurons", neuron_dim)
+            if (own := local(tensor)).numel() > 0:
+                weights.append(neurons_first(own.detach(), neuron_dim))
+    for batch in batches(weights, foreach, [fan_in(weight) for weight in weights]):
         views = [stored_view(weights[i]) for i in batch]
         split_(views, project(concatenate([view.flatten(1) for view in views]), mean=mean, norm=norm))
 
@@ -113,18 +158,28 @@ def use_batches(foreach: bool | None, device: torch.device) -> bool:
     return device.type != "cpu" if foreach is None else foreach
 
 
-def batches(tensors: Sequence[Tensor], foreach: bool | None, key: Callable[[Tensor], Hashable]) -> list[list[int]]:
-    """The indices of tensors of one dtype, device and `key`, to be updated together; each alone without `foreach`."""
+def batches(tensors: Sequence[Tensor], foreach: bool | None, keys: Sequence[Hashable]) -> list[list[int]]:
+    """The indices of tensors of one dtype, device and key, to be updated together; each alone without `foreach`."""
     lists: dict[Hashable, list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        name = (tensor.dtype, tensor.device, key(tensor)) if use_batches(foreach, tensor.device) else i
+    for i, (tensor, key) in enumerate(zip(tensors, keys, strict=True)):
+        name = (tensor.dtype, tensor.device, key) if use_batches(foreach, tensor.device) else i
         lists.setdefault(name, []).append(i)
     return list(lists.values())
 
 
-def fan_in(tensor: Tensor) -> int:
+def fan_in(tensor: Tensor, neuron_dim: int = 0) -> int:
     """Number of entries of each neuron."""
-    return tensor.shape[1:].numel()
+    return math.prod(tensor.shape[:neuron_dim]) * math.prod(tensor.shape[neuron_dim:][1:])
+
+
+def has_neurons(tensor: Tensor, neuron_dim: int | None = 0) -> bool:
+    """Whether a tensor has neurons: two or more dims, and slices of more than one entry, which would be gains."""
+    return neuron_dim is not None and tensor.ndim >= 2 and fan_in(tensor, neuron_dim) != 1
+
+
+def neurons_first(tensor: Tensor, neuron_dim: int | None) -> Tensor:
+    """A view with the dim of the neurons in front."""
+    return tensor.movedim(neuron_dim, 0) if neuron_dim else tensor
 
 
 def stored_view(tensor: Tensor, like: Tensor | None = None) -> Tensor:
@@ -182,11 +237,11 @@ def squared_norm(rows: Tensor) -> Tensor:
     return norm.square()
 
 
-def _neurons(weight: Tensor) -> Tensor:
+def _neurons(weight: Tensor, neuron_dim: int) -> Tensor:
     """The tensor as [neurons, fan_in], in the dtype to compute in."""
     if weight.ndim < 2:
         raise ValueError(f"a tensor with neurons has two or more dims, not the shape {tuple(weight.shape)}")
-    return stored_view(weight).flatten(1).to(compute_dtype(weight.dtype))
+    return stored_view(neurons_first(weight, neuron_dim)).flatten(1).to(compute_dtype(weight.dtype))
 
 
 def _magnitude(rows: Tensor) -> Tensor:
@@ -194,6 +249,22 @@ def _magnitude(rows: Tensor) -> Tensor:
     largest = torch.linalg.vector_norm(rows, math.inf, dim=-1, keepdim=True)
     mantissa = torch.frexp(largest).mantissa  # in [1/2, 1)
     return torch.where(largest == 0, 1.0, largest / (2 * mantissa))
+
+
+def _has_length(size: Tensor, lengths: Tensor | None, tolerance: float) -> Tensor:
+    """Whether rows of norms `size` [..., 1] have the norm that they should have (see `project`)."""
+    if lengths is None:
+        return (size - 1).abs() <= tolerance
+    bound, wanted = lengths.unsqueeze(-1), lengths.abs().unsqueeze(-1)
+    return torch.where(bound < 0, size <= wanted * (1 + tolerance), (size - wanted).abs() <= tolerance * wanted)
+
+
+def _factor(size: Tensor, unit: Tensor, lengths: Tensor | None) -> Tensor:
+    """What brings rows of norm `unit * size`, divided by `unit`, to the norm that they should have."""
+    if lengths is None:
+        return 1 / _nonzero(size)
+    factor = lengths.abs().unsqueeze(-1) / _nonzero(size)
+    return torch.where(lengths.unsqueeze(-1) < 0, torch.minimum(factor, unit), factor)
 
 
 def _row_norm(rows: Tensor) -> Tensor:

@@ -4,16 +4,26 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
 from nero.optim.balance import batches, concatenate, stored_view
-from nero.optim.sharding import check_sharded_alike, check_shards, is_sharded, local, local_gradient
+from nero.optim.sharding import (
+    check_sharded_alike,
+    check_shards,
+    is_sharded,
+    local,
+    local_gradient,
+    zero_redundancy_groups,
+)
 from nero.optim.triton.pointer_tables import FusedGroup, TensorList, check_gradient, unavailable, use_kernels
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+Loss = TypeVar("Loss")
 
 RANGES: dict[str, Callable[[float], bool]] = {
     "finite and not negative": lambda value: 0 <= value < math.inf,
@@ -34,25 +44,34 @@ class Slot(NamedTuple):
 class CapturableOptimizer(Optimizer, ABC):
     """An optimiser whose step can be captured in a CUDA graph.
 
-    All state lies in tensors on the parameter's device, made when the parameter is added. A step only writes to them
-    and reads no value on the host. For a graph to follow a changing learning rate, `lr` is a tensor with one element on
-    the same device.
+    All state lies in tensors on the parameter's device. A step only writes to them and reads no value on the host. For
+    a graph to follow a changing learning rate, `lr` is a tensor with one element on the same device.
+
+    State is made when a parameter is added, or before the first step of one that did not require a gradient then.
 
     Every setting is a key of the param groups. All optimisers here have `lr`, `maximize`, `foreach` and `capturable`;
     those with Triton kernels have `fused`.
 
-    whole:    what no shard may cut in two, see `check_shards`
-    ranges:   the key of RANGES for each setting that is a number
-    kernels:  the tables and launches of the Triton kernels
+    whole:           what no shard may cut in two, see `check_shards`
+    ranges:          the key of RANGES for each setting that is a number
+    optional_state:  keys of the state that have the shape of `avg_sq` and that not every parameter has
+    kernels:         the tables and launches of the Triton kernels
     """
 
     whole: ClassVar[Literal["entries", "neurons", "tensors"]]
     ranges: ClassVar[dict[str, str]]
+    optional_state: ClassVar[tuple[str, ...]] = ()
     kernels: ClassVar[type[TensorList]]
 
     def __init__(self, params: ParamsT, **settings: Any) -> None:
         self._fused: dict[int, FusedGroup] = {}  # by the number of the group; neither copied nor pickled
+        self._without_state: list[tuple[Tensor, dict[str, Any]]] = []
+        self._constructed = False
         super().__init__(params, settings)
+        # Only now that every group has been checked may parameters change.
+        self._constructed = True
+        for number in range(len(self.param_groups)):
+            self._initialise_group(number)
 
     @abstractmethod
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
@@ -62,7 +81,7 @@ class CapturableOptimizer(Optimizer, ABC):
     def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
         """Step non-empty parameters of one dtype, device and `batch_key`. `lr` is a number or a 0-dim tensor."""
 
-    def batch_key(self, param: Tensor) -> Hashable:
+    def batch_key(self, slot: Slot) -> Hashable:
         """What parameters must have in common for `foreach` to update them together."""
         return None
 
@@ -70,7 +89,7 @@ class CapturableOptimizer(Optimizer, ABC):
         """Raise ValueError for an invalid setting."""
         lr = group["lr"]
         if isinstance(lr, Tensor) and lr.numel() != 1:
-            raise ValueError(f"lr must have one element, not the shape {tuple(lr.shape)}")
+            raise ValueError(f"Tensor lr must be 1-element, not of shape {tuple(lr.shape)}")
         for name, wanted in {"lr": "finite and not negative", **self.ranges}.items():
             if not RANGES[wanted](float(group[name])):
                 raise ValueError(f"{name} must be {wanted}, not {group[name]}")
@@ -79,11 +98,15 @@ class CapturableOptimizer(Optimizer, ABC):
 
     def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
         """Raise ValueError or RuntimeError for a parameter that this optimiser does not support."""
-        if not param.is_floating_point():
-            raise RuntimeError(f"{type(self).__name__} takes real floating point parameters, not {param.dtype}")
+        if param.dtype not in DTYPES:
+            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise RuntimeError(f"{type(self).__name__} takes real parameters of {names}, not {param.dtype}")
         check_shards(param, self.whole)
         if group.get("fused") and (reason := unavailable(param.device)):
-            raise ValueError(f"fused=True: {reason}")
+            raise RuntimeError(
+                "`fused=True` requires all the params to be floating point Tensors of supported devices: "
+                f"{reason}; leave out fused=True for the path without kernels"
+            )
 
     @property
     def is_fused(self) -> bool:
@@ -95,8 +118,13 @@ class CapturableOptimizer(Optimizer, ABC):
         group = self.param_groups[-1]
         try:
             self.check_settings(group)
-            for param in group["params"]:
-                self.check_parameter(param, group)
+            names = group.get("param_names", range(len(group["params"])))
+            for param, name in zip(group["params"], names, strict=True):
+                try:
+                    self.check_parameter(param, group)
+                except (ValueError, RuntimeError) as error:
+                    place = f"parameter {name!r} of group {len(self.param_groups) - 1}, shape {tuple(param.shape)}"
+                    raise type(error)(f"{error} ({place})") from None
         except Exception:
             self.param_groups.pop()
             raise
@@ -104,16 +132,44 @@ class CapturableOptimizer(Optimizer, ABC):
         if "param_names" in group:
             group["param_names"] = list(dict(zip(group["params"], group["param_names"], strict=True)).values())
         group["params"] = list(dict.fromkeys(group["params"]))
+        if self._constructed:
+            self._initialise_group(len(self.param_groups) - 1)
+
+    def _initialise_group(self, number: int) -> None:
+        group = self.param_groups[number]
         for param in group["params"]:
-            self.state[param] = self._fresh_state(param, group)
+            if is_frozen(param):
+                self._without_state.append((param, group))
+            else:
+                self.state[param] = self._fresh_state(param, group)
+        if (owned_by_any := zero_redundancy_groups()) is not None:
+            for param in owned_by_any[number]:
+                if not is_frozen(param) and param not in self.state:
+                    self._fresh_state(param, group)  # for what it does to the parameter; its process keeps the state
 
     @torch.no_grad()
     def _fresh_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         step = torch.zeros((), dtype=torch.float32, device=param.device)
         return {"step": step, **self.initial_state(param, group)}
 
+    @torch.compiler.disable
+    def _initialise_unfrozen(self) -> None:
+        """Make the state of parameters that were frozen when they were added and now have a gradient."""
+        waiting = []
+        for param, group in self._without_state:
+            if param.grad is None or is_frozen(param):
+                waiting.append((param, group))
+            elif param not in self.state:
+                check_gradient(param.grad, type(self).__name__)
+                self.state[param] = self._fresh_state(param, group)
+        self._without_state = waiting
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], Loss]) -> Loss: ...
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step every parameter that has a gradient; `closure` reevaluates the model and returns the loss."""
         capturable = torch.compiler.is_compiling() or all(group["capturable"] for group in self.param_groups)
         if not capturable and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
@@ -122,6 +178,8 @@ class CapturableOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._without_state:
+            self._initialise_unfrozen()
         # Every gradient is checked before the first parameter changes.
         prepared = [self.prepare(number, group) for number, group in enumerate(self.param_groups)]
         for group, (launches, slots) in zip(self.param_groups, prepared, strict=True):
@@ -134,20 +192,24 @@ class CapturableOptimizer(Optimizer, ABC):
     def prepare(self, number: int, group: dict[str, Any]) -> tuple[list[Callable[[], None]], list[Slot]]:
         """Check the gradients of the `number`-th group: launches of its kernels, and what these do not step."""
         params, launches = group["params"], []
+        if self._without_state:
+            params = [param for param in params if param in self.state]
         if use_kernels(group):
             fused = self._fused.get(number)
             if fused is None or not fused.holds(params):
-                fused = self._fused[number] = FusedGroup(self.kernels, params, self.state, replaces=fused)
+                fused = self._fused[number] = FusedGroup(self.kernels, params, self.state, group, replaces=fused)
             params, launches = fused.rest, fused.prepare(group)
-        slots = []
-        for param in params:
-            if param.grad is not None:
-                check_gradient(param.grad, type(self).__name__)
-                state = self.state[param]
-                if is_sharded(param):
-                    state = {key: local(value) for key, value in state.items()}
-                slots.append(Slot(local(param), local_gradient(param, param.grad), state))
-        return launches, slots
+        return launches, [
+            self.slot(param, group) for param in params if param.grad is not None and not is_frozen(param)
+        ]
+
+    def slot(self, param: Tensor, group: dict[str, Any]) -> Slot:
+        """What a step of one parameter needs; RuntimeError for an unsupported gradient."""
+        check_gradient(param.grad, type(self).__name__)
+        state = self.state[param]
+        if is_sharded(param):
+            state = {key: local(value) for key, value in state.items()}
+        return Slot(local(param), local_gradient(param, param.grad), state)
 
     def _update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
         """Increment the step counts of parameters of one group, and step them."""
@@ -162,12 +224,17 @@ class CapturableOptimizer(Optimizer, ABC):
         if group["maximize"]:
             slots = [slot._replace(grad=-slot.grad) for slot in slots]
         lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
-        for batch in batches([slot.param for slot in slots], group["foreach"], key=self.batch_key):
+        keys = [self.batch_key(slot) for slot in slots]
+        for batch in batches([slot.param for slot in slots], group["foreach"], keys):
             self.update_batch_([slots[i] for i in batch], group, lr)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.__dict__.setdefault("_fused", {})
+        self._constructed = True
+        self._without_state = [
+            (param, group) for group in self.param_groups for param in group["params"] if param not in self.state
+        ]
         # A pickle or a checkpoint from before a setting existed gets the setting's default.
         arguments = inspect.signature(type(self)).parameters.values()
         settings = {argument.name: argument.default for argument in arguments if argument.default is not argument.empty}
@@ -207,28 +274,45 @@ class CapturableOptimizer(Optimizer, ABC):
         if [len(group["params"]) for group in groups] != [len(saved["params"]) for saved in saved_groups]:
             return {}  # torch reports it
         matched = []
+        some_saved = len(state_dict["state"]) > 0
         for group, saved_group in zip(groups, saved_groups, strict=True):
             settings = {**self.defaults, **saved_group}
             self.check_settings(settings)
             for param, name in zip(group["params"], saved_group["params"], strict=True):
-                own, saved = dict(self.state[param]), state_dict["state"].get(name, {})
-                if not saved and not param.requires_grad:
-                    saved = own  # torch.distributed.checkpoint omits frozen parameters
-                if own.keys() != saved.keys():
-                    # The loaded settings may need other state than those at construction.
+                own, saved = dict(self.state.get(param, {})), state_dict["state"].get(name, {})
+                if not saved and (some_saved or is_frozen(param)):
+                    continue  # frozen when it was saved; torch.distributed.checkpoint omits frozen parameters as well
+                if own.keys() - self.optional_state != saved.keys() - set(self.optional_state):
+                    # A frozen parameter has no state. The loaded settings may need other state than those before.
                     own = self._fresh_state(param.detach().clone(), settings)
+                for key in self.optional_state:
+                    if key in saved:
+                        own.setdefault(key, torch.zeros_like(own["avg_sq"]))
+                    else:
+                        own.pop(key, None)
                 shapes = {key: tuple(value.shape) for key, value in own.items()}
                 if shapes != {key: tuple(torch.as_tensor(value).shape) for key, value in saved.items()}:
                     kind = type(self).__name__
                     raise ValueError(f"the saved state of parameter {name} is not the {shapes} of {kind}")
                 check_sharded_alike(own, saved)
-                matched.append((self.state[param], own, saved))
-        for state, own, saved in matched:
+                matched.append((param, own, saved))
+        for param, own, saved in matched:
             for key, value in own.items():
                 value.copy_(torch.as_tensor(saved[key]))
+            state = self.state[param]
+            if state.keys() != own.keys():
+                self._fused.clear()
             state.clear()
             state.update(own)
         return dict(self.state)
+
+
+def is_frozen(param: Tensor) -> bool:
+    """Whether this is a module's parameter that does not require a gradient, whatever its `grad` still holds.
+
+    A plain tensor is not frozen: whoever adds one sets its gradient by hand.
+    """
+    return not param.requires_grad and isinstance(param, nn.Parameter)
 
 
 def gather(

@@ -4,13 +4,15 @@ import copyreg
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, filterfalse
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from nero.optim.balance import project_all_
+from nero.optim.base import is_frozen
+from nero.optim.sharding import zero_redundancy_groups
 
 
 def constrained(
@@ -24,7 +26,7 @@ def constrained(
 ) -> Optimizer:
     """The optimiser `base(params, lr=lr, **settings)`, with every neuron projected at the start and after each step.
 
-    A copy or a pickle of the optimiser projects as well.
+    A copy or a pickle of the optimiser projects as well. A parameter that does not require a gradient is not touched.
 
     Args:
         params: as for torch's optimisers: tensors, (name, tensor) pairs or groups.
@@ -42,7 +44,9 @@ def constrained(
     if project_at_start:
         # Before `base` is constructed: what it measures then, such as Madam's bound, is of the balanced weights.
         members = chain.from_iterable(entry["params"] if isinstance(entry, dict) else [entry] for entry in entries)
-        project_all_((member[1] if isinstance(member, tuple) else member for member in members), mean=mean, norm=norm)
+        tensors = [member[1] if isinstance(member, tuple) else member for member in members]
+        tensors += chain.from_iterable(zero_redundancy_groups() or [])
+        project_all_(filterfalse(is_frozen, dict.fromkeys(tensors)), mean=mean, norm=norm)
     return _with_projections(base(entries, lr=lr, **settings), _ProjectAfterStep(mean, norm))
 
 
@@ -59,7 +63,7 @@ class _ProjectAfterStep:
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         tensors = (param for group in optimizer.param_groups for param in group["params"])
-        project_all_(tensors, mean=self.mean, norm=self.norm)
+        project_all_(filterfalse(is_frozen, tensors), mean=self.mean, norm=self.norm)
 
 
 def _with_projections(optimizer: Optimizer, *projections: _ProjectAfterStep) -> Optimizer:

@@ -1,15 +1,30 @@
 """Nero, the neuronal rotator (Algorithm 1). `nero.optim.reference` is the same algorithm in plain code."""
 
-from collections.abc import Callable, Hashable
-from typing import Any, ClassVar
+import math
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nero.optim.balance import compute_dtype, fan_in, neuron_norm, project, project_, split_, squared_norm
-from nero.optim.base import CapturableOptimizer, Slot, bias_correction, gather, running_average
-from nero.optim.sharding import like_rows, local, mean_over_all
+from nero.optim.balance import (
+    compute_dtype,
+    concatenate,
+    fan_in,
+    has_neurons,
+    neuron_norm,
+    neurons_first,
+    project,
+    project_unrounded,
+    round_stochastically,
+    slack,
+    split_,
+    squared_norm,
+)
+from nero.optim.base import CapturableOptimizer, Slot, bias_correction, gather, is_frozen, running_average
+from nero.optim.sharding import check_shards, like_rows, local, mean_over_all
 from nero.optim.triton.nero_launch import NeroTensors
 
 
@@ -42,31 +57,41 @@ class Nero(CapturableOptimizer):
         w  ← w - mean(w)                          if `mean`
         w  ← w / ‖w‖                              if `norm`
 
-    A neuron is a slice along dim 0 of a tensor with two or more dims. Entries of tensors with fewer dims (biases,
-    gains) take the first two lines one by one, with g² for ‖g‖². An entry that has never seen a gradient does not move.
+    A neuron is a slice along `neuron_dim` of a tensor with two or more dims. Entries of other tensors (biases, gains,
+    also those of shape [channels, 1, 1]) take the first two lines one by one, with g² for ‖g‖². An entry that has never
+    seen a gradient does not move.
 
     Weights are projected once when they are added. The scale s of a tensor is fixed then: the mean norm of its neurons
     for weights (one once projected), the mean absolute value for the others, and `sigma_b` where that is zero.
-    A constant neuron, such as every one of fan-in one, keeps its mean; a neuron of zeros stays at zero until it moves.
+    A constant neuron keeps its mean. A neuron of zeros grows by about η s per step, to at most norm one. A parameter
+    that does not require a gradient is not touched; if it does later, it is projected before its first step.
+
+    `nero.optim.param_groups` makes the groups of a network from the types of its modules.
 
     Args:
         params: parameters, (name, parameter) pairs or param groups. All that follows is a key of the groups.
         lr: η, a number or a tensor with one element. The default is meant to work out of the box.
         beta: β, decay of the running average.
-        mean: subtract the mean; False for ablations.
-        norm: divide by the norm; False for ablations.
+        mean: subtract the mean; by default unless `norm` is "initial".
+        norm: divide by the norm. "initial" keeps each neuron's norm when it was added in place of one, so that adding
+            a pretrained network does not change it.
         sigma_b: scale of a tensor that starts at zero.
-        gain_penalty: λ of a penalty λ/2 Σ (γ - 1)² on gains: tensors with fewer than two dims whose entries are all one
-            when they are added, such as those of batch norm (the tuned setting for ImageNet).
+        neuron_dim: dim along which the neurons of tensors with two or more dims lie; None if these have no neurons.
+        gain_penalty: λ of a penalty λ/2 Σ (γ - 1)² on gains: tensors without neurons whose entries are all one when
+            they are added, such as those of batch norm (the tuned setting for ImageNet).
+        weight_decay: λ of w ← w - ηλw before each step, only for tensors without neurons or with `norm=False`.
+        stochastic_rounding: round bfloat16 parameters up or down at random, so that small steps are not lost.
         maximize: maximise the objective.
         foreach: update neurons of one fan-in as one batch.
         fused: update all tensors by one Triton kernel, in float32, bfloat16 or float16; other tensors (float64, neurons
-            that are not dense) are updated by foreach. By default fused where there is a CUDA GPU and Triton, else
-            foreach on accelerators, else tensor by tensor.
+            that are not dense) are updated by foreach. By default fused where there is a GPU and Triton, else foreach
+            on accelerators, else tensor by tensor.
         capturable: False forbids capturing a step in a CUDA graph; it changes nothing else.
+        differentiable: not supported; True raises ValueError.
 
-    State of each parameter: `step` and `scale` (0-dim), `avg_sq` (a number per neuron or entry, float32 or wider), and
-    with a gain penalty `gain` (0-dim: 1 for gains, else 0) for tensors with fewer than two dims.
+    State of each parameter: `step` and `scale` (0-dim); `avg_sq` (a number per neuron or entry, float32 or wider); for
+    tensors with neurons that start at zero or that keep their initial norm, `norm` (a number per neuron: its norm, or
+    where negative its largest norm); with a gain penalty and without neurons, `gain` (0-dim: 1 for gains, else 0).
 
     A sharded parameter (DTensor) is stepped where it lies, without communication: no shard may cut a neuron in two.
 
@@ -81,7 +106,9 @@ class Nero(CapturableOptimizer):
         "beta": "in [0, 1)",
         "sigma_b": "positive and finite",
         "gain_penalty": "finite and not negative",
+        "weight_decay": "finite and not negative",
     }
+    optional_state = ("norm",)
     kernels = NeroTensors
 
     def __init__(
@@ -89,53 +116,157 @@ class Nero(CapturableOptimizer):
         params: ParamsT,
         lr: float | Tensor = 0.01,
         beta: float = 0.999,
-        mean: bool = True,
-        norm: bool = True,
+        mean: bool | None = None,
+        norm: bool | Literal["initial"] = True,
         sigma_b: float = 0.01,
         *,
+        neuron_dim: int | None = 0,
         gain_penalty: float = 0.0,
+        weight_decay: float = 0.0,
+        stochastic_rounding: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = True,
+        differentiable: bool = False,
     ) -> None:
         super().__init__(
-            params, lr=lr, beta=beta, mean=mean, norm=norm, sigma_b=sigma_b, gain_penalty=gain_penalty,
-            maximize=maximize, foreach=foreach, fused=fused, capturable=capturable,
+            params, lr=lr, beta=beta, mean=mean, norm=norm, sigma_b=sigma_b, neuron_dim=neuron_dim,
+            gain_penalty=gain_penalty, weight_decay=weight_decay, stochastic_rounding=stochastic_rounding,
+            maximize=maximize, foreach=foreach, fused=fused, capturable=capturable, differentiable=differentiable,
         )  # fmt: skip
 
+    def check_settings(self, group: dict[str, Any]) -> None:
+        super().check_settings(group)
+        if group["norm"] not in (True, False, "initial"):
+            raise ValueError(f'norm must be True, False or "initial", not {group["norm"]!r}')
+        if group["mean"] is None:
+            group["mean"] = group["norm"] != "initial"
+        dim = group["neuron_dim"]
+        if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int) or dim < 0):
+            raise ValueError(f"neuron_dim must be None or an integer from 0, not {dim!r}")
+        if group["differentiable"]:
+            raise ValueError("differentiable=True is not supported: steps change parameters in place, without autograd")
+
+    def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
+        super().check_parameter(param, group)
+        dim = group["neuron_dim"]
+        if dim is not None and 2 <= param.ndim <= dim:
+            raise ValueError(f"neuron_dim {dim} is not a dim of this parameter: give its group another, or None")
+        neurons = has_neurons(param, dim)
+        check_shards(param, "neurons" if neurons else "entries", dim)
+        if group["weight_decay"] > 0 and group["norm"] and neurons:
+            raise ValueError(
+                "weight_decay has no meaning for neurons that keep their norm: put them into a group with "
+                "weight_decay=0, or with norm=False"
+            )
+
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        own = local(param).detach()
-        project_(own, mean=group["mean"], norm=group["norm"])
-        sizes = neuron_norm(own) if param.ndim >= 2 else own.abs().to(compute_dtype(param.dtype))
+        own, state = local(param).detach(), {}
+        dim = group["neuron_dim"] if has_neurons(param, group["neuron_dim"]) else None
+        if dim is not None:
+            if (lengths := self._lengths(param, neuron_norm(own, dim), group)) is not None:
+                state["norm"] = like_rows(param, lengths, dim)
+            _project_(own, dim, group, lengths)
+        sizes = own.abs().to(compute_dtype(param.dtype)) if dim is None else neuron_norm(own, dim)
         scale = mean_over_all(param, sizes)
-        averages = torch.zeros_like(sizes, memory_format=torch.contiguous_format)
-        state = {"avg_sq": like_rows(param, averages), "scale": torch.where(scale == 0, group["sigma_b"], scale)}
-        if param.ndim < 2 and group["gain_penalty"] > 0:
+        state |= {
+            "avg_sq": like_rows(param, torch.zeros_like(sizes), dim),
+            "scale": torch.where(scale == 0, group["sigma_b"], scale),
+        }
+        if dim is None and group["gain_penalty"] > 0:
             state["gain"] = (mean_over_all(param, (own == 1).float()) == 1).float()
         return state
 
-    def prepare(self, number: int, group: dict[str, Any]) -> tuple[list[Callable[[], None]], list[Slot]]:
-        if group["gain_penalty"] > 0 and any(p.ndim < 2 and "gain" not in self.state[p] for p in group["params"]):
-            raise RuntimeError("gain_penalty is given when a group is added: what is a gain is decided then")
-        return super().prepare(number, group)
+    @staticmethod
+    def _lengths(param: Tensor, norms: Tensor, group: dict[str, Any]) -> Tensor | None:
+        """The state `norm`, given the norms of a new parameter's neurons; None if all are to have norm one."""
+        if not group["norm"] or param.is_meta:
+            return None
+        if group["norm"] == "initial":
+            return torch.where(norms == 0, -math.inf, norms)
+        if bool(mean_over_all(param, (norms == 0).to(norms.dtype)) > 0):
+            return torch.where(norms == 0, -1.0, torch.ones_like(norms))
+        return None
 
-    def batch_key(self, param: Tensor) -> Hashable:
-        return param.ndim >= 2, fan_in(param)
+    @torch.no_grad()
+    def project_(self, copies: Iterable[tuple[Tensor, Tensor]] | None = None) -> None:
+        """Project the parameters, or copies of them, as their groups say.
+
+        Call it after changing the weights in another way than by steps. An average of weights (EMA, SWA) is not
+        balanced either: `optimizer.project_(zip(model.parameters(), averaged.parameters()))` projects it.
+
+        Args:
+            copies: pairs of a parameter of this optimiser and a tensor like it, which is projected in its place.
+        """
+        groups = {param: group for group in self.param_groups for param in group["params"]}
+        for param, tensor in [(param, param) for param in self.state] if copies is None else copies:
+            if param not in groups:
+                raise ValueError(f"a tensor of shape {tuple(param.shape)} is not a parameter of this optimiser")
+            dim = groups[param]["neuron_dim"]
+            if has_neurons(param, dim) and (state := self.state.get(param)) is not None:
+                lengths = local(state["norm"]) if "norm" in state else None
+                _project_(local(tensor).detach(), dim, groups[param], lengths)
+
+    def prepare(self, number: int, group: dict[str, Any]) -> tuple[list[Callable[[], None]], list[Slot]]:
+        if group["gain_penalty"] > 0:
+            params = (param for param in group["params"] if param in self.state)
+            if any("gain" not in self.state[p] for p in params if not has_neurons(p, group["neuron_dim"])):
+                raise RuntimeError("gain_penalty is given when a group is added: what is a gain is decided then")
+        launches, slots = super().prepare(number, group)
+        if group["weight_decay"] > 0:
+            launches.insert(0, partial(self._decay_, group))
+        return launches, slots
+
+    def _decay_(self, group: dict[str, Any]) -> None:
+        keep = 1 - group["lr"] * group["weight_decay"]
+        for param in group["params"]:
+            if param.grad is not None and not is_frozen(param):
+                local(param).mul_(keep)
+
+    def slot(self, param: Tensor, group: dict[str, Any]) -> Slot:
+        slot = super().slot(param, group)
+        if has_neurons(param, group["neuron_dim"]):
+            param, grad = (neurons_first(tensor, group["neuron_dim"]) for tensor in (slot.param, slot.grad))
+            slot = slot._replace(param=param, grad=grad)
+        return slot
+
+    def batch_key(self, slot: Slot) -> Hashable:
+        return _is_neurons(slot) and fan_in(slot.param), "norm" in slot.state
 
     def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
-        has_neurons, penalty = slots[0].param.ndim >= 2, group["gain_penalty"]
-        if penalty > 0 and not has_neurons:
+        neurons, penalty, dtype = _is_neurons(slots[0]), group["gain_penalty"], slots[0].param.dtype
+        if penalty > 0 and not neurons:
             pulls = [penalty * slot.state["gain"] * (slot.param.to(torch.float32) - 1) for slot in slots]
             slots = [slot._replace(grad=slot.grad + pull) for slot, pull in zip(slots, pulls, strict=True)]
-        views, averages, operands = gather(slots, _rows, "scale")
+        views, averages, operands = gather(slots, _rows if neurons else _entries, "scale")
         turned, avg_sq = nero_update(*operands, lr, group["beta"])
-        if has_neurons:
-            turned = project(turned, mean=group["mean"], norm=group["norm"], dtype=slots[0].param.dtype)
+        if neurons:
+            lengths = concatenate([slot.state["norm"] for slot in slots]) if "norm" in slots[0].state else None
+            turned = project_unrounded(turned, group["mean"], bool(group["norm"]), slack(dtype), lengths)
+        if group["stochastic_rounding"] and dtype == torch.bfloat16:
+            turned = round_stochastically(turned)
         split_(views, turned)
         split_(averages, avg_sq)
 
 
+def _project_(own: Tensor, neuron_dim: int, group: dict[str, Any], lengths: Tensor | None) -> None:
+    """Project a local tensor with neurons, as its group says."""
+    weight = neurons_first(own, neuron_dim)
+    rows = project(weight.flatten(1), mean=group["mean"], norm=bool(group["norm"]), lengths=lengths)
+    weight.copy_(rows.view(weight.shape))
+
+
+def _is_neurons(slot: Slot) -> bool:
+    """Whether a slot has neurons: it has one average for each of them, and not for each entry."""
+    return slot.state["avg_sq"].ndim < slot.param.ndim
+
+
 def _rows(tensor: Tensor) -> Tensor:
-    """As [neurons, fan_in]; every entry of a bias is a neuron."""
-    return tensor.flatten(1) if tensor.ndim >= 2 else tensor.reshape(-1, 1)
+    """As [neurons, fan_in]."""
+    return tensor.flatten(1)
+
+
+def _entries(tensor: Tensor) -> Tensor:
+    """Every entry as a neuron of fan-in one."""
+    return tensor.reshape(-1, 1)

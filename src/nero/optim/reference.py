@@ -8,17 +8,18 @@ from torch import Tensor
 
 
 class ReferenceNero:
-    """Nero without options. A neuron is a slice along dim 0 of a tensor with two or more dims.
+    """Nero without options. A neuron is a slice along dim 0 of a tensor with two or more dims, if it has two entries.
 
-    Entries of tensors with fewer dims (biases, gains) follow the bias rule, one by one.
+    Entries of other tensors (biases, gains) follow the bias rule, one by one.
     """
 
     def __init__(self, params: list[Tensor], lr: float = 0.01, beta: float = 0.999, sigma_b: float = 0.01) -> None:
         self.params, self.lr, self.beta = params, lr, beta
         self.steps = [0 for _ in params]
         self.avg_sq = [torch.zeros(len(w), 1, dtype=w.dtype, device=w.device) for w in map(rows_of, params)]
-        for w in params:
-            project_(w)
+        self.zero = [rows_of(w).norm(dim=1, keepdim=True) == 0 for w in params]  # these grow to norm one
+        for w, zero in zip(params, self.zero, strict=True):
+            project_(w, zero)
         # ‖w‖ and σ_b of Algorithm 1, fixed at the start: the mean neuron norm, the mean absolute value of biases.
         means = [rows_of(w).norm(dim=1).mean() for w in params]
         self.scales = [mean if mean > 0 else sigma_b for mean in means]
@@ -34,7 +35,7 @@ class ReferenceNero:
             g_bar = (avg_sq / (1 - self.beta ** self.steps[i])).sqrt()  # Adam's bias correction
             direction = torch.where(g_bar > 0, g / g_bar, 0.0)  # no step without a gradient
             w -= (self.lr * self.scales[i] * direction).view(w.shape)
-            project_(w)
+            project_(w, self.zero[i])
 
 
 def rows_of(tensor: Tensor) -> Tensor:
@@ -43,11 +44,12 @@ def rows_of(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def project_(w: Tensor) -> None:
+def project_(w: Tensor, started_at_zero: Tensor) -> None:
     """Subtract each neuron's mean and divide by its norm; a constant neuron, which would vanish, keeps its mean."""
-    if w.ndim >= 2:
-        rows = rows_of(w)
+    rows = rows_of(w)
+    if rows.shape[1] > 1:
         constant = (rows == rows[:, :1]).all(dim=1, keepdim=True)
         rows = torch.where(constant, rows, rows - rows.mean(dim=1, keepdim=True))
         norm = rows.norm(dim=1, keepdim=True)
+        norm = torch.where(started_at_zero, norm.clamp(min=1), norm)
         w.copy_(torch.where(norm > 0, rows / norm, rows).view(w.shape))

@@ -4,6 +4,7 @@ Nero's step needs nothing beyond a neuron (Section 4), so a layer can be split b
 communicate only when a parameter is added, to compute its scale.
 """
 
+import sys
 from typing import Any, Literal
 
 import torch
@@ -40,7 +41,7 @@ def local_gradient(param: Tensor, grad: Tensor) -> Tensor:
     return local(grad)
 
 
-def check_shards(param: Tensor, whole: Literal["entries", "neurons", "tensors"]) -> None:
+def check_shards(param: Tensor, whole: Literal["entries", "neurons", "tensors"], neuron_dim: int | None = 0) -> None:
     """Raise ValueError where processes hold partial sums of a parameter, or parts of what the optimiser needs whole."""
     # Attributes that FullyShardedDataParallel sets, without and with use_orig_params.
     if getattr(param, "_is_flat_param", False) or getattr(param, "_fsdp_flattened", False):
@@ -53,10 +54,10 @@ def check_shards(param: Tensor, whole: Literal["entries", "neurons", "tensors"])
             problem = "leaves each process a partial sum; redistribute it to Replicate() or Shard(0)"
         elif _splits(placement) and whole == "tensors":
             problem = "cuts it, and the steps of this optimiser are relative to the norm of a whole tensor"
-        elif _splits(placement) and whole == "neurons" and placement.dim != 0:
+        elif _splits(placement) and whole == "neurons" and neuron_dim is not None and placement.dim != neuron_dim:
             problem = (
-                "cuts neurons in two: a neuron is a slice along dim 0; shard along dim 0 only, as fully_shard does by "
-                "default"
+                f"cuts neurons in two: a neuron is a slice along dim {neuron_dim}; shard along that dim (fully_shard's "
+                "shard_placement_fn chooses it; its default is dim 0)"
             )
         else:
             continue
@@ -74,15 +75,22 @@ def check_sharded_alike(state: dict[str, Tensor], saved: dict[str, Any]) -> None
             )
 
 
-def like_rows(param: Tensor, values: Tensor) -> Tensor:
-    """One number per local neuron (or entry), sharded like the parameter: any number of processes can load it."""
+def like_rows(param: Tensor, values: Tensor, neuron_dim: int | None = None) -> Tensor:
+    """One number per local neuron (or entry, without a dim), sharded like the parameter.
+
+    Any number of processes can load it.
+    """
     if not is_sharded(param):
         return values
     from torch.distributed.tensor import DTensor
 
-    mesh, shape = param.device_mesh, param.shape[:1] if param.ndim >= 2 else param.shape  # type: ignore[attr-defined]
-    strides = (1,) * len(shape)
-    rows = DTensor.from_local(values, mesh, _placements(param), run_check=False, shape=shape, stride=strides)
+    mesh, placements, shape = param.device_mesh, _placements(param), param.shape  # type: ignore[attr-defined]
+    if neuron_dim is not None:
+        shape = shape[neuron_dim : neuron_dim + 1]
+        if neuron_dim > 0:
+            placements = tuple(_along_dim_0(placement) for placement in placements)
+    strides = torch.empty(shape, device="meta").stride()
+    rows = DTensor.from_local(values, mesh, placements, run_check=False, shape=shape, stride=strides)
     # from_local moves its argument to the device of the mesh; an offloaded parameter lies elsewhere.
     return rows.to(values.device)
 
@@ -107,6 +115,33 @@ def _placements(param: Tensor) -> tuple[Any, ...]:
     return tuple(param.placements) if is_sharded(param) else ()  # type: ignore[attr-defined]
 
 
+def _along_dim_0(placement: Any) -> Any:
+    """A placement of a parameter's neurons, for a tensor that has a number for each of them."""
+    if not _splits(placement):
+        return placement
+    if not placement.is_shard():
+        raise ValueError(f"{placement!r} splits neurons that lie along dim {placement.dim}: this is not supported")
+    from torch.distributed.tensor import Shard
+
+    return Shard(0)
+
+
 def _splits(placement: Any) -> bool:
     """Whether processes hold different parts: Shard, or _StridedShard (FSDP2 over TP), where is_shard() is False."""
     return hasattr(placement, "dim")
+
+
+def zero_redundancy_groups() -> list[list[Tensor]] | None:
+    """The parameters of each group, of all processes, while a ZeroRedundancyOptimizer constructs the caller; else None.
+
+    It gives each process's optimiser that process's parameters only, and says nothing of the others, which must be
+    projected as well before the first forward pass. So this looks for it among the callers.
+    """
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    frame = sys._getframe(1) if module is not None else None
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if module is not None and isinstance(owner, module.ZeroRedundancyOptimizer):
+            return [list(group["params"]) for group in owner.param_groups]
+        frame = frame.f_back
+    return None

@@ -18,7 +18,9 @@ LONG, ENTRIES, ALIGNED = map(tl.constexpr, (launch.LONG, launch.ENTRIES, launch.
 LONG_TILE, ENTRIES_TILE = tl.constexpr(launch.LONG_TILE), tl.constexpr(launch.ENTRIES_TILE)
 MOST_PIECES, SUMS = tl.constexpr(launch.MOST_PIECES), tl.constexpr(launch.SUMS)
 # Columns of the table of tensors, in the order of `nero_launch`.
-WEIGHT, AVG_SQ, STEP, SCALE, GAIN, ROWS, FAN_IN, KIND, TILES, FIRST_PIECE, FIRST_LONG_ROW = map(tl.constexpr, range(11))
+WEIGHT, AVG_SQ, STEP, SCALE, GAIN, LENGTH, ROWS, FAN_IN, KIND, TILES, FIRST_PIECE, FIRST_LONG_ROW = map(
+    tl.constexpr, range(12)
+)
 COLUMNS = tl.constexpr(launch.COLUMNS)
 rows_in_a_tile = triton.constexpr_function(launch.rows_in_a_tile)
 has_kind = triton.constexpr_function(launch.has_kind)
@@ -51,16 +53,39 @@ def _power_of_two(largest):
 
 
 @triton.jit
-def _mean_and_factor(size, off_centre, rest, unit, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
+def _rounded(values, dtype: tl.constexpr, seed, offset, STOCHASTIC: tl.constexpr):
+    """float32 in the dtype of a tensor; to bfloat16 on request up or down with the probabilities of the nearness."""
+    if STOCHASTIC:
+        # A hash of the entry's offset: two rounds of multiplying and shifting, which are cheap beside a generator.
+        noise = (offset.to(tl.int32) ^ seed).to(tl.uint32)
+        noise = (noise ^ (noise >> 16)) * 0x7FEB352D
+        noise = (noise ^ (noise >> 15)) * 0x846CA68B
+        bits = values.to(tl.int32, bitcast=True)
+        # Infinity and NaN stay as they are.
+        moved = tl.where((bits & 0x7F800000) == 0x7F800000, bits, bits + (noise >> 16).to(tl.int32))
+        values = (moved & -65536).to(tl.float32, bitcast=True)
+    return values.to(dtype)
+
+
+@triton.jit
+def _mean_and_factor(
+    size, off_centre, rest, unit, wanted, tolerance,
+    LENGTHS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
     """Whether `balance.project` keeps a neuron's mean (if MEAN), and the factor by which it multiplies the neuron.
 
     All lengths are squared, of the neuron divided by `unit`: `size` of the neuron, `off_centre` of its part along the
-    vector of ones, `rest` of the remainder.
+    vector of ones, `rest` of the remainder. `wanted` is the norm that it should have if LENGTHS, the largest one where
+    negative.
     """
     near_one = (1 + tolerance) * (1 + tolerance)
     tolerance *= tolerance
     length = unit * unit * size
-    is_unit = ((length <= near_one) & (length * near_one >= 1)) | (size == 0)
+    if LENGTHS:
+        square = wanted * wanted
+        is_unit = ((length <= square * near_one) & ((wanted < 0) | (length * near_one >= square))) | (size == 0)
+    else:
+        is_unit = ((length <= near_one) & (length * near_one >= 1)) | (size == 0)
     keeps_mean = is_unit
     settled = is_unit
     of_what = tl.where(size == 0, 1.0, size)
@@ -69,12 +94,18 @@ def _mean_and_factor(size, off_centre, rest, unit, tolerance, MEAN: tl.constexpr
         settled = ((off_centre <= tolerance * size) | vanishes) & (is_unit | (not NORM))
         keeps_mean = settled | vanishes
         of_what = tl.where(keeps_mean, of_what, rest)
-    factor = tl.where(settled, unit, tl.rsqrt(of_what)) if NORM else unit
+    factor = unit
+    if NORM:
+        factor = tl.rsqrt(of_what)
+        if LENGTHS:
+            factor *= tl.abs(wanted)
+            settled |= (wanted < 0) & (factor > unit)
+        factor = tl.where(settled, unit, factor)
     return keeps_mean, factor
 
 
 @triton.jit
-def _project(rows, inside, fan_in, tolerance, MEAN: tl.constexpr, NORM: tl.constexpr):
+def _project(rows, inside, fan_in, wanted, tolerance, LENGTHS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr):
     """`balance.project` of a tile [neurons, padded fan-in] that is zero outside."""
     unit, inverse = _power_of_two(tl.max(tl.abs(rows), 1))
     count = fan_in.to(tl.float32)
@@ -89,20 +120,22 @@ def _project(rows, inside, fan_in, tolerance, MEAN: tl.constexpr, NORM: tl.const
         size = squares + row_mean * (2 * left + count * row_mean)
         left = left / count
         rest = squares - count * left * left
-        keeps_mean, factor = _mean_and_factor(size, row_mean * row_mean * count, rest, unit, tolerance, MEAN, NORM)
+        off_centre = row_mean * row_mean * count
+        keeps_mean, factor = _mean_and_factor(size, off_centre, rest, unit, wanted, tolerance, LENGTHS, MEAN, NORM)
         row_mean = tl.where(keeps_mean, 0.0, row_mean)
         left = tl.where(keeps_mean, 0.0, left)
         return (scaled - row_mean[:, None] - left[:, None]) * factor[:, None]
     else:
         size = tl.sum(scaled * scaled, 1)
-        _, factor = _mean_and_factor(size, size, size, unit, tolerance, MEAN, NORM)
+        _, factor = _mean_and_factor(size, size, size, unit, wanted, tolerance, LENGTHS, MEAN, NORM)
         return scaled * factor[:, None]
 
 
 @triton.jit
 def _short_rows(
-    weight, grad, avg_sq, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
+    weight, grad, avg_sq, lengths, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance, seed,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, LENGTHS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
+    STOCHASTIC: tl.constexpr,
 ):  # fmt: skip
     """Step a tile of whole neurons."""
     first = tile.to(tl.int64) * HEIGHT
@@ -121,12 +154,22 @@ def _short_rows(
     tl.store(avg_sq + row, average, mask=row < rows)
     w -= _rate(average, pace)[:, None] * g
     if MEAN or NORM:
-        w = _project(w, inside, fan_in, tolerance, MEAN, NORM)
-    tl.store(weight + offset, w.to(weight.dtype.element_ty), mask=inside)
+        wanted = _length(lengths, first + row, row < rows) if LENGTHS else 1.0
+        w = _project(w, inside, fan_in, wanted, tolerance, LENGTHS, MEAN, NORM)
+    w = _rounded(w, weight.dtype.element_ty, seed, first * fan_in + offset, STOCHASTIC)
+    tl.store(weight + offset, w, mask=inside)
 
 
 @triton.jit
-def _entries(weight, grad, avg_sq, gain, tile, count, pace, beta, rest_of_beta, sign, penalty):
+def _length(lengths, row, inside):
+    """The norms that neurons should have; one where the tensor has no table of them."""
+    return tl.load(lengths.to(tl.pointer_type(tl.float32)) + row, mask=inside & (lengths != 0), other=1.0)
+
+
+@triton.jit
+def _entries(
+    weight, grad, avg_sq, gain, tile, count, pace, beta, rest_of_beta, sign, penalty, seed, STOCHASTIC: tl.constexpr
+):
     """Step a tile of a tensor without neurons, entry by entry."""
     offset = tile.to(tl.int64) * ENTRIES_TILE + tl.arange(0, ENTRIES_TILE)
     inside = offset < count
@@ -137,13 +180,13 @@ def _entries(weight, grad, avg_sq, gain, tile, count, pace, beta, rest_of_beta, 
     average = beta * average + rest_of_beta * (g * g)
     tl.store(avg_sq + offset, average, mask=inside)
     w -= _rate(average, pace) * g
-    tl.store(weight + offset, w.to(weight.dtype.element_ty), mask=inside)
+    tl.store(weight + offset, _rounded(w, weight.dtype.element_ty, seed, offset, STOCHASTIC), mask=inside)
 
 
 @triton.jit
 def _long_row(
-    weight, grad, avg_sq, sums, arrivals, piece, fan_in, pace, beta, rest_of_beta, sign, tolerance,
-    MEAN: tl.constexpr, NORM: tl.constexpr,
+    weight, grad, avg_sq, lengths, sums, arrivals, piece, fan_in, pace, beta, rest_of_beta, sign, tolerance, seed,
+    LENGTHS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr, STOCHASTIC: tl.constexpr,
 ):  # fmt: skip
     """Step a piece of a long neuron. The sums are in float64, where their differences keep enough digits."""
     pieces = tl.cdiv(fan_in, LONG_TILE)
@@ -179,7 +222,9 @@ def _long_row(
         size = tl.maximum(ww - 2 * rate * wg + rate * rate * gg, 0.0, propagate_nan=tl.PropagateNan.ALL)
         shift = (sw - rate * sg) / fan_in
         off_centre = shift * shift * fan_in
-        keeps_mean, factor = _mean_and_factor(size, off_centre, size - off_centre, one, tolerance, MEAN, NORM)
+        wanted = _length(lengths, row, row >= 0).to(tl.float64) if LENGTHS else one
+        rest = size - off_centre
+        keeps_mean, factor = _mean_and_factor(size, off_centre, rest, one, wanted, tolerance, LENGTHS, MEAN, NORM)
         shift = tl.where(keeps_mean, 0.0, shift) if MEAN else 0.0
         done = pieces * 0
         while done < pieces:
@@ -188,7 +233,8 @@ def _long_row(
             g = sign * tl.load(grad + column, mask=column < fan_in, other=0.0).to(tl.float64)
             w = (w - rate * g - shift) * factor
             # Via float32, from which bfloat16 is rounded everywhere else.
-            tl.store(weight + column, w.to(tl.float32).to(weight.dtype.element_ty), mask=column < fan_in)
+            w = _rounded(w.to(tl.float32), weight.dtype.element_ty, seed, row * fan_in + column, STOCHASTIC)
+            tl.store(weight + column, w, mask=column < fan_in)
             done += 1
 
 
@@ -196,8 +242,8 @@ def _long_row(
 def nero_kernel(
     tiles, tensors, grads, arrivals, long_arrivals, sums,
     lr, beta, rest_of_beta, log_beta, sign, penalty, tolerance,
-    DTYPE: tl.constexpr, TILE: tl.constexpr, KINDS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
-    LR_IN_TENSOR: tl.constexpr,
+    DTYPE: tl.constexpr, TILE: tl.constexpr, KINDS: tl.constexpr, LENGTHS: tl.constexpr,
+    MEAN: tl.constexpr, NORM: tl.constexpr, STOCHASTIC: tl.constexpr, LR_IN_TENSOR: tl.constexpr,
 ):  # fmt: skip
     """Step every tensor that has a gradient.
 
@@ -208,6 +254,8 @@ def nero_kernel(
     long_arrivals: one such count for every long neuron; sums: SUMS numbers for each of their pieces
     sign:          -1 to maximise; penalty: on gains, see `Nero`
     KINDS:         bit set of the kinds among the tensors, so that only their code is compiled
+    LENGTHS:       whether some neurons should have another norm than one
+    STOCHASTIC:    whether to round at random
     """
     PER_16_BYTES: tl.constexpr = 128 // DTYPE.primitive_bitwidth
     tensor = tl.load(tiles + 2 * tl.program_id(0))
@@ -226,13 +274,15 @@ def nero_kernel(
         step = tl.load(step_count) + 1
         eta = tl.load(lr).to(tl.float32) if LR_IN_TENSOR else lr
         pace = eta * scale * tl.sqrt_rn(correction(step, log_beta))
+        lengths = tl.load(record + LENGTH)
+        seed = step.to(tl.int32) * 1_000_003 + tensor * 7919
 
         for kind_of in tl.static_range(0, LONG):
             if has_kind(KINDS, kind_of):
                 if kind == kind_of:
                     _short_rows(
-                        weight, grad, avg_sq, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance,
-                        rows_in_a_tile(TILE, kind_of, False), 1 << kind_of, MEAN, NORM,
+                        weight, grad, avg_sq, lengths, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance,
+                        seed, rows_in_a_tile(TILE, kind_of, False), 1 << kind_of, LENGTHS, MEAN, NORM, STOCHASTIC,
                     )  # fmt: skip
             if has_kind(KINDS, kind_of + ALIGNED):
                 if kind == kind_of + ALIGNED:
@@ -240,21 +290,23 @@ def nero_kernel(
                     aligned_weight = (tl.load(record + WEIGHT) // 16 * 16).to(tl.pointer_type(DTYPE))
                     aligned_grad = (address // 16 * 16).to(tl.pointer_type(DTYPE))
                     _short_rows(
-                        tl.multiple_of(aligned_weight, 16), tl.multiple_of(aligned_grad, 16), avg_sq, tile, rows,
-                        fan_in // PER_16_BYTES * PER_16_BYTES, pace, beta, rest_of_beta, sign, tolerance,
-                        rows_in_a_tile(TILE, kind_of, True), 1 << kind_of, MEAN, NORM,
+                        tl.multiple_of(aligned_weight, 16), tl.multiple_of(aligned_grad, 16), avg_sq, lengths, tile,
+                        rows, fan_in // PER_16_BYTES * PER_16_BYTES, pace, beta, rest_of_beta, sign, tolerance,
+                        seed, rows_in_a_tile(TILE, kind_of, True), 1 << kind_of, LENGTHS, MEAN, NORM, STOCHASTIC,
                     )  # fmt: skip
         if has_kind(KINDS, LONG):
             if kind == LONG:
                 _long_row(
-                    weight, grad, avg_sq,
+                    weight, grad, avg_sq, lengths,
                     sums + tl.load(record + FIRST_PIECE) * SUMS, long_arrivals + tl.load(record + FIRST_LONG_ROW),
-                    tile, fan_in, pace, beta, rest_of_beta, sign, tolerance, MEAN, NORM,
+                    tile, fan_in, pace, beta, rest_of_beta, sign, tolerance, seed, LENGTHS, MEAN, NORM, STOCHASTIC,
                 )  # fmt: skip
         if has_kind(KINDS, ENTRIES):
             if kind == ENTRIES:
                 gain = tl.load(tl.load(record + GAIN).to(tl.pointer_type(tl.float32)))
-                _entries(weight, grad, avg_sq, gain, tile, rows, pace, beta, rest_of_beta, sign, penalty)
+                _entries(
+                    weight, grad, avg_sq, gain, tile, rows, pace, beta, rest_of_beta, sign, penalty, seed, STOCHASTIC
+                )
 
         # The last program to arrive knows that all others have read the old count, and writes the new one.
         tl.debug_barrier()

@@ -1,12 +1,13 @@
 """Nero's fused path: how its kernel divides tensors among programs, and the tables by which a launch finds them."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from nero.optim.balance import fan_in, slack
+from nero.optim.balance import fan_in, slack, stored_view
 from nero.optim.sharding import local
 from nero.optim.triton.pointer_tables import TensorList, tile_table
 
@@ -34,8 +35,8 @@ LONGEST_FAN_IN = MOST_PIECES * LONG_TILE
 SUMS = 5  # numbers stored per piece of a long neuron: the sums of g², w, g, w² and wg
 
 # Columns of the table of tensors.
-WEIGHT, AVG_SQ, STEP, SCALE, GAIN, ROWS, FAN_IN, KIND, TILES, FIRST_PIECE, FIRST_LONG_ROW = range(11)
-COLUMNS = 11
+WEIGHT, AVG_SQ, STEP, SCALE, GAIN, NORM, ROWS, FAN_IN, KIND, TILES, FIRST_PIECE, FIRST_LONG_ROW = range(12)
+COLUMNS = 12
 
 
 def rows_in_a_tile(tile: int, width_log: int, aligned: bool) -> int:
@@ -73,13 +74,15 @@ class NeroTensors(TensorList):
         for param, state in zip(self.local_params(), states, strict=True):
             rows, width = param.numel(), 1
             kind, tiles, size = ENTRIES, math.ceil(rows / ENTRIES_TILE), NARROW
-            if param.ndim >= 2:
+            if state["avg_sq"].ndim < param.ndim:
                 rows, width = param.shape[0], fan_in(param)
                 aligned = param.data_ptr() % 16 == 0 and width * param.element_size() % 16 == 0
                 kind, tiles, size = division(rows, width, aligned)
             gain = state.get("gain", self.no_gain)
             pointers = [param, local(state["avg_sq"]), state["step"], state["scale"], gain]
-            records.append([*map(Tensor.data_ptr, pointers), rows, width, kind, tiles, pieces, long_rows])  # as COLUMNS
+            norm = local(state["norm"]).data_ptr() if "norm" in state else 0
+            numbers = [norm, rows, width, kind, tiles, pieces, long_rows]
+            records.append([*map(Tensor.data_ptr, pointers), *numbers])  # as COLUMNS
             sizes.append(size)
             if kind == LONG:
                 pieces, long_rows = pieces + tiles, long_rows + rows
@@ -93,8 +96,13 @@ class NeroTensors(TensorList):
         ]
 
     @staticmethod
-    def fits(param: Tensor) -> bool:
-        return TensorList.fits(param) and (param.ndim < 2 or fan_in(param) <= LONGEST_FAN_IN)
+    def fits(param: Tensor, state: Mapping[str, Tensor], group: dict[str, Any]) -> bool:
+        if not TensorList.fits(param, state, group):
+            return False
+        average = local(state["avg_sq"])
+        if average.ndim < param.ndim:
+            return group["neuron_dim"] == 0 and fan_in(param) <= LONGEST_FAN_IN
+        return stored_view(average, like=param).is_contiguous()
 
     def launch(self, grads: Tensor, lr: float | Tensor, group: dict[str, Any]) -> None:
         beta = float(group["beta"])
@@ -102,8 +110,9 @@ class NeroTensors(TensorList):
         sign, penalty = -1.0 if group["maximize"] else 1.0, float(group["gain_penalty"])
         numbers = (beta, 1 - beta, log_beta, sign, penalty, slack(self.dtype))
         tables = (self.tensors, grads, self.arrivals, self.long_arrivals, self.sums)
+        stochastic = bool(group["stochastic_rounding"]) and self.dtype == torch.bfloat16
         for launch in self.launches:
-            launch(tables, lr, numbers, bool(group["mean"]), bool(group["norm"]))
+            launch(tables, lr, numbers, (bool(group["mean"]), bool(group["norm"]), stochastic))
 
 
 class Launch:
@@ -119,17 +128,19 @@ class Launch:
         self.kernel: Any = nero_kernel
         self.tiles = tile_table((row[TILES] * mine for row, mine in zip(records, chosen, strict=True)), device)
         self.grid = (len(self.tiles), 1, 1)
-        kinds = {record[KIND] for record, mine in zip(records, chosen, strict=True) if mine}
-        self.constants = (getattr(tl, str(dtype).removeprefix("torch.")), size.tile, sum(1 << kind for kind in kinds))
+        own = [record for record, mine in zip(records, chosen, strict=True) if mine]
+        kinds = sum(1 << kind for kind in {record[KIND] for record in own})
+        lengths = any(record[NORM] for record in own)
+        self.constants = (getattr(tl, str(dtype).removeprefix("torch.")), size.tile, kinds, lengths)
         self.options = {"num_warps": size.warps} | ({"maxnreg": size.registers} if size.registers else {})
         self.compiled: dict[Any, Any] = {}
 
     def __call__(
-        self, tables: tuple[Tensor, ...], lr: float | Tensor, numbers: tuple[float, ...], mean: bool, norm: bool
+        self, tables: tuple[Tensor, ...], lr: float | Tensor, numbers: tuple[float, ...], switches: tuple[bool, ...]
     ) -> None:
-        last = (*numbers, *self.constants, mean, norm, isinstance(lr, Tensor))
+        last = (*numbers, *self.constants, *switches, isinstance(lr, Tensor))
         # Triton would inspect every argument again to find its compiled kernel, which takes longer than the launch.
-        key = (mean, norm, lr.dtype if isinstance(lr, Tensor) else None)
+        key = (switches, lr.dtype if isinstance(lr, Tensor) else None)
         if (run := self.compiled.get(key)) is not None:
             rate = lr.data_ptr() if isinstance(lr, Tensor) else lr
             run(self.tiles.data_ptr(), *map(Tensor.data_ptr, tables), rate, *last)

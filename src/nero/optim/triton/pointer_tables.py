@@ -98,7 +98,7 @@ class TensorList(ABC):
         self._known_grads: tuple[list[int], list[tuple[int, ...]]] | None = None
 
     @staticmethod
-    def fits(param: Tensor) -> bool:
+    def fits(param: Tensor, state: Mapping[str, Tensor], group: dict[str, Any]) -> bool:
         """Whether kernels support this tensor: its entries are contiguous in memory, in a supported dtype."""
         if param.dtype not in DTYPES or param.numel() == 0 or unavailable(param.device):
             return False
@@ -181,13 +181,15 @@ class FusedGroup:
         kernels: type[TensorList],
         params: list[Tensor],
         state: Mapping[Tensor, dict[str, Tensor]],
+        group: dict[str, Any],
         replaces: "FusedGroup | None" = None,
     ) -> None:
         self.params = list(params)
         self.rest: list[Tensor] = []
         lists: dict[Any, list[Tensor]] = {}
         for param in params:
-            place = lists.setdefault((param.dtype, param.device), []) if kernels.fits(local(param)) else self.rest
+            fits = kernels.fits(local(param), state[param], group)
+            place = lists.setdefault((param.dtype, param.device), []) if fits else self.rest
             place.append(param)
         self.lists = [kernels(some, [state[param] for param in some]) for some in lists.values()]
         self.captured: list[TensorList] = []
