@@ -340,7 +340,7 @@ def test_path_depends_on_device_and_settings() -> None:
 
 def test_fused_raises_where_kernel_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nero.optim.base.unavailable", lambda device: "there is no such thing here")
-    with pytest.raises(RuntimeError, match="`fused=True` requires .* there is no such thing here"):
+    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* there is no such thing here"):
         Nero(make([(3, 4)]), fused=True)
 
 

@@ -178,7 +178,7 @@ def test_param_groups_have_their_own_settings() -> None:
 
 def test_fused_raises_where_kernels_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nero.optim.base.unavailable", lambda device: "Triton is not installed")
-    with pytest.raises(RuntimeError, match="`fused=True` requires .* Triton is not installed"):
+    with pytest.raises(RuntimeError, match=r"`fused=True` requires .* Triton is not installed"):
         LAMB(make([(3, 4)]), fused=True)
 
 

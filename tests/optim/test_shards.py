@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, SequenceParallel, parallelize_module
@@ -520,6 +521,48 @@ def refuse_to_mix() -> None:
 @pytest.mark.slow
 def test_loading_between_sharded_and_unsharded_state_raises(two: Ranks) -> None:
     two(refuse_to_mix)
+
+
+# ------------------------------------------------------------------------------------- ZeroRedundancyOptimizer
+
+
+def spread_over_ranks(make: Callable[..., Optimizer], settings: dict[str, Any]) -> None:
+    """Every rank has the network of one process, from construction on."""
+    split, plain = Net(), Net()
+    torch.manual_seed(1)
+    later = nn.Linear(4, 3)
+    plain_later = copy.deepcopy(later)
+    for net in (split, plain):
+        net.gate.requires_grad_(False)
+    optimizer: Any = ZeroRedundancyOptimizer(split.parameters(), optimizer_class=make, lr=0.1, **settings)
+    reference = make(plain.parameters(), lr=0.1, **settings)
+    assert_same(weights(split), weights(plain))
+    optimizer.add_param_group({"params": [later.weight]})
+    reference.add_param_group({"params": [plain_later.weight]})
+    for t in range(3):
+        for net in (split, plain):
+            set_gradients(net, seed=t)
+        later.weight.grad = plain_later.weight.grad = torch.ones(3, 4).cumsum(1) * (t + 1)
+        optimizer.step()
+        reference.step()
+        assert_same({**weights(split), "later": later.weight}, {**weights(plain), "later": plain_later.weight})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        pytest.param(Nero, {"foreach": False}, id="nero"),
+        pytest.param(Nero, {"norm": False}, id="only centred"),
+        pytest.param(Nero, {"fused": True}, id="fused", marks=needs_triton),
+        pytest.param(LAMB, {}, id="lamb"),
+        pytest.param(partial(constrained, base=SGD), {}, id="constrained"),
+    ],
+)
+def test_zero_redundancy_optimizer_matches_one_process(
+    ranks: Ranks, make: Callable[..., Optimizer], settings: dict[str, Any]
+) -> None:
+    ranks(spread_over_ranks, make, settings)
 
 
 # ----------------------------------------------------------------------------------------------------- errors

@@ -144,10 +144,10 @@ def project_all_(
         return
     weights = []
     for tensor in tensors:
-        if has_neurons(tensor, neuron_dim):
-            check_shards(tensor, "neurons", neuron_dim)
-            if (own := local(tensor)).numel() > 0:
-                weights.append(neurons_first(own.detach(), neuron_dim))
+        neurons = has_neurons(tensor, neuron_dim)
+        check_shards(tensor, "neurons" if neurons else "entries", neuron_dim)
+        if neurons and (own := local(tensor)).numel() > 0:
+            weights.append(neurons_first(own.detach(), neuron_dim))
     for batch in batches(weights, foreach, [fan_in(weight) for weight in weights]):
         views = [stored_view(weights[i]) for i in batch]
         split_(views, project(concatenate([view.flatten(1) for view in views]), mean=mean, norm=norm))

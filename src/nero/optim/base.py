@@ -101,12 +101,16 @@ class CapturableOptimizer(Optimizer, ABC):
         if param.dtype not in DTYPES:
             names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
             raise RuntimeError(f"{type(self).__name__} takes real parameters of {names}, not {param.dtype}")
-        check_shards(param, self.whole)
+        self.check_sharding(param, group)
         if group.get("fused") and (reason := unavailable(param.device)):
             raise RuntimeError(
                 "`fused=True` requires all the params to be floating point Tensors of supported devices: "
                 f"{reason}; leave out fused=True for the path without kernels"
             )
+
+    def check_sharding(self, param: Tensor, group: dict[str, Any]) -> None:
+        """Raise ValueError where shards cut what this optimiser needs whole."""
+        check_shards(param, self.whole)
 
     @property
     def is_fused(self) -> bool:

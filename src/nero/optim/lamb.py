@@ -82,7 +82,8 @@ class LAMB(CapturableOptimizer):
         return {name: torch.zeros_like(param, dtype=compute_dtype(param.dtype)) for name in names}
 
     def prepare(self, number: int, group: dict[str, Any]) -> tuple[list[Callable[[], None]], list[Slot]]:
-        if group["betas"][0] > 0 and any("exp_avg" not in self.state[param] for param in group["params"]):
+        states = (self.state[param] for param in group["params"] if param in self.state)
+        if group["betas"][0] > 0 and any("exp_avg" not in state for state in states):
             raise RuntimeError("betas[0] was 0 when a group was added, and so no average of its gradients is kept")
         return super().prepare(number, group)
 

@@ -149,17 +149,19 @@ class Nero(CapturableOptimizer):
             raise ValueError("differentiable=True is not supported: steps change parameters in place, without autograd")
 
     def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
-        super().check_parameter(param, group)
         dim = group["neuron_dim"]
         if dim is not None and 2 <= param.ndim <= dim:
             raise ValueError(f"neuron_dim {dim} is not a dim of this parameter: give its group another, or None")
-        neurons = has_neurons(param, dim)
-        check_shards(param, "neurons" if neurons else "entries", dim)
-        if group["weight_decay"] > 0 and group["norm"] and neurons:
+        super().check_parameter(param, group)
+        if group["weight_decay"] > 0 and group["norm"] and has_neurons(param, dim):
             raise ValueError(
                 "weight_decay has no meaning for neurons that keep their norm: put them into a group with "
                 "weight_decay=0, or with norm=False"
             )
+
+    def check_sharding(self, param: Tensor, group: dict[str, Any]) -> None:
+        dim = group["neuron_dim"]
+        check_shards(param, "neurons" if has_neurons(param, dim) else "entries", dim)
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         own, state = local(param).detach(), {}

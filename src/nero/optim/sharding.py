@@ -56,8 +56,8 @@ def check_shards(param: Tensor, whole: Literal["entries", "neurons", "tensors"],
             problem = "cuts it, and the steps of this optimiser are relative to the norm of a whole tensor"
         elif _splits(placement) and whole == "neurons" and neuron_dim is not None and placement.dim != neuron_dim:
             problem = (
-                f"cuts neurons in two: a neuron is a slice along dim {neuron_dim}; shard along that dim (fully_shard's "
-                "shard_placement_fn chooses it; its default is dim 0)"
+                f"cuts neurons in two: a neuron is a slice along dim {neuron_dim}; shard along dim {neuron_dim} only "
+                "(fully_shard has dim 0 by default, and shard_placement_fn for others)"
             )
         else:
             continue
