@@ -349,8 +349,9 @@ def test_longest_supported_fan_in_and_beyond() -> None:
     params = make(shapes)
     reference = references.Nero(references.as_arrays(params), 0.02, 0.999)
     references.assert_follows(params, reference, Nero(params, lr=0.02, fused=True), steps=2)
-    assert not fused.NeroTensors.fits(torch.zeros(1, fused.LONGEST_FAN_IN + 1, device=DEVICE))
-    assert fused.NeroTensors.fits(torch.zeros(1, fused.LONGEST_FAN_IN, device=DEVICE))
+    for extra in (0, 1):
+        weight, state = torch.zeros(1, fused.LONGEST_FAN_IN + extra, device=DEVICE), {"avg_sq": torch.zeros(1)}
+        assert fused.NeroTensors.fits(weight, state, {"neuron_dim": 0}) == (extra == 0)
 
 
 @pytest.mark.parametrize("fan_in", [1, 2, 3, 16, 17, 2048, 2049, 8192, 8193, 65_536])

@@ -36,8 +36,9 @@ def correction(step, log_beta):
 
 
 @triton.jit
-def _rate(avg_sq, pace):
+def _rate(avg_sq, step, scale, eta, log_beta):
     """Factor of the gradient; zero where no gradient was ever seen. A NaN is kept."""
+    pace = eta * scale * tl.sqrt_rn(correction(step, log_beta))
     return tl.where(avg_sq == 0, 0.0, tl.div_rn(pace, tl.sqrt_rn(tl.where(avg_sq == 0, 1.0, avg_sq))))
 
 
@@ -133,8 +134,8 @@ def _project(rows, inside, fan_in, wanted, tolerance, LENGTHS: tl.constexpr, MEA
 
 @triton.jit
 def _short_rows(
-    weight, grad, avg_sq, lengths, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance, seed,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, LENGTHS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
+    weight, grad, avg_sq, lengths, tile, rows, fan_in, step, scale, eta, beta, rest_of_beta, log_beta, sign, tolerance,
+    seed, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, LENGTHS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr,
     STOCHASTIC: tl.constexpr,
 ):  # fmt: skip
     """Step a tile of whole neurons."""
@@ -152,7 +153,7 @@ def _short_rows(
     average = tl.load(avg_sq + row, mask=row < rows, other=0.0)
     average = beta * average + rest_of_beta * tl.sum(g * g, 1)
     tl.store(avg_sq + row, average, mask=row < rows)
-    w -= _rate(average, pace)[:, None] * g
+    w -= _rate(average, step, scale, eta, log_beta)[:, None] * g
     if MEAN or NORM:
         wanted = _length(lengths, first + row, row < rows) if LENGTHS else 1.0
         w = _project(w, inside, fan_in, wanted, tolerance, LENGTHS, MEAN, NORM)
@@ -168,8 +169,9 @@ def _length(lengths, row, inside):
 
 @triton.jit
 def _entries(
-    weight, grad, avg_sq, gain, tile, count, pace, beta, rest_of_beta, sign, penalty, seed, STOCHASTIC: tl.constexpr
-):
+    weight, grad, avg_sq, gain, tile, count, step, scale, eta, beta, rest_of_beta, log_beta, sign, penalty, seed,
+    STOCHASTIC: tl.constexpr,
+):  # fmt: skip
     """Step a tile of a tensor without neurons, entry by entry."""
     offset = tile.to(tl.int64) * ENTRIES_TILE + tl.arange(0, ENTRIES_TILE)
     inside = offset < count
@@ -179,14 +181,14 @@ def _entries(
     average = tl.load(avg_sq + offset, mask=inside, other=0.0)
     average = beta * average + rest_of_beta * (g * g)
     tl.store(avg_sq + offset, average, mask=inside)
-    w -= _rate(average, pace) * g
+    w -= _rate(average, step, scale, eta, log_beta) * g
     tl.store(weight + offset, _rounded(w, weight.dtype.element_ty, seed, offset, STOCHASTIC), mask=inside)
 
 
 @triton.jit
 def _long_row(
-    weight, grad, avg_sq, lengths, sums, arrivals, piece, fan_in, pace, beta, rest_of_beta, sign, tolerance, seed,
-    LENGTHS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr, STOCHASTIC: tl.constexpr,
+    weight, grad, avg_sq, lengths, sums, arrivals, piece, fan_in, step, scale, eta, beta, rest_of_beta, log_beta, sign,
+    tolerance, seed, LENGTHS: tl.constexpr, MEAN: tl.constexpr, NORM: tl.constexpr, STOCHASTIC: tl.constexpr,
 ):  # fmt: skip
     """Step a piece of a long neuron. The sums are in float64, where their differences keep enough digits."""
     pieces = tl.cdiv(fan_in, LONG_TILE)
@@ -216,7 +218,7 @@ def _long_row(
 
         average = beta * tl.load(avg_sq + row) + rest_of_beta * gg.to(tl.float32)
         tl.store(avg_sq + row, average)
-        rate = _rate(average, pace).to(tl.float64)
+        rate = _rate(average, step, scale, eta, log_beta).to(tl.float64)
         one = tl.full((), 1.0, tl.float64)
         # Of the turned neuron w - rate g.
         size = tl.maximum(ww - 2 * rate * wg + rate * rate * gg, 0.0, propagate_nan=tl.PropagateNan.ALL)
@@ -260,53 +262,59 @@ def nero_kernel(
     PER_16_BYTES: tl.constexpr = 128 // DTYPE.primitive_bitwidth
     tensor = tl.load(tiles + 2 * tl.program_id(0))
     tile = tl.load(tiles + 2 * tl.program_id(0) + 1)
+    # Everything is loaded before it is used, and so that no load waits for another one without need.
+    record = tensors + tensor * COLUMNS
     address = tl.load(grads + tensor)
+    kind = tl.load(record + KIND)
+    rows = tl.load(record + ROWS)
+    fan_in = tl.load(record + FAN_IN)
+    place = tl.load(record + WEIGHT)
+    avg_sq = tl.load(record + AVG_SQ).to(tl.pointer_type(tl.float32))
+    lengths = tl.load(record + LENGTH)
+    scales = tl.load(record + SCALE).to(tl.pointer_type(tl.float32))
+    step_count = tl.load(record + STEP).to(tl.pointer_type(tl.float32))
     if address != 0:
-        record = tensors + tensor * COLUMNS
-        kind = tl.load(record + KIND)
-        rows = tl.load(record + ROWS)
-        fan_in = tl.load(record + FAN_IN)
-        weight = tl.load(record + WEIGHT).to(tl.pointer_type(DTYPE))
+        weight = place.to(tl.pointer_type(DTYPE))
         grad = address.to(tl.pointer_type(DTYPE))
-        avg_sq = tl.load(record + AVG_SQ).to(tl.pointer_type(tl.float32))
-        scale = tl.load(tl.load(record + SCALE).to(tl.pointer_type(tl.float32)))
-        step_count = tl.load(record + STEP).to(tl.pointer_type(tl.float32))
+        scale = tl.load(scales)
         step = tl.load(step_count) + 1
         eta = tl.load(lr).to(tl.float32) if LR_IN_TENSOR else lr
-        pace = eta * scale * tl.sqrt_rn(correction(step, log_beta))
-        lengths = tl.load(record + LENGTH)
         seed = step.to(tl.int32) * 1_000_003 + tensor * 7919
 
         for kind_of in tl.static_range(0, LONG):
             if has_kind(KINDS, kind_of):
                 if kind == kind_of:
                     _short_rows(
-                        weight, grad, avg_sq, lengths, tile, rows, fan_in, pace, beta, rest_of_beta, sign, tolerance,
-                        seed, rows_in_a_tile(TILE, kind_of, False), 1 << kind_of, LENGTHS, MEAN, NORM, STOCHASTIC,
+                        weight, grad, avg_sq, lengths, tile, rows, fan_in, step, scale, eta, beta, rest_of_beta,
+                        log_beta, sign, tolerance, seed, rows_in_a_tile(TILE, kind_of, False), 1 << kind_of,
+                        LENGTHS, MEAN, NORM, STOCHASTIC,
                     )  # fmt: skip
             if has_kind(KINDS, kind_of + ALIGNED):
                 if kind == kind_of + ALIGNED:
                     # Separate values: their declared alignment must not apply to the other kinds.
-                    aligned_weight = (tl.load(record + WEIGHT) // 16 * 16).to(tl.pointer_type(DTYPE))
+                    aligned_weight = (place // 16 * 16).to(tl.pointer_type(DTYPE))
                     aligned_grad = (address // 16 * 16).to(tl.pointer_type(DTYPE))
                     _short_rows(
                         tl.multiple_of(aligned_weight, 16), tl.multiple_of(aligned_grad, 16), avg_sq, lengths, tile,
-                        rows, fan_in // PER_16_BYTES * PER_16_BYTES, pace, beta, rest_of_beta, sign, tolerance,
-                        seed, rows_in_a_tile(TILE, kind_of, True), 1 << kind_of, LENGTHS, MEAN, NORM, STOCHASTIC,
+                        rows, fan_in // PER_16_BYTES * PER_16_BYTES, step, scale, eta, beta, rest_of_beta, log_beta,
+                        sign, tolerance, seed, rows_in_a_tile(TILE, kind_of, True), 1 << kind_of,
+                        LENGTHS, MEAN, NORM, STOCHASTIC,
                     )  # fmt: skip
         if has_kind(KINDS, LONG):
             if kind == LONG:
                 _long_row(
                     weight, grad, avg_sq, lengths,
                     sums + tl.load(record + FIRST_PIECE) * SUMS, long_arrivals + tl.load(record + FIRST_LONG_ROW),
-                    tile, fan_in, pace, beta, rest_of_beta, sign, tolerance, seed, LENGTHS, MEAN, NORM, STOCHASTIC,
+                    tile, fan_in, step, scale, eta, beta, rest_of_beta, log_beta, sign, tolerance, seed,
+                    LENGTHS, MEAN, NORM, STOCHASTIC,
                 )  # fmt: skip
         if has_kind(KINDS, ENTRIES):
             if kind == ENTRIES:
                 gain = tl.load(tl.load(record + GAIN).to(tl.pointer_type(tl.float32)))
                 _entries(
-                    weight, grad, avg_sq, gain, tile, rows, pace, beta, rest_of_beta, sign, penalty, seed, STOCHASTIC
-                )
+                    weight, grad, avg_sq, gain, tile, rows, step, scale, eta, beta, rest_of_beta, log_beta, sign,
+                    penalty, seed, STOCHASTIC,
+                )  # fmt: skip
 
         # The last program to arrive knows that all others have read the old count, and writes the new one.
         tl.debug_barrier()
