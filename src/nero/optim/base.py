@@ -209,6 +209,7 @@ class CapturableOptimizer(Optimizer, ABC):
 
     def slot(self, param: Tensor, group: dict[str, Any]) -> Slot:
         """What a step of one parameter needs; RuntimeError for an unsupported gradient."""
+        assert param.grad is not None
         check_gradient(param.grad, type(self).__name__)
         state = self.state[param]
         if is_sharded(param):

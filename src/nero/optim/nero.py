@@ -72,7 +72,7 @@ class Nero(CapturableOptimizer):
         params: parameters, (name, parameter) pairs or param groups. All that follows is a key of the groups.
         lr: η, a number or a tensor with one element. The default is meant to work out of the box.
         beta: β, decay of the running average.
-        mean: subtract the mean; by default unless `norm` is "initial".
+        mean: subtract the mean; by default unless `norm`, of the group or of all, is "initial".
         norm: divide by the norm. "initial" keeps each neuron's norm when it was added in place of one, so that adding
             a pretrained network does not change it.
         sigma_b: scale of a tensor that starts at zero.
@@ -141,7 +141,7 @@ class Nero(CapturableOptimizer):
         if group["norm"] not in (True, False, "initial"):
             raise ValueError(f'norm must be True, False or "initial", not {group["norm"]!r}')
         if group["mean"] is None:
-            group["mean"] = group["norm"] != "initial"
+            group["mean"] = "initial" not in (group["norm"], self.defaults["norm"])
         dim = group["neuron_dim"]
         if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int) or dim < 0):
             raise ValueError(f"neuron_dim must be None or an integer from 0, not {dim!r}")
