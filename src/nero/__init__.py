@@ -6,14 +6,14 @@ The optimisers are imported on first use, so that the report, which needs no tor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nero.optim import LAMB, Madam, Nero
+    from nero.optim import LAMB, Madam, Nero, param_groups
 
 __version__ = "0.2.0"
-__all__ = ["LAMB", "Madam", "Nero", "__version__"]
+__all__ = ["LAMB", "Madam", "Nero", "__version__", "param_groups"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"LAMB", "Madam", "Nero"}:
+    if name in {"LAMB", "Madam", "Nero", "param_groups"}:
         from nero import optim
 
         return getattr(optim, name)

@@ -9,14 +9,17 @@ from nero.optim.constrained import constrained
 from nero.optim.lamb import LAMB
 from nero.optim.madam import Madam
 from nero.optim.nero import Nero
+from nero.optim.param_groups import ParamGroups, param_groups
 
 __all__ = [
     "LAMB",
     "Madam",
     "Nero",
+    "ParamGroups",
     "constrained",
     "neuron_mean",
     "neuron_norm",
+    "param_groups",
     "project",
     "project_",
     "project_all_",
