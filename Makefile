@@ -69,10 +69,10 @@ endif
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock data smoke test test-all lint docs $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
+.PHONY: help setup lock data smoke test test-all test-frameworks lint docs $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## virtual environment with the tested versions (every other target does this first; TORCH=cpu: without CUDA)
 
@@ -102,6 +102,10 @@ test: $(READY)  ## the fast tests, in minutes (CPU only; those for a GPU or for 
 
 test-all: $(READY)  ## all other tests: whole chains, kills and full disks, SLURM, browser, notebooks
 	$(PY) -m pytest $(WORKERS) -m slow
+
+test-frameworks: $(READY)  ## Nero in transformers, accelerate, Lightning and peft, which are installed first; without them test-all skips these tests
+	$(or $(UV),$(VENV)/bin/uv) pip install --compile-bytecode --python $(PY) --constraint constraints.txt --editable '.[test,frameworks]'
+	$(PY) -m pytest tests/integration/test_frameworks.py
 
 docs: $(READY)  ## the manual as a site, build/site/index.html; fails on a broken link
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
