@@ -14,7 +14,7 @@ from nero.cli import notebooks
 from nero.plans.config import ROOT
 from nero.runs.store import Store
 
-NAMES = ("figures", "optimiser_tour", "table1", "theory")
+NAMES = ("figures", "fine_tuning", "optimiser_tour", "table1", "theory")
 
 
 def read(name: str) -> NotebookNode:
@@ -82,6 +82,13 @@ def test_optimiser_tour_notebook_assertions_hold() -> None:
     """The notebook's statements are asserted in its cells."""
     assert sum("assert " in cell.source for cell in read("optimiser_tour").cells if cell.cell_type == "code") >= 8
     assert images(executed("optimiser_tour")) == 6
+
+
+@pytest.mark.slow
+def test_fine_tuning_notebook_assertions_hold() -> None:
+    """Every conclusion of the notebook is asserted in its cells."""
+    assert sum(cell.source.count("assert ") for cell in read("fine_tuning").cells if cell.cell_type == "code") >= 15
+    assert images(executed("fine_tuning")) == 1
 
 
 @pytest.mark.slow
