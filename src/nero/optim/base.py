@@ -284,19 +284,14 @@ class CapturableOptimizer(Optimizer, ABC):
             settings = {**self.defaults, **saved_group}
             self.check_settings(settings)
             for param, name in zip(group["params"], saved_group["params"], strict=True):
-                own, saved = dict(self.state.get(param, {})), state_dict["state"].get(name, {})
+                saved = state_dict["state"].get(name, {})
                 if not saved and (some_saved or is_frozen(param)):
                     continue  # frozen when it was saved; torch.distributed.checkpoint omits frozen parameters as well
-                if own.keys() - self.optional_state != saved.keys() - set(self.optional_state):
+                own = self._with_optional(self.state.get(param, {}), saved)
+                if _shapes(own) != _shapes(saved):
                     # A frozen parameter has no state. The loaded settings may need other state than those before.
-                    own = self._fresh_state(param.detach().clone(), settings)
-                for key in self.optional_state:
-                    if key in saved:
-                        own.setdefault(key, torch.zeros_like(own["avg_sq"]))
-                    else:
-                        own.pop(key, None)
-                shapes = {key: tuple(value.shape) for key, value in own.items()}
-                if shapes != {key: tuple(torch.as_tensor(value).shape) for key, value in saved.items()}:
+                    own = self._with_optional(self._fresh_state(param.detach().clone(), settings), saved)
+                if (shapes := _shapes(own)) != _shapes(saved):
                     kind = type(self).__name__
                     raise ValueError(f"the saved state of parameter {name} is not the {shapes} of {kind}")
                 check_sharded_alike(own, saved)
@@ -305,11 +300,24 @@ class CapturableOptimizer(Optimizer, ABC):
             for key, value in own.items():
                 value.copy_(torch.as_tensor(saved[key]))
             state = self.state[param]
-            if state.keys() != own.keys():
-                self._fused.clear()
+            if state.keys() != own.keys() or any(state[key] is not value for key, value in own.items()):
+                for fused in self._fused.values():
+                    fused.params.clear()  # the tables have addresses of the old state
             state.clear()
             state.update(own)
         return dict(self.state)
+
+    def _with_optional(self, state: dict[str, Tensor], saved: dict[str, Any]) -> dict[str, Tensor]:
+        """A copy of a state, with the same keys of `optional_state` as a saved one."""
+        own = {key: value for key, value in state.items() if key in saved or key not in self.optional_state}
+        if "avg_sq" in own:
+            missing = [key for key in self.optional_state if key in saved and key not in own]
+            own |= {key: torch.zeros_like(own["avg_sq"]) for key in missing}
+        return own
+
+
+def _shapes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(torch.as_tensor(value).shape) for key, value in state.items()}
 
 
 def is_frozen(param: Tensor) -> bool:

@@ -72,7 +72,7 @@ class Nero(CapturableOptimizer):
         params: parameters, (name, parameter) pairs or param groups. All that follows is a key of the groups.
         lr: η, a number or a tensor with one element. The default is meant to work out of the box.
         beta: β, decay of the running average.
-        mean: subtract the mean; by default unless `norm`, of the group or of all, is "initial".
+        mean: subtract the mean; by default unless `norm` is "initial".
         norm: divide by the norm. "initial" keeps each neuron's norm when it was added in place of one, so that adding
             a pretrained network does not change it.
         sigma_b: scale of a tensor that starts at zero.
@@ -130,18 +130,22 @@ class Nero(CapturableOptimizer):
         capturable: bool = True,
         differentiable: bool = False,
     ) -> None:
+        mean = norm != "initial" if mean is None else mean
         super().__init__(
             params, lr=lr, beta=beta, mean=mean, norm=norm, sigma_b=sigma_b, neuron_dim=neuron_dim,
             gain_penalty=gain_penalty, weight_decay=weight_decay, stochastic_rounding=stochastic_rounding,
             maximize=maximize, foreach=foreach, fused=fused, capturable=capturable, differentiable=differentiable,
         )  # fmt: skip
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if param_group.get("norm") == "initial":
+            param_group.setdefault("mean", False)
+        super().add_param_group(param_group)
+
     def check_settings(self, group: dict[str, Any]) -> None:
         super().check_settings(group)
         if group["norm"] not in (True, False, "initial"):
             raise ValueError(f'norm must be True, False or "initial", not {group["norm"]!r}')
-        if group["mean"] is None:
-            group["mean"] = "initial" not in (group["norm"], self.defaults["norm"])
         dim = group["neuron_dim"]
         if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int) or dim < 0):
             raise ValueError(f"neuron_dim must be None or an integer from 0, not {dim!r}")
