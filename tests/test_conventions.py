@@ -56,7 +56,7 @@ OTHERWISE: dict[Kind, dict[str, Any]] = {
         "capturable": False,
     },
 }
-# These parameters have neurons that keep their norm, and no step is differentiable: see tests/optim/test_real_networks.py.
+# These parameters have neurons that keep their norm, and no step is differentiable: see test_real_networks.py.
 REFUSED = {Nero: {"weight_decay", "differentiable"}}
 # Settings that change how a step is computed, but not its result.
 ONLY_HOW = {"foreach", "fused", "capturable", "stochastic_rounding"}  # the last one in float32
