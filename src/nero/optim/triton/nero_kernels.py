@@ -235,8 +235,8 @@ def _long_row(
             g = sign * tl.load(grad + column, mask=column < fan_in, other=0.0).to(tl.float64)
             w = (w - rate * g - shift) * factor
             # Via float32, from which bfloat16 is rounded everywhere else.
-            w = _rounded(w.to(tl.float32), weight.dtype.element_ty, seed, row * fan_in + column, STOCHASTIC)
-            tl.store(weight + column, w, mask=column < fan_in)
+            rounded = _rounded(w.to(tl.float32), weight.dtype.element_ty, seed, row * fan_in + column, STOCHASTIC)
+            tl.store(weight + column, rounded, mask=column < fan_in)
             done += 1
 
 
