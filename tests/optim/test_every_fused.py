@@ -8,13 +8,19 @@ import pytest
 import torch
 from torch.optim import Optimizer
 
-from nero.optim import LAMB, Nero
+from nero.optim import LAMB, Madam, Nero
 from support import references
-from support.fused_steps import DEVICE, assert_steps_alike, make
+from support.fused_steps import DEVICE, assert_steps_alike, make, set_gradients
 
 pytest.importorskip("triton")
-Kind = type[Nero] | type[LAMB]
-EVERY_KIND: Any = pytest.mark.parametrize("kind", [Nero, LAMB])
+from triton import JITFunction
+
+from nero.optim.triton import nero_kernels
+from nero.optim.triton.compiled_launch import CompiledLaunch
+from nero.optim.triton.pointer_tables import unavailable
+
+Kind = type[Nero] | type[LAMB] | type[Madam]
+EVERY_KIND: Any = pytest.mark.parametrize("kind", [Nero, LAMB, Madam])
 
 
 @EVERY_KIND
@@ -39,7 +45,7 @@ def test_parameters_and_gradients_may_have_any_storage_offset(kind: Kind, offset
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
 
 
-@pytest.fixture(params=[Nero, LAMB])
+@pytest.fixture(params=[Nero, LAMB, Madam])
 def stepped(request: pytest.FixtureRequest) -> tuple[Optimizer, Optimizer]:
     """Two identical optimisers after two steps."""
     shapes: list[Any] = [(5, 30), (6,), (2, 3000), (2, 9000)]
@@ -89,3 +95,61 @@ def test_tensor_learning_rate_matches_float(kind: Kind, dtype: torch.dtype) -> N
 def test_foreach_and_fused_together_raise(kind: Kind) -> None:
     with pytest.raises(ValueError, match="both"):
         kind(make([(3, 4)]), foreach=True, fused=True)
+
+
+def test_kernels_are_unavailable_for_meta_tensors() -> None:
+    assert "meta" in (unavailable(torch.device("meta")) or "")
+    assert unavailable(torch.device(DEVICE)) is None
+
+
+@pytest.mark.parametrize(
+    ("hip", "capability", "available"), [(None, (6, 1), False), (None, (7, 0), True), ("6.4", (0, 0), True)]
+)
+def test_kernels_need_a_gpu_that_triton_supports(
+    monkeypatch: pytest.MonkeyPatch, hip: str | None, capability: tuple[int, int], available: bool
+) -> None:
+    monkeypatch.setattr(nero_kernels, "nero_kernel", JITFunction(lambda: None))  # as compiled, not interpreted
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert (unavailable.__wrapped__(torch.device("cuda")) is None) == available
+    assert unavailable.__wrapped__(torch.device("cpu")) is not None
+
+
+def test_register_limit_is_left_out_on_amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    for hip, expected in ((None, {"num_warps": 4, "maxnreg": 56}), ("6.4", {"num_warps": 4})):
+        monkeypatch.setattr(torch.version, "hip", hip)
+        assert CompiledLaunch(None, 1, num_warps=4, maxnreg=56).options == expected
+
+
+@pytest.mark.gpu
+@EVERY_KIND
+def test_captured_step_keeps_its_gradient_addresses(kind: Kind) -> None:
+    """A graph replays with the addresses of its capture, whatever eager steps are taken in between."""
+    ends = []
+    for capture in (False, True):
+        params = make([(5, 30), (6,), (2, 3000), (2, 9000)])
+        optimizer = kind(params, lr=torch.tensor(0.02, device="cuda"), fused=True)
+        grads: list[Any] = []
+        graphs: list[Any] = []
+        for t in range(2):  # gradients that are known when the step is captured, and new ones
+            set_gradients(params, t)
+            optimizer.step()
+            if t == 1:
+                set_gradients(params, t)
+            grads.append([param.grad for param in params])
+            graphs.append(torch.cuda.CUDAGraph())
+            if capture:
+                with torch.cuda.graph(graphs[-1]):
+                    optimizer.step()
+        for t in range(2, 5):
+            set_gradients(params, t)
+            optimizer.step()
+            for some, graph in zip(grads, graphs, strict=True):
+                for param, grad in zip(params, some, strict=True):
+                    param.grad = grad
+                if capture:
+                    graph.replay()
+                else:
+                    optimizer.step()
+        ends.append([param.detach().clone() for param in params])
+    references.assert_same(*ends)

@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 
 from conftest import slow_after
 from nero.optim import LAMB
+from nero.optim.triton.lamb_launch import LAMBTensors, both_passes
+from nero.optim.triton.pointer_tables import run_table
 from support import references
 from support.fused_steps import DEVICE, assert_steps_alike, by_three_paths, make, set_gradients
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
+tl = triton.language
+kernels = pytest.importorskip("nero.optim.triton.lamb_kernels")
+SUMMED, add_up = kernels.SUMMED, kernels.add_up
 # Tensors of one tile and of several, with a full or a partial last tile, aligned or not.
-SHAPES: list[Any] = [(3, 5), (64, 64), (2, 4096), (3, 3001), (4, 3, 2, 2), (4100,), (7,), ()]
+TILE = LAMBTensors.tile
+SHAPES: list[Any] = [(3, 5), (4, TILE // 4), (2, TILE), (3, 3 * TILE // 4 + 1), (4, 3, 2, 2), (TILE + 4,), (7,), ()]
 
 
 @pytest.mark.parametrize("betas", slow_after(1, [(0.9, 0.999), (0.0, 0.999), (0.5, 0.0)]))
@@ -32,7 +38,7 @@ def test_matches_reference(clamp_value: float, debias: bool, betas: tuple[float,
 @settings(max_examples=10)
 @given(
     shapes=st.lists(
-        st.one_of(st.tuples(st.integers(1, 9000)), st.tuples(st.integers(1, 5), st.integers(1, 3000))),
+        st.one_of(st.tuples(st.integers(1, 2 * TILE)), st.tuples(st.integers(1, 5), st.integers(1, TILE // 2))),
         min_size=1,
         max_size=4,
     ),
@@ -59,23 +65,62 @@ def test_fused_foreach_and_single_tensor_paths_agree(dtype: torch.dtype, setting
             torch.testing.assert_close(mine, param, rtol=tolerance, atol=tolerance / 2)
 
 
-def test_rate_kernel_sums_all_tiles() -> None:
-    from nero.optim.triton.lamb_kernels import COLUMNS, FIRST_TILE, TILES, rate_kernel
+@settings(max_examples=50)
+@given(tiles=st.lists(st.integers(1, 40) | st.sampled_from([1, 500]), min_size=1, max_size=9), lag=st.integers(0, 99))
+def test_items_are_each_tile_once_in_an_order_without_deadlock(tiles: list[int], lag: int) -> None:
+    items = run_table(both_passes(tiles, lag), torch.device("cpu")).tolist()
+    first = {(tensor, code): i for i, (tensor, code) in enumerate(items) if code >= 0}
+    second = {(tensor, -1 - code): i for i, (tensor, code) in enumerate(items) if code < 0}
+    assert len(first) + len(second) == len(items)
+    assert sorted(first) == [(tensor, tile) for tensor, count in enumerate(tiles) for tile in range(count)]
+    assert sorted(second) == [(tensor, tile) for tensor, tile in sorted(first) if tiles[tensor] > 1]
+    others = max(first.values())
+    for tensor, count in enumerate(tiles):
+        if count > 1:
+            done = max(first[tensor, tile] for tile in range(count))
+            start = min(second[tensor, tile] for tile in range(count))
+            assert start > done, "a program would wait for an item that no program holds yet"
+            assert start > done + lag or start > others, "the second pass begins before it should"
 
-    tiles = [1, 1024, 1025, 2500]
-    tensors = torch.zeros(len(tiles), COLUMNS.value, dtype=torch.int64)
-    tensors[:, TILES.value] = torch.tensor(tiles)
-    tensors[:, FIRST_TILE.value] = torch.tensor(tiles).cumsum(0) - torch.tensor(tiles)
-    sums = torch.rand(sum(tiles), 2, generator=torch.Generator().manual_seed(0))
-    rates = torch.zeros(len(tiles), device=DEVICE)
-    rate_kernel[(len(tiles),)](tensors.to(DEVICE), sums.to(DEVICE), rates, 0.5, math.inf, False)
-    totals = torch.stack([part.double().sum(0) for part in sums.split(tiles)])
-    torch.testing.assert_close(rates.cpu().double(), 0.5 * (totals[:, 0] / totals[:, 1]).sqrt(), rtol=1e-6, atol=0)
+
+@triton.jit
+def total_kernel(sums, tiles, total):  # type: ignore[no-untyped-def]
+    tl.store(total, add_up(sums, tiles))
+
+
+@pytest.mark.parametrize("tiles", [1, SUMMED.value, SUMMED.value + 1, 5 * SUMMED.value // 2])
+def test_sums_of_any_number_of_tiles(tiles: int) -> None:
+    sums = torch.rand(tiles, 2, generator=torch.Generator().manual_seed(0))
+    total = torch.zeros((), dtype=torch.float64, device=DEVICE)
+    total_kernel[(1,)](sums.to(DEVICE), tiles, total)
+    torch.testing.assert_close(total.cpu(), sums[:, 0].double().sum(), rtol=1e-12, atol=0)
+
+
+def test_counters_are_zero_between_steps() -> None:
+    params = make(SHAPES)
+    optimizer = LAMB(params, fused=True)
+    for t in range(3):
+        set_gradients(params, t)
+        params[t].grad = None
+        optimizer.step()
+        assert not optimizer._fused[0].lists[0].arrivals.any()  # type: ignore[attr-defined]
+
+
+def test_momentum_without_its_average_raises_before_any_update() -> None:
+    params = make([(3, 5), (4,)])
+    optimizer = LAMB(params, betas=(0.0, 0.999), fused=True)
+    set_gradients(params, 0)
+    optimizer.step()
+    before = [param.detach().clone() for param in params]
+    optimizer.param_groups[0]["betas"] = (0.9, 0.999)
+    with pytest.raises(RuntimeError, match=r"betas\[0\] was 0"):
+        optimizer.step()
+    references.assert_same(params, before)
 
 
 def test_nan_gradient_affects_whole_tensor_but_no_other() -> None:
     for betas in ((0.0, 0.999), (0.9, 0.999)):
-        first, second = make([(3, 4100), (3, 4)])
+        first, second = make([(3, TILE), (3, 4)])
         optimizer = LAMB([first, second], betas=betas, fused=True)
         set_gradients([first, second], 0)
         assert first.grad is not None
@@ -180,6 +225,26 @@ def test_fused_raises_where_kernels_are_unavailable(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("nero.optim.base.unavailable", lambda device: "Triton is not installed")
     with pytest.raises(RuntimeError, match=r"`fused=True` requires .* Triton is not installed"):
         LAMB(make([(3, 4)]), fused=True)
+
+
+@pytest.mark.gpu
+def test_large_tensors_match_float64_and_repeat_bit_for_bit() -> None:
+    shapes = [(30_000, 512), (1000,), (5000, 783), (64, 64, 3, 3), (2000, 4608), (1_000_003,), (100,)]
+    ends = []
+    for fused in (True, True, False):
+        params = make(shapes)
+        if not fused:
+            params = [param.detach().double().requires_grad_() for param in params]
+        optimizer = LAMB(params, fused=fused)
+        generator = torch.Generator("cuda").manual_seed(0)
+        for _ in range(20):
+            for param in params:
+                param.grad = torch.randn(param.shape, generator=generator, device="cuda").to(param.dtype)
+            optimizer.step()
+        ends.append(params)
+    references.assert_same(ends[0], ends[1])
+    for mine, exact in zip(ends[0], ends[2], strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

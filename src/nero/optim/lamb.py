@@ -9,7 +9,7 @@ from torch.optim.optimizer import ParamsT
 
 from nero.optim.balance import compute_dtype, use_batches
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction
-from nero.optim.triton.lamb_launch import LAMBTensors
+from nero.optim.triton.lamb_launch import LAMBTensors, check_momentum
 
 
 class LAMB(CapturableOptimizer):
@@ -31,8 +31,8 @@ class LAMB(CapturableOptimizer):
         debias: correct m and v for having started at zero; the paper ran without.
         maximize: maximise the objective.
         foreach: update all tensors together; by default on accelerators only.
-        fused: update all tensors by three Triton kernels, in float32, bfloat16 or float16; other tensors (float64,
-            tensors with gaps) are updated by foreach. By default fused where there is a CUDA GPU and Triton.
+        fused: update all tensors by one Triton kernel, in float32, bfloat16 or float16; other tensors (float64,
+            tensors with gaps) are updated by foreach. By default fused where there is a GPU and Triton.
         capturable: False forbids capturing a step in a CUDA graph; it changes nothing else.
 
     State of each parameter: `step` (0-dim); float32 or wider `exp_avg_sq` (v), and `exp_avg` (m) unless β₁ = 0.
@@ -82,10 +82,9 @@ class LAMB(CapturableOptimizer):
         return {name: torch.zeros_like(param, dtype=compute_dtype(param.dtype)) for name in names}
 
     def prepare(self, number: int, group: dict[str, Any]) -> tuple[list[Callable[[], None]], list[Slot]]:
-        states = (self.state[param] for param in group["params"] if param in self.state)
-        if group["betas"][0] > 0 and any("exp_avg" not in state for state in states):
-            raise RuntimeError("betas[0] was 0 when a group was added, and so no average of its gradients is kept")
-        return super().prepare(number, group)
+        launches, slots = super().prepare(number, group)
+        check_momentum(group, (slot.state for slot in slots))
+        return launches, slots
 
     def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
         """Step tensors of one dtype and device, with one launch for all of them where torch has one."""

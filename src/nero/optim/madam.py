@@ -9,6 +9,7 @@ from torch.optim.optimizer import ParamsT
 from nero.optim.balance import compute_dtype, split_
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction, gather, running_average
 from nero.optim.sharding import local, mean_over_all
+from nero.optim.triton.madam_launch import MadamTensors
 
 
 class Madam(CapturableOptimizer):
@@ -30,6 +31,8 @@ class Madam(CapturableOptimizer):
         p_scale: largest absolute weight, in units of σ.
         maximize: maximise the objective.
         foreach: update all tensors as one batch; by default on accelerators only.
+        fused: update all tensors by one Triton kernel, in float32, bfloat16 or float16; other tensors (float64,
+            tensors with gaps) are updated by foreach. By default fused where there is a GPU and Triton.
         capturable: False forbids capturing a step in a CUDA graph; it changes nothing else.
 
     State of each parameter: `step` (0-dim), `avg_sq` (float32 or wider), `bound` (0-dim: p_scale · σ).
@@ -44,6 +47,7 @@ class Madam(CapturableOptimizer):
 
     whole = "entries"
     ranges: ClassVar = {"beta": "in [0, 1)", "g_bound": "positive", "p_scale": "positive"}
+    kernels = MadamTensors
 
     def __init__(
         self,
@@ -55,11 +59,12 @@ class Madam(CapturableOptimizer):
         *,
         maximize: bool = False,
         foreach: bool | None = None,
+        fused: bool | None = None,
         capturable: bool = True,
     ) -> None:
         super().__init__(
             params, lr=lr, beta=beta, g_bound=g_bound, p_scale=p_scale,
-            maximize=maximize, foreach=foreach, capturable=capturable,
+            maximize=maximize, foreach=foreach, fused=fused, capturable=capturable,
         )  # fmt: skip
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:

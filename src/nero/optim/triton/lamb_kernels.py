@@ -1,155 +1,202 @@
-"""LAMB's step as three Triton kernels over all tensors of one dtype, with two passes over the entries.
+"""LAMB's step as one Triton kernel over all tensors of one dtype, with two passes over the entries.
 
-The first updates the averages and stores, for each tile, sums of squares; the second computes each tensor's rate from
-them; the third moves the weights. The formulas are those of `nero.optim.LAMB`, up to rounding.
+The first pass updates the averages and adds up squares; the second moves the weights. The programs take items from a
+list in which the second pass over a tensor comes soon after its first, while its entries are still in the cache. A
+program of the second pass waits for those of the first. It cannot wait forever: items are handed out in the order of
+the list, so that all those before its own are held by programs that run.
+
+The formulas are those of `nero.optim.LAMB`, up to rounding.
 """
 
 import triton
 import triton.language as tl
 
+from nero.optim.triton.entry_kernels import (
+    AVERAGE,
+    COLUMNS,
+    FIRST_TILE,
+    OTHER,
+    STEP,
+    TILES,
+    WEIGHT,
+    entries,
+    is_full,
+    read,
+    within,
+    write,
+)
 from nero.optim.triton.nero_kernels import correction
 
-TILE = tl.constexpr(4096)  # entries per program
-WARPS = 8
-SUMMED = tl.constexpr(1024)  # tiles whose sums are added at a time
-
-# Columns of the table of tensors.
-WEIGHT, EXP_AVG, EXP_AVG_SQ, STEP, COUNT, ALIGNED, FIRST_TILE, TILES = map(tl.constexpr, range(8))
-COLUMNS = tl.constexpr(8)
+SUMMED = tl.constexpr(512)  # tiles whose sums are added at a time
 
 
 @triton.jit
-def _pointer(address, dtype: tl.constexpr, ALIGN: tl.constexpr):
-    """A pointer to an address; declared a multiple of 16 bytes where it is, so that 16 are loaded at a time."""
-    if ALIGN:
-        return tl.multiple_of((address // 16 * 16).to(tl.pointer_type(dtype)), 16)
-    else:
-        return address.to(tl.pointer_type(dtype))
-
-
-@triton.jit
-def _offsets(record, tile, DTYPE: tl.constexpr, ALIGN: tl.constexpr):
-    """The offsets of a tile's entries in their tensor, and which of them are within it."""
-    PER_16_BYTES: tl.constexpr = 128 // DTYPE.primitive_bitwidth
-    count = tl.load(record + COUNT)
-    if ALIGN:
-        count = count // PER_16_BYTES * PER_16_BYTES
-    offset = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
-    return offset, offset < count
-
-
-@triton.jit
-def _adam_step(record, exp_avg, exp_avg_sq, log_beta1, log_beta2, eps, DEBIAS: tl.constexpr):
+def _adam_step(exp_avg, exp_avg_sq, step, log_beta1, log_beta2, eps, DEBIAS: tl.constexpr):
     """Adam's step, from averages that include the gradient."""
     if DEBIAS:
-        step = tl.load(tl.load(record + STEP).to(tl.pointer_type(tl.float32)))
         exp_avg = tl.div_rn(exp_avg, correction(step, log_beta1))
         exp_avg_sq = tl.div_rn(exp_avg_sq, correction(step, log_beta2))
     return tl.div_rn(exp_avg, tl.sqrt_rn(exp_avg_sq) + eps)
 
 
 @triton.jit
-def _average_tile(
-    record, address, tile, sums, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, sign,
-    DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr, ALIGN: tl.constexpr,
-):  # fmt: skip
-    offset, inside = _offsets(record, tile, DTYPE, ALIGN)
-    w = tl.load(_pointer(tl.load(record + WEIGHT), DTYPE, ALIGN) + offset, mask=inside, other=0.0).to(tl.float32)
-    g = sign * tl.load(_pointer(address, DTYPE, ALIGN) + offset, mask=inside, other=0.0).to(tl.float32)
-    squares = _pointer(tl.load(record + EXP_AVG_SQ), tl.float32, ALIGN) + offset
-    v = beta2 * tl.load(squares, mask=inside, other=0.0) + rest_of_beta2 * (g * g)
-    tl.store(squares, v, mask=inside)
-    m = g
-    if MOMENTUM:
-        averages = _pointer(tl.load(record + EXP_AVG), tl.float32, ALIGN) + offset
-        m = beta1 * tl.load(averages, mask=inside, other=0.0) + rest_of_beta1 * g
-        tl.store(averages, m, mask=inside)
-    a = _adam_step(record, m, v, log_beta1, log_beta2, eps, DEBIAS)
-    tl.store(sums, tl.sum(w * w, 0))
-    tl.store(sums + 1, tl.sum(a * a, 0))
+def _rate(weight_square, step_square, lr, clamp_value, LR_IN_TENSOR: tl.constexpr):
+    """The factor of Adam's step, lr times r in the docstring of `nero.optim.LAMB`, from two squared norms."""
+    weight = tl.sqrt_rn(weight_square.to(tl.float32))
+    step = tl.sqrt_rn(step_square.to(tl.float32))
+    # Not tl.minimum, which would drop a NaN.
+    ratio = tl.div_rn(tl.where(weight > clamp_value, clamp_value, weight), tl.where(step == 0, 1.0, step))
+    eta = tl.load(lr).to(tl.float32) if LR_IN_TENSOR else lr
+    return eta * tl.where((weight == 0) | (step == 0), 1.0, ratio)
 
 
 @triton.jit
-def average_kernel(
-    tiles, tensors, grads, sums, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, sign,
-    DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr,
-):  # fmt: skip
-    """Update the averages of tensors with a gradient; store for each tile the sums of w² and of Adam's step squared.
-
-    tiles:    [programs, 2]: index of a tensor, index of the tile in it; those of a tensor are consecutive
-    tensors:  [tensors, COLUMNS]
-    grads:    [tensors]: addresses of the gradients, 0 for none
-    sums:     [programs, 2]
-    sign:     -1 to maximise
-    """
-    tensor = tl.load(tiles + 2 * tl.program_id(0))
-    tile = tl.load(tiles + 2 * tl.program_id(0) + 1)
-    record = tensors + tensor * COLUMNS
-    address = tl.load(grads + tensor)
-    aligned = tl.load(record + ALIGNED)
-    for ALIGN in tl.static_range(0, 2):
-        if (address != 0) & (aligned == ALIGN):
-            _average_tile(
-                record, address, tile, sums + 2 * tl.program_id(0), beta1, rest_of_beta1, beta2,
-                rest_of_beta2, log_beta1, log_beta2, eps, sign, DTYPE, MOMENTUM, DEBIAS, ALIGN,
-            )  # fmt: skip
-
-
-@triton.jit
-def rate_kernel(tensors, sums, rates, lr, clamp_value, LR_IN_TENSOR: tl.constexpr):
-    """The factor of each tensor's Adam step: lr times r in the docstring of `nero.optim.LAMB`."""
-    record = tensors + tl.program_id(0) * COLUMNS
-    tiles = tl.load(record + TILES)
-    own = sums + 2 * tl.load(record + FIRST_TILE)
-    weight = tl.full((), 0.0, tl.float64)
-    step = tl.full((), 0.0, tl.float64)
+def add_up(sums, tiles):
+    """The sum in float64 of every second number from `sums` on, one for each tile."""
+    total = tl.full((), 0.0, tl.float64)
     done = tiles * 0
     while done < tiles:
         tile = done + tl.arange(0, SUMMED)
-        weight += tl.sum(tl.load(own + 2 * tile, mask=tile < tiles, other=0.0).to(tl.float64), 0)
-        step += tl.sum(tl.load(own + 2 * tile + 1, mask=tile < tiles, other=0.0).to(tl.float64), 0)
+        total += tl.sum(tl.load(sums + 2 * tile, mask=tile < tiles, other=0.0, cache_modifier=".cg").to(tl.float64), 0)
         done += SUMMED
-    weight = tl.sqrt_rn(weight.to(tl.float32))
-    step = tl.sqrt_rn(step.to(tl.float32))
-    # Not tl.minimum, which would drop a NaN.
-    ratio = tl.div_rn(tl.where(weight > clamp_value, clamp_value, weight), tl.where(step == 0, 1.0, step))
-    ratio = tl.where((weight == 0) | (step == 0), 1.0, ratio)
-    eta = tl.load(lr).to(tl.float32) if LR_IN_TENSOR else lr
-    tl.store(rates + tl.program_id(0), eta * ratio)
+    return total
 
 
 @triton.jit
-def _move_tile(
-    record, address, tile, rate, log_beta1, log_beta2, eps, sign,
-    DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr, ALIGN: tl.constexpr,
+def _first_pass(
+    record, address, tile, tiles, step, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, sign,
+    sums, totals, arrivals, lr, clamp_value,
+    DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr, TILE: tl.constexpr, FULL: tl.constexpr,
+    FAR: tl.constexpr, WHOLE: tl.constexpr, LR_IN_TENSOR: tl.constexpr,
 ):  # fmt: skip
-    offset, inside = _offsets(record, tile, DTYPE, ALIGN)
-    weights = _pointer(tl.load(record + WEIGHT), DTYPE, ALIGN) + offset
-    w = tl.load(weights, mask=inside, other=0.0).to(tl.float32)
-    v = tl.load(_pointer(tl.load(record + EXP_AVG_SQ), tl.float32, ALIGN) + offset, mask=inside, other=0.0)
+    """Update the averages of a tile, and add up its squares; if it is the tensor's only tile, move its weights too."""
+    inside = within(record, tile, TILE)
+    weights = entries(tl.load(record + WEIGHT), tile, DTYPE, TILE, FULL)
+    squares = entries(tl.load(record + AVERAGE), tile, tl.float32, TILE, FULL)
+    averages = entries(tl.load(record + OTHER), tile, tl.float32, TILE, FULL)
+    ONCE: tl.constexpr = "evict_first" if MOMENTUM or FAR else ""
+    TWICE: tl.constexpr = "evict_first" if FAR else ""
+    g = sign * read(entries(address, tile, DTYPE, TILE, FULL), inside, FULL, ONCE)
+    w = read(weights, inside, FULL, TWICE)
+    v = beta2 * read(squares, inside, FULL, TWICE) + rest_of_beta2 * (g * g)
+    m = beta1 * read(averages, inside, FULL, TWICE) + rest_of_beta1 * g if MOMENTUM else g
+    write(squares, v, inside, FULL, TWICE)
     if MOMENTUM:
-        m = tl.load(_pointer(tl.load(record + EXP_AVG), tl.float32, ALIGN) + offset, mask=inside, other=0.0)
+        write(averages, m, inside, FULL, TWICE)
+    a = _adam_step(m, v, step, log_beta1, log_beta2, eps, DEBIAS)
+    weight_square = tl.sum(w * w, 0)
+    step_square = tl.sum(a * a, 0)
+    if WHOLE & (tiles == 1):
+        w -= _rate(weight_square, step_square, lr, clamp_value, LR_IN_TENSOR) * a
+        write(weights, w, inside, FULL)
+        tl.store(tl.load(record + STEP).to(tl.pointer_type(tl.float32)), step)
     else:
-        m = sign * tl.load(_pointer(address, DTYPE, ALIGN) + offset, mask=inside, other=0.0).to(tl.float32)
-    w -= rate * _adam_step(record, m, v, log_beta1, log_beta2, eps, DEBIAS)
-    tl.store(weights, w.to(DTYPE), mask=inside)
+        all_sums = sums + 2 * tl.load(record + FIRST_TILE)
+        tl.store(all_sums + 2 * tile, weight_square)
+        tl.store(all_sums + 2 * tile + 1, step_square)
+        tl.debug_barrier()
+        if tl.atomic_add(arrivals, 1, sem="acq_rel") == tiles - 1:
+            # The last one adds up all tiles, in an order that does not depend on which program this is.
+            tl.store(totals, add_up(all_sums, tiles))
+            tl.store(totals + 1, add_up(all_sums + 1, tiles))
+            tl.debug_barrier()
+            tl.atomic_add(arrivals, 1, sem="release")
 
 
 @triton.jit
-def move_kernel(
-    tiles, tensors, grads, rates, log_beta1, log_beta2, eps, sign,
-    DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr,
+def _second_pass(
+    record, address, tile, tiles, step, rate, log_beta1, log_beta2, eps, sign, arrivals,
+    DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr, TILE: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """Move the weights of every tensor that has a gradient by its rate times Adam's step."""
-    tensor = tl.load(tiles + 2 * tl.program_id(0))
-    tile = tl.load(tiles + 2 * tl.program_id(0) + 1)
-    record = tensors + tensor * COLUMNS
-    rate = tl.load(rates + tensor)
+    """Move the weights of a tile."""
+    inside = within(record, tile, TILE)
+    weights = entries(tl.load(record + WEIGHT), tile, DTYPE, TILE, FULL)
+    squares = entries(tl.load(record + AVERAGE), tile, tl.float32, TILE, FULL)
+    averages = entries(tl.load(record + OTHER), tile, tl.float32, TILE, FULL)
+    w = read(weights, inside, FULL)
+    v = read(squares, inside, FULL, "evict_first")
+    if MOMENTUM:
+        m = read(averages, inside, FULL, "evict_first")
+    else:
+        m = sign * read(entries(address, tile, DTYPE, TILE, FULL), inside, FULL, "evict_first")
+    w -= rate * _adam_step(m, v, step, log_beta1, log_beta2, eps, DEBIAS)
+    write(weights, w, inside, FULL)
+    tl.debug_barrier()
+    if tl.atomic_add(arrivals, 1, sem="relaxed") == 2 * tiles:
+        tl.store(arrivals, 0)
+        tl.store(tl.load(record + STEP).to(tl.pointer_type(tl.float32)), step)
+
+
+@triton.jit
+def _do_item(
+    items, number, tensors, grads, sums, totals, arrivals,
+    lr, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, clamp_value, sign,
+    DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr, TILE: tl.constexpr, NEAR: tl.constexpr,
+    WHOLE: tl.constexpr, LR_IN_TENSOR: tl.constexpr,
+):  # fmt: skip
+    tensor = tl.load(items + 2 * number)
+    code = tl.load(items + 2 * number + 1)
     address = tl.load(grads + tensor)
-    aligned = tl.load(record + ALIGNED)
-    for ALIGN in tl.static_range(0, 2):
-        if (address != 0) & (aligned == ALIGN):
-            _move_tile(
-                record, address, tile, rate, log_beta1, log_beta2, eps, sign,
-                DTYPE, MOMENTUM, DEBIAS, ALIGN,
-            )  # fmt: skip
+    if address != 0:
+        record = tensors + tensor * COLUMNS
+        arrivals += 1 + tensor
+        totals += 2 * tensor
+        tiles = tl.load(record + TILES)
+        step = tl.load(tl.load(record + STEP).to(tl.pointer_type(tl.float32))) + 1
+        if code >= 0:
+            kind = is_full(record, code, TILE).to(tl.int32)
+            if NEAR > 0:
+                kind += kind * (tiles - code > NEAR).to(tl.int32)
+            for KIND in tl.static_range(0, 3 if NEAR > 0 else 2):
+                if kind == KIND:
+                    _first_pass(
+                        record, address, code, tiles, step, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1,
+                        log_beta2, eps, sign, sums, totals, arrivals, lr, clamp_value,
+                        DTYPE, MOMENTUM, DEBIAS, TILE, KIND > 0, KIND > 1, WHOLE, LR_IN_TENSOR,
+                    )  # fmt: skip
+        else:
+            while tl.atomic_add(arrivals, 0, sem="acquire") <= tiles:
+                pass
+            weight_square = tl.load(totals, cache_modifier=".cg")
+            step_square = tl.load(totals + 1, cache_modifier=".cg")
+            rate = _rate(weight_square, step_square, lr, clamp_value, LR_IN_TENSOR)
+            tile = -1 - code
+            full = is_full(record, tile, TILE)
+            for FULL in tl.static_range(0, 2):
+                if full == FULL:
+                    _second_pass(
+                        record, address, tile, tiles, step, rate, log_beta1, log_beta2, eps, sign, arrivals,
+                        DTYPE, MOMENTUM, DEBIAS, TILE, FULL,
+                    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["count"])
+def lamb_kernel(
+    items, tensors, grads, sums, totals, arrivals,
+    lr, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, clamp_value, sign, count,
+    DTYPE: tl.constexpr, MOMENTUM: tl.constexpr, DEBIAS: tl.constexpr, TILE: tl.constexpr, NEAR: tl.constexpr,
+    WHOLE: tl.constexpr, LR_IN_TENSOR: tl.constexpr,
+):  # fmt: skip
+    """Step every tensor that has a gradient.
+
+    items:     [count, 2]: index of a tensor; t >= 0 for the first pass over its tile t, -1 - t for the second
+    tensors:   [tensors, COLUMNS]; AVERAGE is that of squares, OTHER the average that Adam steps along
+    grads:     [tensors]: addresses of the gradients, 0 for none
+    sums:      [tiles, 2]: of each tile, the sums of w² and of Adam's step squared
+    totals:    [tensors, 2]: those of all tiles, float64
+    arrivals:  [1 + tensors]: how many items have been taken; then for each tensor, how many programs of its first pass
+               are done, one more once its totals are known, and those of its second pass. All zero between steps.
+    sign:      -1 to maximise
+    NEAR:      tiles at the end of a tensor that the cache can keep until the second pass; 0 for all
+    WHOLE:     a tensor of a single tile has no item for a second pass
+    """
+    number = tl.atomic_add(arrivals, 1, sem="relaxed")
+    while number < count:
+        _do_item(
+            items, number, tensors, grads, sums, totals, arrivals,
+            lr, beta1, rest_of_beta1, beta2, rest_of_beta2, log_beta1, log_beta2, eps, clamp_value, sign,
+            DTYPE, MOMENTUM, DEBIAS, TILE, NEAR, WHOLE, LR_IN_TENSOR,
+        )  # fmt: skip
+        number = tl.atomic_add(arrivals, 1, sem="relaxed")
+    if number == count + tl.num_programs(0) - 1:
+        tl.store(arrivals, 0)  # every program has been told that there is nothing left

@@ -1,54 +1,91 @@
-"""LAMB's fused path: the tables by which its kernels find many tensors, and their launches."""
+"""LAMB's fused path: the order in which its kernel goes through tensors, and its launch."""
 
 import math
+from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nero.optim.sharding import local
-from nero.optim.triton.pointer_tables import TensorList, tile_table
+from nero.optim.triton.compiled_launch import CompiledLaunch
+from nero.optim.triton.entry_tables import EntryTensors
+from nero.optim.triton.pointer_tables import run_table
+
+Run = tuple[int, int, int]
+"""A tensor, a first code as in the items of `lamb_kernel`, and how many consecutive codes follow from it."""
 
 
-class LAMBTensors(TensorList):
-    """Tensors of one dtype on one device, which three launches step."""
+def both_passes(tiles: list[int], lag: int) -> list[Run]:
+    """The items of a step for tensors with these numbers of tiles, large tensors first.
+
+    The second pass over a tensor begins `lag` items after the last of its first pass, where other tensors are left to
+    fill them, so that it need not wait. It goes through the tiles backwards: those last seen are the likeliest to be in
+    the cache. A tensor of one tile has no second pass.
+    """
+    runs: list[Run] = []
+    waiting: deque[tuple[int, int]] = deque()  # from which item on, and a tensor
+    items = 0
+    for tensor in sorted(range(len(tiles)), key=lambda i: -tiles[i]):
+        done = 0
+        while done < tiles[tensor]:
+            count = tiles[tensor] - done
+            if waiting and (count := min(count, waiting[0][0] - items)) <= 0:
+                late = waiting.popleft()[1]
+                runs.append((late, -tiles[late], tiles[late]))
+                items += tiles[late]
+            else:
+                runs.append((tensor, done, count))
+                done, items = done + count, items + count
+        if tiles[tensor] > 1:
+            waiting.append((items + lag, tensor))
+    return runs + [(tensor, -tiles[tensor], tiles[tensor]) for _, tensor in waiting]
+
+
+def check_momentum(group: dict[str, Any], states: Iterable[dict[str, Tensor]]) -> None:
+    """Raise RuntimeError if a group has momentum that its state has not."""
+    if group["betas"][0] > 0 and any("exp_avg" not in state for state in states):
+        raise RuntimeError("betas[0] was 0 when a group was added, and so no average of its gradients is kept")
+
+
+class LAMBTensors(EntryTensors):
+    """Tensors of one dtype on one device, which one launch steps.
+
+    programs:  for each multiprocessor; more would run ahead of what the cache can hold
+    lag:       items for each multiprocessor from the first to the second pass over a tensor
+    cached:    share of the second-level cache that is left to what the second pass reads again
+    """
 
     optimizer = "LAMB"
+    keys = ("exp_avg_sq", "exp_avg")
+    tile, warps, programs, lag, cached = 1024, 4, 8, 8, 0.0
 
     def __init__(self, params: list[Tensor], states: list[dict[str, Tensor]]) -> None:
-        from nero.optim.triton.lamb_kernels import COLUMNS, TILE
+        from nero.optim.triton.lamb_kernels import lamb_kernel
 
         super().__init__(params, states)
-        counts = torch.tensor([param.numel() for param in self.local_params()])
-        tiles = -(-counts // TILE.value)
-        averages = [
-            [local(state[key]).data_ptr() if key in state else 0 for key in ("exp_avg", "exp_avg_sq", "step")]
-            for state in states
-        ]
-        pointers = torch.column_stack([torch.tensor(self.addresses), torch.tensor(averages)])
-        aligned = (pointers[:, :3] % 16 == 0).all(1) & (counts * self.dtype.itemsize % 16 == 0)
-        records = torch.column_stack([pointers, counts, aligned, tiles.cumsum(0) - tiles, tiles])
-        assert records.shape[1] == COLUMNS.value
-        self.tensors, self.tiles = records.to(self.device), tile_table(tiles.tolist(), self.device)
-        self.sums = torch.zeros(len(self.tiles), 2, device=self.device)
-        self.rates = torch.zeros(len(params), device=self.device)
+        self.has_momentum = all("exp_avg" in state for state in states)
+        processors, cache = 1, 1 << 20
+        if self.device.type == "cuda":
+            properties = torch.cuda.get_device_properties(self.device)
+            processors, cache = properties.multi_processor_count, properties.L2_cache_size
+        self.near = int(self.cached * cache / (self.tile * (8 + self.dtype.itemsize)))
+        self.items = run_table(both_passes(self.tiles, self.lag * processors), self.device)
+        self.sums = torch.zeros(sum(self.tiles), 2, device=self.device)
+        self.totals = torch.zeros(len(params), 2, dtype=torch.float64, device=self.device)
+        self.arrivals = torch.zeros(1 + len(params), dtype=torch.int32, device=self.device)
+        programs = min(len(self.items), self.programs * processors or len(self.items))
+        self.kernel = CompiledLaunch(lamb_kernel, programs, num_warps=self.warps)
+
+    def check(self, group: dict[str, Any]) -> None:
+        if not self.has_momentum:
+            check_momentum(group, self.states)
 
     def launch(self, grads: Tensor, lr: float | Tensor, group: dict[str, Any]) -> None:
-        from triton import language as tl
-
-        from nero.optim.triton.lamb_kernels import WARPS, average_kernel, move_kernel, rate_kernel
-
-        pairs = zip(self.params, self.states, strict=True)
-        if steps := [state["step"] for param, state in pairs if param.grad is not None]:
-            torch._foreach_add_(steps, 1)
         beta1, beta2 = map(float, group["betas"])
         logs = [math.log(beta) if beta > 0 else -math.inf for beta in (beta1, beta2)]
-        last = (*logs, float(group["eps"]), -1.0 if group["maximize"] else 1.0)
-        last = (*last, getattr(tl, str(self.dtype).removeprefix("torch.")), beta1 > 0, bool(group["debias"]))
-        tiles, tensors = (len(self.tiles),), (len(self.tensors),)
-        averaging = (beta1, 1 - beta1, beta2, 1 - beta2)
-        average_kernel[tiles](self.tiles, self.tensors, grads, self.sums, *averaging, *last, num_warps=WARPS)
-        rate_kernel[tensors](
-            self.tensors, self.sums, self.rates, lr, float(group["clamp_value"]), isinstance(lr, Tensor)
-        )
-        move_kernel[tiles](self.tiles, self.tensors, grads, self.rates, *last, num_warps=WARPS)
+        sign = -1.0 if group["maximize"] else 1.0
+        numbers = (beta1, 1 - beta1, beta2, 1 - beta2, *logs, float(group["eps"]), float(group["clamp_value"]), sign)
+        numbers = (*numbers, len(self.items))
+        tables = (self.items, self.tensors, grads, self.sums, self.totals, self.arrivals)
+        self.kernel(tables, lr, numbers, (self.element, beta1 > 0, bool(group["debias"]), self.tile, self.near, True))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nero.optim.balance import fan_in, slack, stored_view
 from nero.optim.sharding import local
+from nero.optim.triton.compiled_launch import CompiledLaunch
 from nero.optim.triton.pointer_tables import TensorList, tile_table
 
 
@@ -115,8 +116,8 @@ class NeroTensors(TensorList):
             launch(tables, lr, numbers, (bool(group["mean"]), bool(group["norm"]), stochastic))
 
 
-class Launch:
-    """The programs of one size: which tile of which tensor each takes, and the kernel compiled for them."""
+class Launch(CompiledLaunch):
+    """The programs of one size: which tile of which tensor each takes."""
 
     def __init__(
         self, records: list[list[int]], chosen: list[bool], size: Size, dtype: torch.dtype, device: torch.device
@@ -125,24 +126,14 @@ class Launch:
 
         from nero.optim.triton.nero_kernels import nero_kernel
 
-        self.kernel: Any = nero_kernel
         self.tiles = tile_table((row[TILES] * mine for row, mine in zip(records, chosen, strict=True)), device)
-        self.grid = (len(self.tiles), 1, 1)
         own = [record for record, mine in zip(records, chosen, strict=True) if mine]
         kinds = sum(1 << kind for kind in {record[KIND] for record in own})
         lengths = any(record[NORM] for record in own)
         self.constants = (getattr(tl, str(dtype).removeprefix("torch.")), size.tile, kinds, lengths)
-        self.options = {"num_warps": size.warps} | ({"maxnreg": size.registers} if size.registers else {})
-        self.compiled: dict[Any, Any] = {}
+        super().__init__(nero_kernel, len(self.tiles), num_warps=size.warps, maxnreg=size.registers)
 
     def __call__(
-        self, tables: tuple[Tensor, ...], lr: float | Tensor, numbers: tuple[float, ...], switches: tuple[bool, ...]
+        self, tables: tuple[Tensor, ...], lr: float | Tensor, numbers: tuple[float, ...], switches: tuple[Any, ...]
     ) -> None:
-        last = (*numbers, *self.constants, *switches, isinstance(lr, Tensor))
-        # Triton would inspect every argument again to find its compiled kernel, which takes longer than the launch.
-        key = (switches, lr.dtype if isinstance(lr, Tensor) else None)
-        if (run := self.compiled.get(key)) is not None:
-            rate = lr.data_ptr() if isinstance(lr, Tensor) else lr
-            run(self.tiles.data_ptr(), *map(Tensor.data_ptr, tables), rate, *last)
-        elif (kernel := self.kernel[self.grid](self.tiles, *tables, lr, *last, **self.options)) is not None:
-            self.compiled[key] = kernel[self.grid]  # the interpreter returns None
+        super().__call__((self.tiles, *tables), lr, numbers, (*self.constants, *switches))

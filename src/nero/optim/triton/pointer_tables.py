@@ -19,6 +19,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 @cache
 def unavailable(device: torch.device) -> str | None:
     """Why kernels cannot run on a device; None where they can."""
+    if device.type == "meta":
+        return "a meta tensor has no data"
     try:
         from triton import JITFunction
 
@@ -28,10 +30,10 @@ def unavailable(device: torch.device) -> str | None:
     # Triton's interpreter (TRITON_INTERPRET=1) runs them on any device, slowly: for tests.
     if not isinstance(nero_kernel, JITFunction):
         return None
-    if device.type != "cuda":
-        return f"a {device.type} has no Triton kernels; it needs a CUDA GPU"
-    if torch.version.cuda is None or torch.cuda.get_device_capability(device) < (7, 0):
-        return "it needs an NVIDIA GPU of compute capability 7.0 or more"
+    if device.type != "cuda":  # which AMD's GPUs are called as well
+        return f"a GPU of NVIDIA or AMD, not {device.type}"
+    if torch.version.hip is None and torch.cuda.get_device_capability(device) < (7, 0):
+        return "an NVIDIA GPU of compute capability 7.0 or more"
     return None
 
 
@@ -57,10 +59,15 @@ def is_capturing(device: torch.device) -> bool:
 
 def tile_table(counts: Iterable[int], device: torch.device) -> Tensor:
     """int32 [programs, 2]: index of a tensor and of a tile in it, given each tensor's number of tiles."""
-    tiles = torch.tensor([*counts])
-    tensor = torch.repeat_interleave(tiles)
-    tile = torch.arange(len(tensor)) - (tiles.cumsum(0) - tiles)[tensor]
-    return torch.stack([tensor, tile], 1).to(device, torch.int32)
+    return run_table([(tensor, 0, count) for tensor, count in enumerate(counts)], device)
+
+
+def run_table(runs: list[tuple[int, int, int]], device: torch.device) -> Tensor:
+    """int32 [programs, 2] from runs (a, b, n), each of which gives n rows: (a, b), (a, b + 1), ..."""
+    name, first, count = torch.tensor(runs).unbind(1)
+    run = torch.repeat_interleave(count)
+    number = torch.arange(len(run)) - (count.cumsum(0) - count - first)[run]
+    return torch.stack([name[run], number], 1).to(device, torch.int32)
 
 
 def address_table(addresses: list[int], device: torch.device) -> Tensor:
@@ -96,6 +103,10 @@ class TensorList(ABC):
         self.captured = False
         self._grads = torch.zeros(len(params), dtype=torch.int64, device=self.device)
         self._known_grads: tuple[list[int], list[tuple[int, ...]]] | None = None
+        self._in_graph, self._kept = (
+            False,
+            list[Tensor](),
+        )  # whether a captured step reads this table; older such tables
 
     @staticmethod
     def fits(param: Tensor, state: Mapping[str, Tensor], group: dict[str, Any]) -> bool:
@@ -109,6 +120,9 @@ class TensorList(ABC):
     @abstractmethod
     def launch(self, grads: Tensor, lr: float | Tensor, group: dict[str, Any]) -> None:
         """Step the tensors whose entry in the table of gradients is not 0. `lr` is a number or on the device."""
+
+    def check(self, group: dict[str, Any]) -> None:  # noqa: B027
+        """Raise RuntimeError where the settings of the group need other state than there is."""
 
     def local_params(self) -> list[Tensor]:
         return [local(param) for param in self.params] if self.sharded else self.params
@@ -155,7 +169,8 @@ class TensorList(ABC):
         with self.on_device():
             capturing = is_capturing(self.device)
             self.captured |= capturing
-            if (addresses, strides) == self._known_grads and not capturing:
+            if (addresses, strides) == self._known_grads:
+                self._in_graph |= capturing
                 return self._grads, grads
             known, copies = (list(addresses), strides), []
             for i, (param, grad) in enumerate(zip(self.local_params(), grads, strict=True)):
@@ -164,6 +179,9 @@ class TensorList(ABC):
                     addresses[i] = copies[-1].data_ptr()
             if capturing:
                 return address_table(addresses, self.device), [*grads, *copies]
+            if self._in_graph:  # which will read the table as it is
+                self._kept.append(self._grads)
+                self._grads, self._in_graph = torch.zeros_like(self._grads), False
             # An asynchronous copy from memory that is not pinned returns once its source has been read.
             self._grads.copy_(torch.tensor(addresses), non_blocking=True)
             self._known_grads = None if copies else known
@@ -202,6 +220,8 @@ class FusedGroup:
 
     def prepare(self, group: dict[str, Any]) -> list[Callable[[], None]]:
         """Check the gradients; return functions that make the step."""
+        for tensors in self.lists:
+            tensors.check(group)
         return [partial(tensors.update_, *tensors.gradients(), group) for tensors in self.lists]
 
 
