@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Milliseconds per optimiser step on this machine, compared with a copy of as many bytes as a step must move.
 
-    python -m benchmarks.optim [--sets resnet50 mlp100] [--device cuda] [--dtype bfloat16] [--out FILE]
+    python -m benchmarks.optim [--sets resnet50 mlp100] [--rows lamb madam] [--dtype bfloat16] [--out FILE]
     python -m benchmarks.optim --small                  a quick trial on a CPU, not a measurement
 
-By default the sets are resnet50, mlp100, translation and billion, the last one only on a GPU.
+By default the sets are resnet50, mlp100, translation and billion, on a CPU resnet18, wikitext2, mlp100 and translation.
 """
 
 import contextlib
@@ -15,21 +15,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
-from torch.optim import SGD, Adam, Optimizer
 
+from benchmarks.optim_rows import COPY, FUSED_ADAM, GOALS, ROWS, SETS, Key, Row, Unavailable
 from benchmarks.parameter_sets import PARAMETER_SETS, Shape, small
 from benchmarks.tables import benchmark_parser, code_in_words, column_heads, with_versions
 from nero.atomic import write_atomic
-from nero.optim import LAMB, Madam, Nero
 from nero.report.tables.sheets import markdown_line
 
-SETS = ("resnet50", "mlp100", "translation", "billion")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MODES = ("eager", "replayed")
 REPETITIONS = 5
@@ -39,62 +35,10 @@ WARM_UP = 3
 LR = 1e-3
 """Small, so that thousands of steps along one gradient keep weights of ordinary size."""
 
-Key = tuple[str, str]
-"""Optimiser and implementation: a row of the table."""
 Cell = float | str
 """Milliseconds per step, or why there is no measurement."""
 Cells = Mapping[tuple[str, Key, str], Cell]
 """By parameter set, row and mode."""
-
-
-class Unavailable(Exception):
-    """An optimiser is not installed."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """An optimiser implementation. `captured`: further options for a CUDA graph; None if it cannot be captured."""
-
-    key: Key
-    make: Callable[..., Optimizer]
-    options: dict[str, Any] = field(default_factory=dict)
-    captured: dict[str, Any] | None = field(default_factory=dict)
-
-
-def nero_of_pytorch_optimizer(params: list[Tensor], lr: float) -> Optimizer:
-    try:
-        from pytorch_optimizer import Nero as TheirNero
-    except ImportError as error:
-        raise Unavailable("not installed") from error
-    return TheirNero(params, lr=lr)
-
-
-COPY = ("copy", "floor")
-FUSED_NERO = ("Nero", "fused")
-FUSED_ADAM = ("torch Adam", "fused")
-# A failed capture can break the process, so only optimisers known to support capture are captured. torch's foreach SGD
-# reads its learning rate to the host; pytorch_optimizer's Nero counts its steps there.
-ROWS = (
-    Row(FUSED_NERO, Nero, {"fused": True}),
-    Row(("Nero", "foreach"), Nero, {"foreach": True, "fused": False}),
-    Row(("Nero", "per tensor"), Nero, {"foreach": False, "fused": False}),
-    Row(("LAMB", "fused"), LAMB, {"fused": True}),
-    Row(("LAMB", "foreach"), LAMB, {"foreach": True}),
-    Row(("LAMB", "per tensor"), LAMB, {"foreach": False}),
-    Row(("Madam", "foreach"), Madam, {"foreach": True}),
-    Row(("Madam", "per tensor"), Madam, {"foreach": False}),
-    Row(("torch SGD", "foreach"), SGD, {"foreach": True}, None),
-    Row(("torch SGD", "fused"), SGD, {"fused": True}),
-    Row(("torch Adam", "foreach"), Adam, {"foreach": True}, {"capturable": True}),
-    Row(FUSED_ADAM, Adam, {"fused": True}, {"capturable": True}),
-    Row(("pytorch_optimizer's Nero", "its default"), nero_of_pytorch_optimizer, {}, None),
-)
-GOALS: tuple[tuple[str, Key, float, tuple[str, ...]], ...] = (
-    ("torch's fused Adam", FUSED_ADAM, 0.5, SETS),
-    ("the copy, 48 million parameters and more", COPY, 1.3, ("mlp100", "translation", "billion")),
-    ("the copy, ResNet-50", COPY, 2.0, ("resnet50",)),
-)
-"""What fused Nero is compared with, its row, the largest ratio allowed, and the sets."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--sets", nargs="+", choices=list(PARAMETER_SETS), metavar="SET", help=", ".join(PARAMETER_SETS)
     )
+    parser.add_argument(
+        "--rows", nargs="+", metavar="WORD", help="only optimisers or paths with one of these in their name"
+    )
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
     parser.add_argument("--seconds", type=float, default=0.3, help="for one measurement (default: 0.3)")
@@ -215,8 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.device == "cuda" and not cuda:
         parser.error("--device cuda: torch finds no CUDA device")
     device = torch.device("cpu" if options.device == "cpu" or not cuda else "cuda")
-    default = SETS if device.type == "cuda" or options.small else [name for name in SETS if name != "billion"]
-    names = list(dict.fromkeys(options.sets or default))
+    names = list(dict.fromkeys(options.sets or SETS[device.type]))
+    rows = chosen_rows(options.rows)
+    if not rows:
+        parser.error(f"--rows {' '.join(options.rows)}: there is no such row")
 
     bench = Bench(device, DTYPES[options.dtype], options.seconds)
     sets = {name: PARAMETER_SETS[name].shapes() for name in names}
@@ -228,29 +177,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Captures last: a failure must not affect the other measurements.
     for mode in MODES if device.type == "cuda" else MODES[:1]:
         for name, shapes in sets.items():
-            for key, cell in measurements(bench, shapes, mode):
+            for key, cell in measurements(bench, rows, shapes, mode):
                 cells[name, key, mode] = cell
                 print(f"{name}, {mode}: {' '.join(key)}: {shown(cells, name, key, mode)}", file=sys.stderr, flush=True)
-            text = report(head, sets, cells)
+            text = report(head, sets, rows, cells, goals(cells, bench))
             if options.out:  # after each set: an interrupted benchmark keeps its results
                 options.out.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(options.out, text.encode())
     print(text, end="")
 
 
-def measurements(bench: Bench, shapes: Sequence[Shape], mode: str) -> Iterator[tuple[Key, Cell]]:
+def chosen_rows(words: Sequence[str] | None) -> list[Row]:
+    """The rows with one of the words in their name, and fused Adam, with which all are compared; by default all."""
+    if words is None:
+        return list(ROWS)
+    rows = [row for row in ROWS if any(word.lower() in " ".join(row.key).lower() for word in words)]
+    return rows and [row for row in ROWS if row in rows or row.key == FUSED_ADAM]
+
+
+def measurements(bench: Bench, rows: Sequence[Row], shapes: Sequence[Shape], mode: str) -> Iterator[tuple[Key, Cell]]:
     """Yield each row of a set's table as soon as it is measured."""
     yield COPY, bench.copy(shapes, mode)
-    for row in ROWS:
+    for row in rows:
         yield row.key, bench.optimiser(row, shapes, mode)
 
 
-def report(head: Sequence[str], sets: Mapping[str, Sequence[Shape]], cells: Cells) -> str:
+def report(
+    head: Sequence[str], sets: Mapping[str, Sequence[Shape]], rows: Sequence[Row], cells: Cells, ending: Sequence[str]
+) -> str:
     """Markdown: the setup, a table per set, and the goals."""
     lines = ["# Milliseconds per optimiser step", "", *head]
     for name, shapes in sets.items():
-        lines += ["", *table(name, shapes, cells)]
-    return "\n".join([*lines, "", *goals(cells), ""])
+        lines += ["", *table(name, shapes, rows, cells)]
+    return "\n".join([*lines, "", *ending, ""])
 
 
 def header(bench: Bench, shrunk: bool) -> list[str]:
@@ -279,7 +238,7 @@ def header(bench: Bench, shrunk: bool) -> list[str]:
     return lines
 
 
-def table(name: str, shapes: Sequence[Shape], cells: Cells) -> list[str]:
+def table(name: str, shapes: Sequence[Shape], rows: Sequence[Row], cells: Cells) -> list[str]:
     head = ["optimiser", "path", *(f"ms {mode}" for mode in MODES)]
     head += [f"x {what}, {mode}" for what in ("copy", "fused Adam") for mode in MODES]
     count = sum(math.prod(shape) for shape in shapes)
@@ -290,7 +249,7 @@ def table(name: str, shapes: Sequence[Shape], cells: Cells) -> list[str]:
         "",
         *column_heads(head, numbers=range(2, len(head))),
     ]
-    for key in [COPY, *(row.key for row in ROWS)]:
+    for key in [COPY, *(row.key for row in rows)]:
         values = [shown(cells, name, key, mode) for mode in MODES]
         for other in (COPY, FUSED_ADAM):
             ratios = [ratio(cells, name, key, other, mode) for mode in MODES]
@@ -299,14 +258,15 @@ def table(name: str, shapes: Sequence[Shape], cells: Cells) -> list[str]:
     return lines
 
 
-def goals(cells: Cells) -> list[str]:
-    """The goals of fused Nero, and whether they are met."""
-    columns = ["over", "at most", "set", "eager", "replayed"]
-    lines = ["## Goals: fused Nero's time over another's", "", *column_heads(columns, numbers=(1,))]
-    for description, other, bound, names in GOALS:
-        for name in names:
-            ratios = [ratio(cells, name, FUSED_NERO, other, mode) for mode in MODES]
-            lines.append(markdown_line([description, str(bound), name, *(verdict(value, bound) for value in ratios)]))
+def goals(cells: Cells, bench: Bench) -> list[str]:
+    """The goals for this device and dtype, and whether they are met."""
+    lines = ["## Goals", "", *column_heads(["time of", "over that of", "at most", "set", *MODES], numbers=(2,))]
+    for goal in GOALS:
+        if goal.device != bench.device.type or goal.dtype not in (None, bench.dtype):
+            continue
+        for name in goal.sets:
+            ratios = [verdict(ratio(cells, name, goal.row, goal.over, mode), goal.bound) for mode in MODES]
+            lines.append(markdown_line([" ".join(goal.row), " ".join(goal.over), str(goal.bound), name, *ratios]))
     return lines
 
 

@@ -63,7 +63,7 @@ def table(names: Sequence[str]) -> str:
 
 def state_bytes(make: Callable[..., Optimizer], shapes: Sequence[Shape]) -> int:
     """Bytes of all state tensors of an optimiser of float32 parameters after its first step."""
-    params = [torch.zeros(shape) for shape in shapes]
+    params = [torch.ones(shape) for shape in shapes]  # not zeros, whose neurons have further state
     for param in params:
         param.grad = torch.zeros_like(param)
     optimizer = make(params)

@@ -63,8 +63,9 @@ def test_benchmark_prints_and_writes_table_with_ratios_and_goals(tmp_path: Path)
     for optimiser in ("Nero", "LAMB", "Madam"):
         assert is_number(rows[optimiser, "foreach"][0])
         assert is_number(rows[optimiser, "per tensor"][0])
-    assert "Triton" in rows["Nero", "fused"][0]  # the reason why there is no kernel on a CPU
-    assert rows["the copy, ResNet-50", "2.0"] == ["resnet50", "not measured", "not measured"]
+    assert "supported devices" in rows["Nero", "fused"][0]  # the reason why there is no kernel on a CPU
+    assert rows["Nero default", "torch Adam foreach"][0] == "1.5"
+    assert "Nero fused" not in {first for first, _ in rows}  # a goal on a GPU
     assert "pong, eager: torch Adam fused: " in result.stderr
 
 
@@ -92,7 +93,27 @@ def test_row_options_are_valid_optimiser_arguments(bench: ModuleType) -> None:
             row.make([torch.zeros(2)], lr=0.1, **row.options, **(row.captured or {}))
     assert len({row.key for row in bench.ROWS}) == len(bench.ROWS)
     keys = {row.key for row in bench.ROWS} | {bench.COPY}
-    assert {bench.FUSED_NERO, *(other for _, other, _, _ in bench.GOALS)} <= keys
+    for goal in bench.GOALS:
+        assert {goal.row, goal.over} <= keys
+        assert set(goal.sets) <= set(bench.SETS[goal.device])
+
+
+def test_rows_are_chosen_by_name(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.chosen_rows(None) == list(bench.ROWS)
+    keys = [row.key for row in bench.chosen_rows(["madam", "SGD foreach"])]
+    assert keys == [
+        *(("Madam", path) for path in ("fused", "foreach", "per tensor")),
+        ("torch SGD", "foreach"),
+        bench.FUSED_ADAM,
+    ]
+    bench.main([*TINY, "--rows", "sgd"])
+    names = [first for first, _ in rows_of(capsys.readouterr().out)]
+    assert [name for name in names if name in ("copy", "Nero", "LAMB", "torch SGD", "torch Adam")] == [
+        "copy", "torch SGD", "torch SGD", "torch Adam",
+    ]  # fmt: skip
+    with pytest.raises(SystemExit):
+        bench.main([*TINY, "--rows", "adagrad"])
+    assert "no such row" in capsys.readouterr().err
 
 
 def test_copy_baseline_moves_same_bytes_as_a_step(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,19 +126,22 @@ def test_copy_baseline_moves_same_bytes_as_a_step(bench: ModuleType, monkeypatch
 
 def test_goals_are_compared_with_their_bounds(bench: ModuleType) -> None:
     cells = {
-        ("resnet50", bench.FUSED_NERO, "eager"): 1.0,
+        ("resnet50", ("Nero", "fused"), "eager"): 1.0,
         ("resnet50", bench.FUSED_ADAM, "eager"): 2.0,
         ("resnet50", bench.COPY, "eager"): 0.4,
-        ("resnet50", bench.FUSED_NERO, "replayed"): "out of memory",
+        ("resnet50", ("Nero", "fused"), "replayed"): "out of memory",
         ("resnet50", bench.COPY, "replayed"): 0.4,
     }
-    goals = [line.strip("| ").split(" | ") for line in bench.goals(cells) if "resnet50" in line]
-    assert goals == [
-        ["torch's fused Adam", "0.5", "resnet50", "0.500 met", "not measured"],
-        ["the copy, ResNet-50", "2.0", "resnet50", "2.500 not met", "not measured"],
+    gpu = bench.Bench(torch.device("cuda"), torch.float32, 1.0)
+    goals = [line.strip("| ").split(" | ") for line in bench.goals(cells, gpu) if "resnet50" in line]
+    assert goals[:2] == [
+        ["Nero fused", "torch Adam fused", "0.5", "resnet50", "0.500 met", "not measured"],
+        ["Nero fused", "copy floor", "1.5", "resnet50", "2.500 not met", "not measured"],
     ]
-    big = {name for name in bench.SETS if PARAMETER_SETS[name].parameters() >= 48e6}
-    assert set(bench.GOALS[1][3]) == big
+    assert any(line[:3] == ["LAMB fused", "torch Adam fused", "1.1"] for line in goals)
+    half = bench.goals(cells, bench.Bench(torch.device("cuda"), torch.bfloat16, 1.0))
+    assert any("| 0.45 | resnet50 | 0.500 not met |" in line for line in half)
+    assert not any("| 0.5 |" in line for line in half)
 
 
 @pytest.mark.parametrize(

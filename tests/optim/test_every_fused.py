@@ -102,13 +102,17 @@ def test_kernels_are_unavailable_for_meta_tensors() -> None:
     assert unavailable(torch.device(DEVICE)) is None
 
 
+def no_kernel() -> None:
+    """What Triton compiles on a GPU."""
+
+
 @pytest.mark.parametrize(
     ("hip", "capability", "available"), [(None, (6, 1), False), (None, (7, 0), True), ("6.4", (0, 0), True)]
 )
 def test_kernels_need_a_gpu_that_triton_supports(
     monkeypatch: pytest.MonkeyPatch, hip: str | None, capability: tuple[int, int], available: bool
 ) -> None:
-    monkeypatch.setattr(nero_kernels, "nero_kernel", JITFunction(lambda: None))  # as compiled, not interpreted
+    monkeypatch.setattr(nero_kernels, "nero_kernel", JITFunction(no_kernel))  # compiled, not interpreted
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert (unavailable.__wrapped__(torch.device("cuda")) is None) == available
