@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
@@ -20,7 +20,7 @@ from nero.optim.sharding import (
     local_gradient,
     zero_redundancy_groups,
 )
-from nero.optim.triton.pointer_tables import FusedGroup, TensorList, check_gradient, unavailable, use_kernels
+from nero.optim.triton.pointer_tables import FusedGroup, TensorList, check_gradient, is_frozen, unavailable, use_kernels
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Loss = TypeVar("Loss")
@@ -318,14 +318,6 @@ class CapturableOptimizer(Optimizer, ABC):
 
 def _shapes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(torch.as_tensor(value).shape) for key, value in state.items()}
-
-
-def is_frozen(param: Tensor) -> bool:
-    """Whether this is a module's parameter that does not require a gradient, whatever its `grad` still holds.
-
-    A plain tensor is not frozen: whoever adds one sets its gradient by hand.
-    """
-    return not param.requires_grad and isinstance(param, nn.Parameter)
 
 
 def gather(

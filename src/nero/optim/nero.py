@@ -23,9 +23,10 @@ from nero.optim.balance import (
     split_,
     squared_norm,
 )
-from nero.optim.base import CapturableOptimizer, Slot, bias_correction, gather, is_frozen, running_average
+from nero.optim.base import CapturableOptimizer, Slot, bias_correction, gather, running_average
 from nero.optim.sharding import check_shards, like_rows, local, mean_over_all
 from nero.optim.triton.nero_launch import NeroTensors
+from nero.optim.triton.pointer_tables import is_frozen
 
 
 def nero_update(

@@ -8,11 +8,12 @@ from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nero.optim.balance import stored_view
 from nero.optim.sharding import is_sharded, local, local_gradient
 
+_REQUIRES_GRAD = operator.attrgetter("requires_grad")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -44,6 +45,14 @@ def use_kernels(group: dict[str, Any]) -> bool:
     if group["fused"] is not None or group["foreach"] is not None:
         return bool(group["fused"])
     return any(param.is_cuda for param in group["params"])
+
+
+def is_frozen(param: Tensor) -> bool:
+    """Whether this is a module's parameter that does not require a gradient, whatever its `grad` still holds.
+
+    A plain tensor is not frozen: whoever adds one sets its gradient by hand.
+    """
+    return not param.requires_grad and isinstance(param, nn.Parameter)
 
 
 def check_gradient(grad: Tensor, optimizer: str) -> None:
@@ -103,10 +112,8 @@ class TensorList(ABC):
         self.captured = False
         self._grads = torch.zeros(len(params), dtype=torch.int64, device=self.device)
         self._known_grads: tuple[list[int], list[tuple[int, ...]]] | None = None
-        self._in_graph, self._kept = (
-            False,
-            list[Tensor](),
-        )  # whether a captured step reads this table; older such tables
+        self._in_graph = False  # whether a captured step reads this table
+        self._kept: list[Tensor] = []  # older such tables
 
     @staticmethod
     def fits(param: Tensor, state: Mapping[str, Tensor], group: dict[str, Any]) -> bool:
@@ -142,7 +149,9 @@ class TensorList(ABC):
             self.launch(grads, lr if isinstance(lr, Tensor) and lr.device == self.device else float(lr), group)
 
     def on_device(self) -> AbstractContextManager[Any]:
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        if self.device.type != "cuda" or torch.cuda.current_device() == self.device.index:
+            return nullcontext()
+        return torch.cuda.device(self.device)
 
     def gradients(self) -> tuple[Tensor, list[Tensor | None]]:
         """The addresses of the gradients on the device, 0 for none, and what they point to.
@@ -151,6 +160,8 @@ class TensorList(ABC):
         gradient.
         """
         grads: list[Any] = [param.grad for param in self.params]
+        if not all(map(_REQUIRES_GRAD, self.params)):
+            grads = [None if is_frozen(param) else grad for param, grad in zip(self.params, grads, strict=True)]
         if self.sharded:
             pairs = zip(self.params, grads, strict=True)
             grads = [None if grad is None else local_gradient(param, grad) for param, grad in pairs]
