@@ -81,8 +81,8 @@ def test_first_update_is_relative_per_neuron_and_per_layer(seed, shape, eta, bet
     weight, (grad,) = layer_and_gradients(seed, shape)
     weight = project(weight)
     zeros, ones = torch.zeros(shape[0], dtype=torch.float64), torch.ones(shape[0], dtype=torch.float64)
-    turned, _ = nero_update(weight, grad, avg_sq=zeros, step=ones, scale=ones, lr=eta, beta=beta)
-    change = turned - weight
+    rate, _ = nero_update(grad.norm(dim=1), avg_sq=zeros, step=ones, scale=ones, lr=eta, beta=beta)
+    change = -rate.unsqueeze(1) * grad
     torch.testing.assert_close(change.norm(dim=1) / weight.norm(dim=1), eta * ones)
     assert (change.norm() / weight.norm()).item() == pytest.approx(eta)
 

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from nero.optim.sharding import check_shards, local
 
@@ -28,7 +29,7 @@ def neuron_norm(weight: Tensor, neuron_dim: int = 0) -> Tensor:
     if rows.numel() == 0:
         return rows.new_zeros(rows.shape[0])
     unit = _magnitude(rows)
-    return (unit * _row_norm(rows / unit)).squeeze(-1)
+    return unit.squeeze(-1) * _row_norm(rows / unit)
 
 
 def project(
@@ -63,37 +64,66 @@ def project_unrounded(rows: Tensor, mean: bool, norm: bool, tolerance: float, le
 
     # Squares of 1e-30 and 1e30 leave the range of float32. Dividing by a power of two costs no rounding.
     unit = _magnitude(rows)
-    scaled = rows / unit
-    size = _row_norm(scaled)
-    # A row of zeros cannot be normalised, and counts as done.
-    is_unit = _has_length(unit * size, lengths, tolerance) | (size == 0)
-
+    scaled, unit = rows / unit, unit.squeeze(-1)
     if not mean:
-        return scaled * torch.where(is_unit, unit, _factor(size, unit, lengths))
+        _, factor = _keep_and_factor(None, _row_norm(scaled), tolerance, lengths, unit)
+        return scaled * factor.unsqueeze(-1)
 
     row_mean = scaled.mean(-1, keepdim=True)
     centred = scaled - row_mean
     # The rounding error of a large mean can exceed a small residual's tolerance; the second pass removes it.
     centred -= centred.mean(-1, keepdim=True)
-    rest = _row_norm(centred)
     # The part of the row along the vector of ones has length |mean| * sqrt(fan_in).
-    is_centred = row_mean.abs() * math.sqrt(rows.shape[-1]) <= tolerance * size
-    # Without its mean, a constant row would be rounding noise, or a zero that no multiplicative step can revive. Such a
-    # row of norm one gets twice the tolerance: rounding it to norm one may have moved it across the border.
-    vanishes = (rest <= tolerance * size) | (is_unit & (rest <= 2 * tolerance * size))
-
+    off_centre, rest = row_mean.squeeze(-1).abs() * math.sqrt(rows.shape[-1]), _row_norm(centred)
     if norm:
-        # A row changes entirely or not at all: rescaling a row that is only just centred could bring it outside the
-        # tolerance, and a second projection would change it again.
-        settled = is_unit & (is_centred | vanishes)
-        of_scaled = torch.where(settled, unit, torch.where(vanishes, _factor(size, unit, lengths), 0.0))
-        of_centred = torch.where(settled | vanishes, 0.0, _factor(rest, unit, lengths))
+        keep, factor = _keep_and_factor(off_centre, rest, tolerance, lengths, unit)
     else:
-        settled = is_centred | vanishes
-        of_scaled = torch.where(settled, unit, 0.0)
-        of_centred = torch.where(settled, 0.0, unit)
+        keep, factor = torch.minimum(off_centre, rest) <= tolerance * torch.hypot(off_centre, rest), unit
+    of_scaled, of_centred = (factor.masked_fill(other, 0).unsqueeze(-1) for other in (~keep, keep))
     # Each row is a multiple of `scaled` or of `centred`, in one pass over all rows; `unit * scaled` is the old row.
     return centred.mul_(of_centred).addcmul_(scaled, of_scaled)
+
+
+def row_moments(rows: Tensor, mean: bool) -> tuple[Tensor | None, Tensor]:
+    """The mean of each row [..., fan_in], if `mean`, and the sum of squares of what remains without it."""
+    if not mean:
+        return None, squared_norm(rows)
+    if rows.device.type == "cpu" or torch.compiler.is_compiling():
+        row_mean = rows.mean(-1, keepdim=True)
+        return row_mean.squeeze(-1), (rows - row_mean).square_().sum(-1)
+    # One pass over the rows. With this correction, the sum of squares is divided by one.
+    squares, row_mean = torch.var_mean(rows, dim=-1, correction=rows.shape[-1] - 1)
+    return row_mean, squares
+
+
+def project_turned_(
+    matrices: Sequence[Tensor],
+    moments: Sequence[tuple[Tensor | None, Tensor]],
+    root_fan_in: Tensor,
+    tolerance: float,
+    lengths: Tensor | None = None,
+) -> None:
+    """`project` with a norm, in place and in few operations: for rows whose squares are in the range of their dtype.
+
+    Args:
+        matrices: [neurons, fan_in], in the dtype to compute in.
+        moments: `row_moments` of each; where they have a mean, it is subtracted.
+        root_fan_in: square root of the fan-in of each row of all matrices.
+        tolerance: the `slack` of the dtype that the result is for.
+        lengths: as for `project`, for all rows.
+    """
+    means = [row_mean for row_mean, _ in moments if row_mean is not None]
+    rest = concatenate([squares for _, squares in moments]).sqrt()
+    shift = concatenate(means) if means else None
+    off_centre = None if shift is None else (root_fan_in * shift).abs()
+    keep, factor = _keep_and_factor(off_centre, rest, tolerance, lengths)
+    heights = [len(rows) for rows in matrices]
+    shifts = shift.masked_fill(keep, 0).unsqueeze(-1).split(heights) if shift is not None else ()
+    factors = factor.unsqueeze(-1).split(heights)
+    for i, rows in enumerate(matrices):
+        if shifts:
+            rows.sub_(shifts[i])
+        rows.mul_(factors[i])
 
 
 def round_stochastically(values: Tensor) -> Tensor:
@@ -158,10 +188,11 @@ def use_batches(foreach: bool | None, device: torch.device) -> bool:
     return device.type != "cpu" if foreach is None else foreach
 
 
-def batches(tensors: Sequence[Tensor], foreach: bool | None, keys: Sequence[Hashable]) -> list[list[int]]:
+def batches(tensors: Sequence[Tensor], foreach: bool | None, keys: Sequence[Hashable] | None = None) -> list[list[int]]:
     """The indices of tensors of one dtype, device and key, to be updated together; each alone without `foreach`."""
     lists: dict[Hashable, list[int]] = {}
-    for i, (tensor, key) in enumerate(zip(tensors, keys, strict=True)):
+    for i, tensor in enumerate(tensors):
+        key = None if keys is None else keys[i]
         name = (tensor.dtype, tensor.device, key) if use_batches(foreach, tensor.device) else i
         lists.setdefault(name, []).append(i)
     return list(lists.values())
@@ -200,15 +231,20 @@ def concatenate(tensors: Sequence[Tensor]) -> Tensor:
 
 def split_(targets: Sequence[Tensor], batch: Tensor) -> None:
     """Copy the entries of a batch back into the tensors that were concatenated."""
-    parts = batch.reshape(-1).split([target.numel() for target in targets])
-    parts = [part.view(old.shape) for part, old in zip(parts, targets, strict=True)]
+    copy_all_(targets, batch.reshape(-1).split([target.numel() for target in targets]))
+
+
+def copy_all_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each source, which has as many entries, into its target."""
+    pairs = zip(sources, targets, strict=True)
+    sources = [new if new.shape == old.shape else new.view(old.shape) for new, old in pairs]
     if torch.compiler.is_compiling():
         # For torch._foreach_copy_, torch's compiler generates code that reads a target again after writing it where
         # something else was computed from it too (2.11, on a GPU).
-        for target, part in zip(targets, parts, strict=True):
-            target.copy_(part)
-    else:
-        torch._foreach_copy_(list(targets), parts)
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
+    elif targets:
+        torch._foreach_copy_(list(targets), sources)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -226,11 +262,20 @@ def slack(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps + 32 * torch.finfo(compute_dtype(dtype)).eps
 
 
+def row_norm(rows: Tensor) -> Tensor:
+    """Norm of each row [..., fan_in], in one pass; `squared_norm` is more exact on a CPU."""
+    if torch.compiler.is_compiling():
+        return _row_norm(rows)
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+    return norm
+
+
 def squared_norm(rows: Tensor) -> Tensor:
     """Sum of squares of each row [..., fan_in]."""
     if rows.device.type == "cpu" or torch.compiler.is_compiling():
-        # torch.linalg.vector_norm sums sequentially on a CPU: off by 6 eps at a fan-in of 5,000, this by 1 eps. And
-        # torch's compiler wrongly takes it for the identity at a fan-in of one; this it fuses into one pass as well.
+        # torch.linalg.vector_norm sums sequentially on a CPU: at a fan-in of 5,000 it is off by 6 eps, by 40 where one
+        # entry outweighs the others, and this by at most 3. And torch's compiler wrongly takes it for the identity at
+        # a fan-in of one; this it fuses into one pass as well.
         return rows.square().sum(-1)
     # One pass over the rows, without a copy of their squares.
     norm: Tensor = torch.linalg.vector_norm(rows, dim=-1)
@@ -251,25 +296,44 @@ def _magnitude(rows: Tensor) -> Tensor:
     return torch.where(largest == 0, 1.0, largest / (2 * mantissa))
 
 
+def _keep_and_factor(
+    off_centre: Tensor | None, rest: Tensor, tolerance: float, lengths: Tensor | None, unit: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Whether a row keeps its mean, and the factor that brings it to the norm that it should have (see `project`).
+
+    Args:
+        off_centre: norm of the part of each row along the vector of ones; None keeps all means.
+        rest: norm of the remainder.
+        unit: what the rows have been divided by, by default one.
+    """
+    size = rest if off_centre is None else torch.hypot(off_centre, rest)
+    keep = settled = _has_length(size if unit is None else unit * size, lengths, tolerance)
+    if off_centre is not None:
+        limit = tolerance * size
+        # A row changes entirely or not at all: rescaling a row that is only just centred could bring it outside the
+        # tolerance, and a second projection would change it again. Without its mean, a constant row would be rounding
+        # noise, or a zero that no multiplicative step can revive. Such a row of norm one gets twice the tolerance:
+        # rounding it to norm one may have moved it across the border.
+        settled = settled & (torch.minimum(off_centre, rest / 2) <= limit)
+        keep = settled | (rest <= limit)
+        rest = torch.where(keep, size, rest)
+    nonzero = functional.threshold(rest, 0, 1)  # keeps NaN
+    if lengths is None:
+        factor = nonzero.reciprocal()
+    else:
+        factor = lengths.abs() / nonzero
+        factor = torch.where(lengths < 0, factor.clamp(max=1.0 if unit is None else unit), factor)
+    return keep, factor.masked_fill(settled, 1) if unit is None else torch.where(settled, unit, factor)
+
+
 def _has_length(size: Tensor, lengths: Tensor | None, tolerance: float) -> Tensor:
-    """Whether rows of norms `size` [..., 1] have the norm that they should have (see `project`)."""
+    """Whether rows of norms `size` [...] have the norm that they should have (see `project`)."""
     if lengths is None:
         return (size - 1).abs() <= tolerance
-    bound, wanted = lengths.unsqueeze(-1), lengths.abs().unsqueeze(-1)
-    return torch.where(bound < 0, size <= wanted * (1 + tolerance), (size - wanted).abs() <= tolerance * wanted)
-
-
-def _factor(size: Tensor, unit: Tensor, lengths: Tensor | None) -> Tensor:
-    """What brings rows of norm `unit * size`, divided by `unit`, to the norm that they should have."""
-    if lengths is None:
-        return 1 / _nonzero(size)
-    factor = lengths.abs().unsqueeze(-1) / _nonzero(size)
-    return torch.where(lengths.unsqueeze(-1) < 0, torch.minimum(factor, unit), factor)
+    wanted = lengths.abs()
+    fits = torch.where(lengths < 0, size <= wanted * (1 + tolerance), (size - wanted).abs() <= tolerance * wanted)
+    return fits | (size == 0)
 
 
 def _row_norm(rows: Tensor) -> Tensor:
-    return squared_norm(rows).sqrt().unsqueeze(-1)
-
-
-def _nonzero(length: Tensor) -> Tensor:
-    return torch.where(length == 0, 1.0, length)
+    return squared_norm(rows).sqrt()

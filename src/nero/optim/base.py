@@ -3,7 +3,7 @@
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
-from nero.optim.balance import batches, concatenate, stored_view
+from nero.optim.balance import batches
 from nero.optim.sharding import (
     check_sharded_alike,
     check_shards,
@@ -77,13 +77,14 @@ class CapturableOptimizer(Optimizer, ABC):
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         """The state of a new parameter beside its step count. May change the parameter."""
 
-    @abstractmethod
-    def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
-        """Step non-empty parameters of one dtype, device and `batch_key`. `lr` is a number or a 0-dim tensor."""
+    def update_(self, number: int, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
+        """Step non-empty parameters of the `number`-th group. `lr` is a number or a 0-dim tensor."""
+        for batch in batches([slot.param for slot in slots], group["foreach"]):
+            self.update_batch_([slots[i] for i in batch], group, lr)
 
-    def batch_key(self, slot: Slot) -> Hashable:
-        """What parameters must have in common for `foreach` to update them together."""
-        return None
+    def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
+        """Step parameters of one dtype and device, for those who do not override `update_`."""
+        raise NotImplementedError
 
     def check_settings(self, group: dict[str, Any]) -> None:
         """Raise ValueError for an invalid setting."""
@@ -186,11 +187,11 @@ class CapturableOptimizer(Optimizer, ABC):
             self._initialise_unfrozen()
         # Every gradient is checked before the first parameter changes.
         prepared = [self.prepare(number, group) for number, group in enumerate(self.param_groups)]
-        for group, (launches, slots) in zip(self.param_groups, prepared, strict=True):
+        for number, (launches, slots) in enumerate(prepared):
             for launch in launches:
                 launch()
             if slots:
-                self._update_(slots, group)
+                self._update_(number, slots)
         return loss
 
     def prepare(self, number: int, group: dict[str, Any]) -> tuple[list[Callable[[], None]], list[Slot]]:
@@ -216,8 +217,9 @@ class CapturableOptimizer(Optimizer, ABC):
             state = {key: local(value) for key, value in state.items()}
         return Slot(local(param), local_gradient(param, param.grad), state)
 
-    def _update_(self, slots: list[Slot], group: dict[str, Any]) -> None:
-        """Increment the step counts of parameters of one group, and step them."""
+    def _update_(self, number: int, slots: list[Slot]) -> None:
+        """Increment the step counts of parameters of the `number`-th group, and step them."""
+        group = self.param_groups[number]
         steps = [slot.state["step"] for slot in slots]
         if torch.compiler.is_compiling():
             # torch's compiler fails to order its loops among lists of tensors (torch._foreach_add_; 2.11, on a GPU).
@@ -229,9 +231,8 @@ class CapturableOptimizer(Optimizer, ABC):
         if group["maximize"]:
             slots = [slot._replace(grad=-slot.grad) for slot in slots]
         lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
-        keys = [self.batch_key(slot) for slot in slots]
-        for batch in batches([slot.param for slot in slots], group["foreach"], keys):
-            self.update_batch_([slots[i] for i in batch], group, lr)
+        if slots:
+            self.update_(number, slots, group, lr)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -318,27 +319,6 @@ class CapturableOptimizer(Optimizer, ABC):
 
 def _shapes(state: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(torch.as_tensor(value).shape) for key, value in state.items()}
-
-
-def gather(
-    slots: list[Slot], rows: Callable[[Tensor], Tensor], factor: str
-) -> tuple[list[Tensor], list[Tensor], tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-    """Slots as one batch: views of the parameters and of their averages to `split_` results into, and the operands.
-
-    These are weight, grad, avg_sq, step and `factor`, the last two repeated for each entry of avg_sq. `rows` maps a
-    parameter to what belongs to one average along its first dim.
-    """
-    views = [stored_view(slot.param) for slot in slots]
-    averages = [stored_view(slot.state["avg_sq"], like=slot.param) for slot in slots]
-    sizes = [average.numel() for average in averages]
-    operands = (
-        concatenate([rows(view) for view in views]),
-        concatenate([rows(stored_view(slot.grad, like=slot.param)) for slot in slots]),
-        concatenate([average.reshape(-1) for average in averages]),
-        concatenate([slot.state["step"].expand(size) for slot, size in zip(slots, sizes, strict=True)]),
-        concatenate([slot.state[factor].expand(size) for slot, size in zip(slots, sizes, strict=True)]),
-    )
-    return views, averages, operands
 
 
 def running_average(average: Tensor, value: Tensor, beta: float) -> Tensor:

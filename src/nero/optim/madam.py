@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from nero.optim.balance import compute_dtype, split_
-from nero.optim.base import CapturableOptimizer, Slot, bias_correction, gather, running_average
+from nero.optim.balance import compute_dtype, concatenate, split_, stored_view
+from nero.optim.base import CapturableOptimizer, Slot, bias_correction, running_average
 from nero.optim.sharding import local, mean_over_all
 from nero.optim.triton.madam_launch import MadamTensors
 
@@ -73,7 +73,13 @@ class Madam(CapturableOptimizer):
         return {"avg_sq": torch.zeros_like(param, dtype=dtype), "bound": group["p_scale"] * mean_square.sqrt()}
 
     def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
-        views, averages, (weight, grad, avg_sq, step, bound) = gather(slots, torch.flatten, "bound")
+        views = [stored_view(slot.param) for slot in slots]
+        averages = [stored_view(slot.state["avg_sq"], like=slot.param) for slot in slots]
+        grads = [stored_view(slot.grad, like=slot.param) for slot in slots]
+        weight, grad, avg_sq = (concatenate([view.flatten() for view in some]) for some in (views, grads, averages))
+        step, bound = (
+            concatenate([slot.state[key].expand(slot.param.numel()) for slot in slots]) for key in ("step", "bound")
+        )
         weight, grad = weight.to(avg_sq.dtype), grad.to(avg_sq.dtype)
         avg_sq = running_average(avg_sq, grad.square(), group["beta"])
         relative = grad / (avg_sq / bias_correction(step.to(avg_sq.dtype), group["beta"])).sqrt()

@@ -1,51 +1,52 @@
 """Nero, the neuronal rotator (Algorithm 1). `nero.optim.reference` is the same algorithm in plain code."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.optim.optimizer import ParamsT
 
 from nero.optim.balance import (
     compute_dtype,
     concatenate,
-    fan_in,
     has_neurons,
     neuron_norm,
     neurons_first,
     project,
+    project_turned_,
     project_unrounded,
     round_stochastically,
+    row_moments,
+    row_norm,
     slack,
-    split_,
-    squared_norm,
 )
-from nero.optim.base import CapturableOptimizer, Slot, bias_correction, gather, running_average
+from nero.optim.base import CapturableOptimizer, Slot, bias_correction
+from nero.optim.rows import RowLists, Rows
 from nero.optim.sharding import check_shards, like_rows, local, mean_over_all
 from nero.optim.triton.nero_launch import NeroTensors
-from nero.optim.triton.pointer_tables import is_frozen
+from nero.optim.triton.pointer_tables import is_capturing, is_frozen
 
 
 def nero_update(
-    weight: Tensor, grad: Tensor, avg_sq: Tensor, step: Tensor, scale: Tensor, lr: float | Tensor, beta: float
+    grad_norm: Tensor, avg_sq: Tensor, step: Tensor, scale: Tensor, lr: float | Tensor, beta: float
 ) -> tuple[Tensor, Tensor]:
-    """Algorithm 1 up to the projection: the turned weights and the running averages of squared gradient norms.
+    """Algorithm 1 up to the projection: the multiple of its gradient that a neuron subtracts, and the running average.
 
     Args:
-        weight, grad: [neurons, fan_in]; a bias is a neuron of fan-in one.
-        avg_sq: [neurons], in the dtype to compute in.
+        grad_norm: norm of the gradient of each neuron; for a bias, its gradient.
+        avg_sq: running average of the squares, in the dtype to compute in.
         step: number of this step, from 1; broadcasts to avg_sq.
         scale: s in the docstring of `Nero`; broadcasts to avg_sq.
     """
-    weight, grad = weight.to(avg_sq.dtype), grad.to(avg_sq.dtype)
-    avg_sq = running_average(avg_sq, squared_norm(grad), beta)
-    grad_norm = (avg_sq / bias_correction(step.to(avg_sq.dtype), beta)).sqrt()
+    # Not torch.lerp: see `running_average`.
+    avg_sq = torch.addcmul(beta * avg_sq, grad_norm, grad_norm, value=1 - beta)
+    typical = (avg_sq / bias_correction(step.to(avg_sq.dtype), beta)).sqrt()
     # Zero where no gradient was ever seen, instead of 0/0; a NaN is kept, so that a diverged run shows.
-    rate = torch.where(grad_norm == 0, 0.0, lr * scale / grad_norm)
-    return torch.addcmul(weight, rate.unsqueeze(-1), grad, value=-1), avg_sq
+    return lr * scale / functional.threshold(typical, 0, math.inf), avg_sq
 
 
 class Nero(CapturableOptimizer):
@@ -83,10 +84,9 @@ class Nero(CapturableOptimizer):
         weight_decay: λ of w ← w - ηλw before each step, only for tensors without neurons or with `norm=False`.
         stochastic_rounding: round bfloat16 parameters up or down at random, so that small steps are not lost.
         maximize: maximise the objective.
-        foreach: update neurons of one fan-in as one batch.
+        foreach: step neurons of one fan-in as one matrix; by default on accelerators, and small tensors on a CPU.
         fused: update all tensors by one Triton kernel, in float32, bfloat16 or float16; other tensors (float64, neurons
-            that are not dense) are updated by foreach. By default fused where there is a GPU and Triton, else foreach
-            on accelerators, else tensor by tensor.
+            that are not dense) are updated by foreach. By default fused where there is a GPU and Triton.
         capturable: False forbids capturing a step in a CUDA graph; it changes nothing else.
         differentiable: not supported; True raises ValueError.
 
@@ -132,6 +132,7 @@ class Nero(CapturableOptimizer):
         differentiable: bool = False,
     ) -> None:
         mean = norm != "initial" if mean is None else mean
+        self._rows: dict[int, RowLists] = {}  # by the number of the group; neither copied nor pickled
         super().__init__(
             params, lr=lr, beta=beta, mean=mean, norm=norm, sigma_b=sigma_b, neuron_dim=neuron_dim,
             gain_penalty=gain_penalty, weight_decay=weight_decay, stochastic_rounding=stochastic_rounding,
@@ -142,6 +143,10 @@ class Nero(CapturableOptimizer):
         if param_group.get("norm") == "initial":
             param_group.setdefault("mean", False)
         super().add_param_group(param_group)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._rows = {}
+        super().__setstate__(state)
 
     def check_settings(self, group: dict[str, Any]) -> None:
         super().check_settings(group)
@@ -231,30 +236,48 @@ class Nero(CapturableOptimizer):
             if param.grad is not None and not is_frozen(param):
                 local(param).mul_(keep)
 
-    def slot(self, param: Tensor, group: dict[str, Any]) -> Slot:
-        slot = super().slot(param, group)
-        if has_neurons(param, group["neuron_dim"]):
-            param, grad = (neurons_first(tensor, group["neuron_dim"]) for tensor in (slot.param, slot.grad))
-            slot = slot._replace(param=param, grad=grad)
-        return slot
+    def update_(self, number: int, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
+        params, grads, states = map(list, zip(*slots, strict=True))
+        settings = group["neuron_dim"], group["foreach"]
+        arranged = self._rows.get(number)
+        if torch.compiler.is_compiling() or any(map(is_capturing, {param.device for param in params})):
+            arranged = RowLists(params, states, *settings)  # what is made here belongs to the graph
+        elif arranged is None or not arranged.holds(states, *settings):
+            arranged = self._rows[number] = RowLists(params, states, *settings)
+        for rows in arranged.lists:
+            step_rows_(rows, params, grads, group, lr)
 
-    def batch_key(self, slot: Slot) -> Hashable:
-        return _is_neurons(slot) and fan_in(slot.param), "norm" in slot.state
 
-    def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
-        neurons, penalty, dtype = _is_neurons(slots[0]), group["gain_penalty"], slots[0].param.dtype
-        if penalty > 0 and not neurons:
-            pulls = [penalty * slot.state["gain"] * (slot.param.to(torch.float32) - 1) for slot in slots]
-            slots = [slot._replace(grad=slot.grad + pull) for slot, pull in zip(slots, pulls, strict=True)]
-        views, averages, operands = gather(slots, _rows if neurons else _entries, "scale")
-        turned, avg_sq = nero_update(*operands, lr, group["beta"])
-        if neurons:
-            lengths = concatenate([slot.state["norm"] for slot in slots]) if "norm" in slots[0].state else None
-            turned = project_unrounded(turned, group["mean"], bool(group["norm"]), slack(dtype), lengths)
-        if group["stochastic_rounding"] and dtype == torch.bfloat16:
-            turned = round_stochastically(turned)
-        split_(views, turned)
-        split_(averages, avg_sq)
+def step_rows_(
+    rows: Rows, params: list[Tensor], grads: list[Tensor], group: dict[str, Any], lr: float | Tensor
+) -> None:
+    """Step tensors that have been arranged as rows."""
+    views = [batch.views(params) for batch in rows.batches]
+    weights = [batch.join(own).to(rows.dtype) for batch, own in zip(rows.batches, views, strict=True)]
+    slopes = [batch.join(batch.views(grads)).to(rows.dtype) for batch in rows.batches]
+    if group["gain_penalty"] > 0 and rows.gains:
+        slopes[-1] = slopes[-1] + group["gain_penalty"] * concatenate(rows.gains) * (weights[-1] - 1)
+
+    norms = concatenate([row_norm(slope) if slope.ndim == 2 else slope for slope in slopes])
+    step, scale = concatenate(rows.steps), concatenate(rows.scales)
+    rate, avg_sq = nero_update(norms, rows.avg_sq(), step, scale, lr, group["beta"])
+    rows.store_averages_(avg_sq)
+
+    mean, norm, tolerance = bool(group["mean"]), bool(group["norm"]), slack(rows.stored)
+    moments = []
+    for weight, slope, own in zip(weights, slopes, rate.split(rows.heights), strict=True):
+        weight.addcmul_(own if weight.ndim == 1 else own.unsqueeze(-1), slope, value=-1)
+        if norm and weight.ndim == 2:
+            moments.append(row_moments(weight, mean))  # at once, while the weights are in the cache
+    if moments:
+        lengths = concatenate(rows.lengths) if rows.lengths else None
+        project_turned_(weights[: len(moments)], moments, rows.root_fan_in, tolerance, lengths)
+    elif mean and not norm:
+        weights = [w if w.ndim == 1 else project_unrounded(w, True, False, tolerance) for w in weights]
+
+    if group["stochastic_rounding"] and rows.stored == torch.bfloat16:
+        weights = [round_stochastically(weight) for weight in weights]
+    rows.store_(views, weights)
 
 
 def _project_(own: Tensor, neuron_dim: int, group: dict[str, Any], lengths: Tensor | None) -> None:
@@ -262,18 +285,3 @@ def _project_(own: Tensor, neuron_dim: int, group: dict[str, Any], lengths: Tens
     weight = neurons_first(own, neuron_dim)
     rows = project(weight.flatten(1), mean=group["mean"], norm=bool(group["norm"]), lengths=lengths)
     weight.copy_(rows.view(weight.shape))
-
-
-def _is_neurons(slot: Slot) -> bool:
-    """Whether a slot has neurons: it has one average for each of them, and not for each entry."""
-    return slot.state["avg_sq"].ndim < slot.param.ndim
-
-
-def _rows(tensor: Tensor) -> Tensor:
-    """As [neurons, fan_in]."""
-    return tensor.flatten(1)
-
-
-def _entries(tensor: Tensor) -> Tensor:
-    """Every entry as a neuron of fan-in one."""
-    return tensor.reshape(-1, 1)
