@@ -39,7 +39,7 @@ from nero.optim.sharding import (
     like_rows,
     local,
     local_gradient,
-    mean_over_all,
+    means_over_all,
 )
 from support.rank_processes import Ranks, rank_groups
 from support.references import draw
@@ -191,6 +191,56 @@ def test_sharded_half_precision_matches_unsharded(two: Ranks) -> None:
 @pytest.mark.parametrize("foreach", [False, True])
 def test_sharded_madam_matches_unsharded(ranks: Ranks, foreach: bool) -> None:
     ranks(follow, Madam, {"foreach": foreach})
+
+
+def follow_lamb(settings: dict[str, Any]) -> None:
+    """Sharded LAMB equals unsharded LAMB up to the rounding of its norms, and a step sends one message."""
+    net = Net()
+    twin = copy.deepcopy(net)
+    sharded(net)
+    optimizer, other = LAMB(net.parameters(), lr=0.1, **settings), LAMB(twin.parameters(), lr=0.1, **settings)
+    for t in range(3):
+        set_gradients(net, seed=t)
+        set_gradients(twin, seed=t)
+        with CommDebugMode() as messages:
+            optimizer.step()
+        assert messages.get_total_counts() == 1, messages.get_comm_counts()
+        other.step()
+        for name, tensor in everything(net, optimizer).items():
+            torch.testing.assert_close(tensor, everything(twin, other)[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"foreach": False}, id="one by one"),
+        pytest.param({"foreach": True, "betas": (0.0, 0.999), "debias": True}, id="foreach"),
+        pytest.param({"fused": True}, id="fused", marks=needs_triton),
+    ],
+)
+def test_sharded_lamb_matches_unsharded(ranks: Ranks, settings: dict[str, Any]) -> None:
+    ranks(follow_lamb, settings)
+
+
+def follow_lamb_on_a_mesh() -> None:
+    """Entries are counted once where shards are copied, and where they are split again."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    (start, grad), placements = draw(0, [(5, 6), (5, 6)]), [(Replicate(), Shard(0)), (Shard(0), Shard(1))]
+    whole_weight = nn.Parameter(start.clone())
+    split = [nn.Parameter(distribute_tensor(start, mesh, place, src_data_rank=None)) for place in placements]
+    whole_weight.grad = grad
+    for param, place in zip(split, placements, strict=True):
+        param.grad = distribute_tensor(grad, mesh, place, src_data_rank=None)
+    LAMB([whole_weight], lr=0.1).step()
+    LAMB(split, lr=0.1).step()
+    for param in split:
+        torch.testing.assert_close(whole(param.detach()), whole_weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_lamb_on_two_dimensional_mesh_matches_unsharded(four: Ranks) -> None:
+    four(follow_lamb_on_a_mesh)
 
 
 @pytest.mark.slow
@@ -620,17 +670,8 @@ def refuse_flat_parameters() -> None:
                 assert_refused(make, param, "use fully_shard")
 
 
-def refuse_shards_for_lamb() -> None:
-    net = sharded(Net())
-    for param in (net.head.weight, net.head.bias):
-        assert_refused(
-            LAMB, param, "Shard.*shape.*the steps of this optimiser are relative to the norm of a whole tensor"
-        )
-    LAMB([net.temperature])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("check", [refuse_cut_neurons, refuse_summands, refuse_flat_parameters, refuse_shards_for_lamb])
+@pytest.mark.parametrize("check", [refuse_cut_neurons, refuse_summands, refuse_flat_parameters])
 def test_unsupported_shardings_raise(two: Ranks, check: Callable[[], None]) -> None:
     two(check)
 
@@ -671,11 +712,11 @@ def test_plain_tensors_are_not_sharded() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_mean_of_plain_tensor_is_rounded_once(dtype: torch.dtype) -> None:
     for values in draw(0, [(1,), (1001,), (3, 4), ()], dtype):
-        mean = mean_over_all(values, values)
+        mean = means_over_all(values, values)
         assert mean.dtype == dtype
         assert mean == values.double().mean().to(dtype)
 
 
 def test_mean_of_empty_tensor_is_zero() -> None:
     nothing = torch.empty(0, 4)
-    assert mean_over_all(nothing, nothing) == 0
+    assert means_over_all(nothing, nothing) == 0

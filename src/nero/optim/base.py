@@ -13,11 +13,13 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from nero.optim.balance import batches
 from nero.optim.sharding import (
+    Split,
     check_sharded_alike,
     check_shards,
     is_sharded,
     local,
     local_gradient,
+    split_of,
     zero_redundancy_groups,
 )
 from nero.optim.triton.pointer_tables import FusedGroup, TensorList, check_gradient, is_frozen, unavailable, use_kernels
@@ -34,11 +36,12 @@ RANGES: dict[str, Callable[[float], bool]] = {
 
 
 class Slot(NamedTuple):
-    """A parameter, its gradient and its state; of a sharded one, the local parts."""
+    """A parameter, its gradient and its state; of a sharded one, the local parts, and how it is split."""
 
     param: Tensor
     grad: Tensor
     state: dict[str, Tensor]
+    split: Split | None = None
 
 
 class CapturableOptimizer(Optimizer, ABC):
@@ -52,7 +55,8 @@ class CapturableOptimizer(Optimizer, ABC):
     Every setting is a key of the param groups. All optimisers here have `lr`, `maximize`, `foreach` and `capturable`;
     those with Triton kernels have `fused`.
 
-    whole:           what no shard may cut in two, see `check_shards`
+    whole:           what a step needs whole: no shard may cut a neuron in two (see `check_shards`), and for "tensors"
+                     processes communicate
     ranges:          the key of RANGES for each setting that is a number
     optional_state:  keys of the state that have the shape of `avg_sq` and that not every parameter has
     kernels:         the tables and launches of the Triton kernels
@@ -215,7 +219,7 @@ class CapturableOptimizer(Optimizer, ABC):
         state = self.state[param]
         if is_sharded(param):
             state = {key: local(value) for key, value in state.items()}
-        return Slot(local(param), local_gradient(param, param.grad), state)
+        return Slot(local(param), local_gradient(param, param.grad), state, split_of(param))
 
     def _update_(self, number: int, slots: list[Slot]) -> None:
         """Increment the step counts of parameters of the `number`-th group, and step them."""
@@ -227,7 +231,8 @@ class CapturableOptimizer(Optimizer, ABC):
                 step.add_(1)
         else:
             torch._foreach_add_(steps, 1)
-        slots = [slot for slot in slots if slot.param.numel() > 0]
+        # An empty part of a tensor still has to take part in sums over its parts.
+        slots = [slot for slot in slots if slot.param.numel() > 0 or (slot.split and self.whole == "tensors")]
         if group["maximize"]:
             slots = [slot._replace(grad=-slot.grad) for slot in slots]
         lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]

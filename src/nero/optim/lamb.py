@@ -9,6 +9,7 @@ from torch.optim.optimizer import ParamsT
 
 from nero.optim.balance import compute_dtype, use_batches
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction
+from nero.optim.sharding import sum_over
 from nero.optim.triton.lamb_launch import LAMBTensors, check_momentum
 
 
@@ -37,7 +38,8 @@ class LAMB(CapturableOptimizer):
 
     State of each parameter: `step` (0-dim); float32 or wider `exp_avg_sq` (v), and `exp_avg` (m) unless β₁ = 0.
 
-    A sharded parameter is rejected: the two norms are those of a whole tensor.
+    The norms of sharded parameters (DTensor) are those of whole tensors, for all of which a step sends one message. All
+    processes must have gradients for the same parameters.
 
     Examples:
         >>> optimizer = LAMB(model.parameters(), lr=0.01, betas=(0.0, 0.999))
@@ -86,10 +88,19 @@ class LAMB(CapturableOptimizer):
         check_momentum(group, (slot.state for slot in slots))
         return launches, slots
 
+    def update_(self, number: int, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
+        together: dict[Any, list[Slot]] = {}
+        for slot in slots:
+            key = slot.split and (slot.split, slot.param.dtype, slot.param.device)
+            together.setdefault(key, []).append(slot)
+        super().update_(number, together.pop(None, []), group, lr)
+        for some in together.values():
+            self.update_batch_(some, group, lr)
+
     def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
-        """Step tensors of one dtype and device, with one launch for all of them where torch has one."""
+        """Step tensors of one dtype, device and split, with one launch for all of them where torch has one."""
         beta1, beta2 = group["betas"]
-        params, grads, states = map(list, zip(*slots, strict=True))
+        params, grads, states, splits = map(list, zip(*slots, strict=True))
         dtype = compute_dtype(params[0].dtype)
         weights = [param.to(dtype) for param in params]
         grads = [grad.to(dtype) for grad in grads]
@@ -107,7 +118,10 @@ class LAMB(CapturableOptimizer):
         divisors = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(divisors, group["eps"])
         adam_steps = torch._foreach_div(exp_avgs, divisors)
-        if use_batches(group["foreach"], params[0].device):
+        if splits[0] is not None:
+            squares = torch.stack([*torch._foreach_norm(weights), *torch._foreach_norm(adam_steps)]).double().square()
+            weight_norms, step_norms = sum_over(splits[0], squares).sqrt().to(dtype).chunk(2)
+        elif use_batches(group["foreach"], params[0].device):
             weight_norms, step_norms = (torch.stack(torch._foreach_norm(some)) for some in (weights, adam_steps))
         else:  # one tensor: a plain sum rounds less on a CPU
             weight_norms, step_norms = (some[0].square().sum().sqrt() for some in (weights, adam_steps))

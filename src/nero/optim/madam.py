@@ -8,7 +8,7 @@ from torch.optim.optimizer import ParamsT
 
 from nero.optim.balance import compute_dtype, concatenate, split_, stored_view
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction, running_average
-from nero.optim.sharding import local, mean_over_all
+from nero.optim.sharding import local, means_over_all
 from nero.optim.triton.madam_launch import MadamTensors
 
 
@@ -69,7 +69,7 @@ class Madam(CapturableOptimizer):
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         dtype = compute_dtype(param.dtype)
-        mean_square = mean_over_all(param, local(param).detach().to(dtype).square())
+        [mean_square] = means_over_all(param, local(param).detach().to(dtype).square())
         return {"avg_sq": torch.zeros_like(param, dtype=dtype), "bound": group["p_scale"] * mean_square.sqrt()}
 
     def update_batch_(self, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:

@@ -26,7 +26,7 @@ from nero.optim.balance import (
 )
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction
 from nero.optim.rows import RowLists, Rows
-from nero.optim.sharding import check_shards, like_rows, local, mean_over_all
+from nero.optim.sharding import check_shards, like_rows, local, means_over_all
 from nero.optim.triton.nero_launch import NeroTensors
 from nero.optim.triton.pointer_tables import is_capturing, is_frozen
 
@@ -177,29 +177,21 @@ class Nero(CapturableOptimizer):
         own, state = local(param).detach(), {}
         dim = group["neuron_dim"] if has_neurons(param, group["neuron_dim"]) else None
         if dim is not None:
-            if (lengths := self._lengths(param, neuron_norm(own, dim), group)) is not None:
-                state["norm"] = like_rows(param, lengths, dim)
-            _project_(own, dim, group, lengths)
+            # A neuron of zeros has no norm to keep; one that starts at zero may grow to norm one.
+            norms, initial = neuron_norm(own, dim), group["norm"] == "initial"
+            lengths = torch.where(norms == 0, -math.inf, norms) if initial else torch.where(norms == 0, -1.0, 1.0)
+            _project_(own, dim, group, lengths if initial else None)
         sizes = own.abs().to(compute_dtype(param.dtype)) if dim is None else neuron_norm(own, dim)
-        scale = mean_over_all(param, sizes)
+        scale, zeros = means_over_all(param, sizes, sizes == 0).unbind()
+        if dim is not None and group["norm"] and not param.is_meta and (initial or bool(zeros > 0)):
+            state["norm"] = like_rows(param, lengths, dim)
         state |= {
             "avg_sq": like_rows(param, torch.zeros_like(sizes), dim),
             "scale": torch.where(scale == 0, group["sigma_b"], scale),
         }
         if dim is None and group["gain_penalty"] > 0:
-            state["gain"] = (mean_over_all(param, (own == 1).float()) == 1).float()
+            state["gain"] = (means_over_all(param, (own == 1).float())[0] == 1).float()
         return state
-
-    @staticmethod
-    def _lengths(param: Tensor, norms: Tensor, group: dict[str, Any]) -> Tensor | None:
-        """The state `norm`, given the norms of a new parameter's neurons; None if all are to have norm one."""
-        if not group["norm"] or param.is_meta:
-            return None
-        if group["norm"] == "initial":
-            return torch.where(norms == 0, -math.inf, norms)
-        if bool(mean_over_all(param, (norms == 0).to(norms.dtype)) > 0):
-            return torch.where(norms == 0, -1.0, torch.ones_like(norms))
-        return None
 
     @torch.no_grad()
     def project_(self, copies: Iterable[tuple[Tensor, Tensor]] | None = None) -> None:
@@ -237,7 +229,7 @@ class Nero(CapturableOptimizer):
                 local(param).mul_(keep)
 
     def update_(self, number: int, slots: list[Slot], group: dict[str, Any], lr: float | Tensor) -> None:
-        params, grads, states = map(list, zip(*slots, strict=True))
+        params, grads, states, _ = map(list, zip(*slots, strict=True))
         settings = group["neuron_dim"], group["foreach"]
         arranged = self._rows.get(number)
         if torch.compiler.is_compiling() or any(map(is_capturing, {param.device for param in params})):

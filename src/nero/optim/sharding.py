@@ -5,7 +5,7 @@ communicate only when a parameter is added, to compute its scale.
 """
 
 import sys
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -52,8 +52,6 @@ def check_shards(param: Tensor, whole: Literal["entries", "neurons", "tensors"],
     for placement in _placements(param):
         if not (placement.is_replicate() or _splits(placement)):
             problem = "leaves each process a partial sum; redistribute it to Replicate() or Shard(0)"
-        elif _splits(placement) and whole == "tensors":
-            problem = "cuts it, and the steps of this optimiser are relative to the norm of a whole tensor"
         elif _splits(placement) and whole == "neurons" and neuron_dim is not None and placement.dim != neuron_dim:
             problem = (
                 f"cuts neurons in two: a neuron is a slice along dim {neuron_dim}; shard along dim {neuron_dim} only "
@@ -95,19 +93,42 @@ def like_rows(param: Tensor, values: Tensor, neuron_dim: int | None = None) -> T
     return rows.to(values.device)
 
 
-def mean_over_all(param: Tensor, values: Tensor) -> Tensor:
-    """Mean of the values of all processes that hold a part of the parameter; zero if there are none.
+class Split(NamedTuple):
+    """The processes over which the parts of a tensor are spread: its groups of processes, and their device."""
 
-    Computed in float64, so that the mean rounded to float32 does not depend on how the numbers are split.
+    device_type: str
+    groups: tuple[Any, ...]
+
+
+def split_of(param: Tensor) -> Split | None:
+    """How a parameter is split; None if every process that has it has all of it."""
+    splits = [mesh_dim for mesh_dim, placement in enumerate(_placements(param)) if _splits(placement)]
+    if not splits:
+        return None
+    mesh = param.device_mesh  # type: ignore[attr-defined]
+    return Split(mesh.device_type, tuple(mesh.get_group(mesh_dim) for mesh_dim in splits))
+
+
+def sum_over(split: Split | None, values: Tensor) -> Tensor:
+    """The sum of the values of all processes that hold a part of a tensor."""
+    if split is None:
+        return values
+    total = values.to(split.device_type, copy=True)  # an offloaded parameter lies elsewhere
+    for group in split.groups:
+        torch.distributed.all_reduce(total, group=group)
+    return total.to(values.device)
+
+
+def means_over_all(param: Tensor, *values: Tensor) -> Tensor:
+    """The means of values with one number for each neuron or entry, over all processes; zero if there are none.
+
+    Computed in float64, so that a mean rounded to float32 does not depend on how the numbers are split. One message.
     """
-    dtype = torch.float32 if values.device.type == "mps" else torch.float64
-    total = torch.stack([values.to(dtype).sum(), torch.tensor(values.numel(), dtype=dtype, device=values.device)])
-    for mesh_dim, placement in enumerate(_placements(param)):
-        if _splits(placement):
-            mesh = param.device_mesh  # type: ignore[attr-defined]
-            total = total.to(mesh.device_type)  # an offloaded parameter lies elsewhere
-            torch.distributed.all_reduce(total, group=mesh.get_group(mesh_dim))
-    return (total[0] / total[1].clamp(min=1)).to(values.device, values.dtype)
+    first = values[0]
+    dtype = torch.float32 if first.device.type == "mps" else torch.float64
+    count = torch.tensor(first.numel(), dtype=dtype, device=first.device)
+    total = sum_over(split_of(param), torch.stack([*(some.to(dtype).sum() for some in values), count]))
+    return (total[:-1] / total[-1].clamp(min=1)).to(first.dtype)
 
 
 def _placements(param: Tensor) -> tuple[Any, ...]:

@@ -2,12 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nero.optim.sharding import is_sharded
 from nero.optim.triton.compiled_launch import CompiledLaunch
 from nero.optim.triton.entry_tables import EntryTensors
 from nero.optim.triton.pointer_tables import run_table
@@ -76,6 +77,11 @@ class LAMBTensors(EntryTensors):
         self.arrivals = torch.zeros(1 + len(params), dtype=torch.int32, device=self.device)
         programs = min(len(self.items), self.programs * processors or len(self.items))
         self.kernel = CompiledLaunch(lamb_kernel, programs, num_warps=self.warps)
+
+    @staticmethod
+    def fits(param: Tensor, state: Mapping[str, Tensor], group: dict[str, Any]) -> bool:
+        # Norms over shards are sums over processes, which the kernel cannot wait for.
+        return not is_sharded(state["exp_avg_sq"]) and EntryTensors.fits(param, state, group)
 
     def check(self, group: dict[str, Any]) -> None:
         if not self.has_momentum:
