@@ -53,6 +53,7 @@ OTHERWISE: dict[Kind, dict[str, Any]] = {
         "p_scale": 0.8,
         "maximize": True,
         "foreach": True,
+        "fused": False,
         "capturable": False,
     },
 }

@@ -182,7 +182,7 @@ def test_weights_cast_from_bfloat16_need_wider_tolerance():
 
 
 @pytest.mark.parametrize(
-    "neuron", [[[2.0]], [[0.1, 0.1, 0.1]], [[0.0, 0.0, 0.0]]], ids=["fan-in one", "constant", "zeros"]
+    "neuron", [[[2.0, 2.0]], [[0.1, 0.1, 0.1]], [[0.0, 0.0, 0.0]]], ids=["two", "constant", "zeros"]
 )
 def test_degenerate_neurons_are_not_balanced(neuron):
     weight = nn.Parameter(torch.tensor(neuron))

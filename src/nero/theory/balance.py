@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nero.optim.balance import fan_in, neuron_norm, slack
+from nero.optim.balance import fan_in, has_neurons, neuron_norm, slack
 
 # `slack` is how well a projection meets the constraints. A step computed elsewhere, in another order, may differ from
 # what is read here by as much.
@@ -80,7 +80,7 @@ def balance(network: nn.Module, tolerance: float | None = None) -> list[LayerBal
     return [
         balance_of_tensor(name, parameter, tolerance)
         for name, parameter in network.named_parameters()
-        if parameter.ndim >= 2 and parameter.shape[0] > 0
+        if has_neurons(parameter) and parameter.shape[0] > 0
     ]
 
 
