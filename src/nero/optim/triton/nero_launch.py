@@ -23,7 +23,7 @@ class Size(NamedTuple):
 
 # Programs for neurons of a padded fan-in up to 2048 and for tensors without neurons, and for longer neurons. The more
 # entries a thread holds, the fewer threads there are to hide the latency of memory, so one size cannot serve both.
-NARROW, WIDE = Size(2048, 4, registers=56), Size(8192, 8)
+NARROW, WIDE = Size(2048, 4, registers=56), Size(8192, 8, registers=80)
 
 # Kinds of tensors: log2 of the padded fan-in for neurons that one program holds, up to LONGEST_ROW; then these two.
 LONGEST_ROW, LONG, ENTRIES = 13, 14, 15  # LONG: neurons in pieces; ENTRIES: a tensor without neurons
