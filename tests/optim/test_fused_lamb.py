@@ -66,34 +66,60 @@ def test_fused_foreach_and_single_tensor_paths_agree(dtype: torch.dtype, setting
 
 
 @settings(max_examples=50)
-@given(tiles=st.lists(st.integers(1, 40) | st.sampled_from([1, 500]), min_size=1, max_size=9), lag=st.integers(0, 99))
-def test_items_are_each_tile_once_in_an_order_without_deadlock(tiles: list[int], lag: int) -> None:
-    items = run_table(both_passes(tiles, lag), torch.device("cpu")).tolist()
+@given(
+    tiles=st.lists(st.integers(1, 40) | st.sampled_from([1, 500]), min_size=1, max_size=9),
+    held=st.integers(1, 50),
+    lag=st.integers(0, 99),
+)
+def test_items_are_each_tile_once_in_an_order_that_need_not_wait(tiles: list[int], held: int, lag: int) -> None:
+    items = run_table(both_passes(tiles, held, lag), torch.device("cpu")).tolist()
     first = {(tensor, code): i for i, (tensor, code) in enumerate(items) if code >= 0}
     second = {(tensor, -1 - code): i for i, (tensor, code) in enumerate(items) if code < 0}
     assert len(first) + len(second) == len(items)
     assert sorted(first) == [(tensor, tile) for tensor, count in enumerate(tiles) for tile in range(count)]
-    assert sorted(second) == [(tensor, tile) for tensor, tile in sorted(first) if tiles[tensor] > 1]
+    assert sorted(second) == [(tensor, tile) for tensor, tile in sorted(first) if tiles[tensor] > held]
     others = max(first.values())
     for tensor, count in enumerate(tiles):
-        if count > 1:
-            done = max(first[tensor, tile] for tile in range(count))
+        places = [first[tensor, tile] for tile in range(count)]
+        if count > held:
             start = min(second[tensor, tile] for tile in range(count))
-            assert start > done, "a program would wait for an item that no program holds yet"
-            assert start > done + lag or start > others, "the second pass begins before it should"
+            assert start > max(places), "the second pass begins before the first has ended"
+            assert start > max(places) + lag or start > others, "the second pass begins before it should"
+        else:
+            assert places == list(range(places[0], places[0] + count)), "programs that wait do not start together"
+
+
+@pytest.mark.parametrize(("held", "betas"), [(2.5, (0.9, 0.999)), (1e6, (0.9, 0.999)), (1e6, (0.0, 0.999))])
+def test_programs_without_patience_leave_their_tiles_to_another(
+    monkeypatch: pytest.MonkeyPatch, held: float, betas: tuple[float, float]
+) -> None:
+    # In the interpreter, where one program runs at a time, none but the last one of a tensor would stop waiting.
+    monkeypatch.setattr(LAMBTensors, "held", held)
+    monkeypatch.setattr(LAMBTensors, "patience", 0)
+    params = references.parameters(device=DEVICE, shapes=[(7, TILE), (TILE + 4,), (3, 3 * TILE // 4 + 1), (5,)])
+    reference = references.LAMB(references.as_arrays(params), 0.03, betas, 1e-6, 10.0, True)
+    optimizer = LAMB(params, lr=0.03, betas=betas, debias=True, fused=True)
+    references.assert_follows(params, reference, optimizer, steps=2)
+    (tensors,) = optimizer._fused[0].lists
+    assert isinstance(tensors, LAMBTensors)
+    assert max(tensors.tiles) == 7
+    assert not tensors.arrivals.any()
+    assert not tensors.tile_states.any()
 
 
 @triton.jit
-def total_kernel(sums, tiles, total):  # type: ignore[no-untyped-def]
-    tl.store(total, add_up(sums, tiles))
+def total_kernel(sums, tiles, totals):  # type: ignore[no-untyped-def]
+    weight_square, step_square = add_up(sums, tiles)
+    tl.store(totals, weight_square)
+    tl.store(totals + 1, step_square)
 
 
 @pytest.mark.parametrize("tiles", [1, SUMMED.value, SUMMED.value + 1, 5 * SUMMED.value // 2])
 def test_sums_of_any_number_of_tiles(tiles: int) -> None:
     sums = torch.rand(tiles, 2, generator=torch.Generator().manual_seed(0))
-    total = torch.zeros((), dtype=torch.float64, device=DEVICE)
-    total_kernel[(1,)](sums.to(DEVICE), tiles, total)
-    torch.testing.assert_close(total.cpu(), sums[:, 0].double().sum(), rtol=1e-12, atol=0)
+    totals = torch.zeros(2, dtype=torch.float64, device=DEVICE)
+    total_kernel[(1,)](sums.to(DEVICE), tiles, totals)
+    torch.testing.assert_close(totals.cpu(), sums.double().sum(0), rtol=1e-12, atol=0)
 
 
 def test_counters_are_zero_between_steps() -> None:
@@ -103,7 +129,10 @@ def test_counters_are_zero_between_steps() -> None:
         set_gradients(params, t)
         params[t].grad = None
         optimizer.step()
-        assert not optimizer._fused[0].lists[0].arrivals.any()  # type: ignore[attr-defined]
+        (tensors,) = optimizer._fused[0].lists
+        assert isinstance(tensors, LAMBTensors)
+        assert not tensors.arrivals.any()
+        assert not tensors.tile_states.any()
 
 
 def test_momentum_without_its_average_raises_before_any_update() -> None:
@@ -228,8 +257,16 @@ def test_fused_raises_where_kernels_are_unavailable(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.gpu
-def test_large_tensors_match_float64_and_repeat_bit_for_bit() -> None:
-    shapes = [(30_000, 512), (1000,), (5000, 783), (64, 64, 3, 3), (2000, 4608), (1_000_003,), (100,)]
+@pytest.mark.parametrize(
+    ("held", "patience"), [(LAMBTensors.held, LAMBTensors.patience), (LAMBTensors.held, 0), (0.0, 0), (20.0, 3)]
+)
+def test_large_tensors_match_float64_and_repeat_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch, held: float, patience: int
+) -> None:
+    # 20 tiles for each multiprocessor are more than run at the same time.
+    monkeypatch.setattr(LAMBTensors, "held", held)
+    monkeypatch.setattr(LAMBTensors, "patience", patience)
+    shapes = [(30_000, 512), (1000,), (5000, 783), (64, 64, 3, 3), (2000, 4608), (1_000_003,), (100,), (700, 700)]
     ends = []
     for fused in (True, True, False):
         params = make(shapes)
@@ -245,6 +282,23 @@ def test_large_tensors_match_float64_and_repeat_bit_for_bit() -> None:
     references.assert_same(ends[0], ends[1])
     for mine, exact in zip(ends[0], ends[2], strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_steps_on_several_streams_at_once_all_end() -> None:
+    optimizers, streams = [], [torch.cuda.Stream() for _ in range(4)]
+    for seed, stream in enumerate(streams):
+        params = make([(700, 700)] * 30, seed=seed)
+        set_gradients(params, 0)
+        optimizers.append(LAMB(params, fused=True))
+        stream.wait_stream(torch.cuda.current_stream())
+    for _ in range(50):
+        for optimizer, stream in zip(optimizers, streams, strict=True):
+            with torch.cuda.stream(stream):
+                optimizer.step()
+    torch.cuda.synchronize()
+    for optimizer in optimizers:
+        assert {int(state["step"]) for state in optimizer.state.values()} == {50}
 
 
 @pytest.mark.gpu

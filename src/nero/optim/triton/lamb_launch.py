@@ -17,12 +17,12 @@ Run = tuple[int, int, int]
 """A tensor, a first code as in the items of `lamb_kernel`, and how many consecutive codes follow from it."""
 
 
-def both_passes(tiles: list[int], lag: int) -> list[Run]:
+def both_passes(tiles: list[int], held: int, lag: int) -> list[Run]:
     """The items of a step for tensors with these numbers of tiles, large tensors first.
 
-    The second pass over a tensor begins `lag` items after the last of its first pass, where other tensors are left to
-    fill them, so that it need not wait. It goes through the tiles backwards: those last seen are the likeliest to be in
-    the cache. A tensor of one tile has no second pass.
+    A tensor of at most `held` tiles has no second pass. That over another one begins `lag` items after the last of its
+    first pass, where other tensors are left to fill them, so that it need not wait. It goes through the tiles
+    backwards: those last seen are the likeliest to be in the cache.
     """
     runs: list[Run] = []
     waiting: deque[tuple[int, int]] = deque()  # from which item on, and a tensor
@@ -30,15 +30,17 @@ def both_passes(tiles: list[int], lag: int) -> list[Run]:
     for tensor in sorted(range(len(tiles)), key=lambda i: -tiles[i]):
         done = 0
         while done < tiles[tensor]:
-            count = tiles[tensor] - done
-            if waiting and (count := min(count, waiting[0][0] - items)) <= 0:
+            if waiting and waiting[0][0] <= items:
                 late = waiting.popleft()[1]
                 runs.append((late, -tiles[late], tiles[late]))
                 items += tiles[late]
-            else:
-                runs.append((tensor, done, count))
-                done, items = done + count, items + count
-        if tiles[tensor] > 1:
+                continue
+            count = tiles[tensor] - done
+            if waiting and tiles[tensor] > held:  # nothing comes between programs that wait for each other
+                count = min(count, waiting[0][0] - items)
+            runs.append((tensor, done, count))
+            done, items = done + count, items + count
+        if tiles[tensor] > held:
             waiting.append((items + lag, tensor))
     return runs + [(tensor, -tiles[tensor], tiles[tensor]) for _, tensor in waiting]
 
@@ -52,31 +54,34 @@ def check_momentum(group: dict[str, Any], states: Iterable[dict[str, Tensor]]) -
 class LAMBTensors(EntryTensors):
     """Tensors of one dtype on one device, which one launch steps.
 
-    programs:  for each multiprocessor; more would run ahead of what the cache can hold
-    lag:       items for each multiprocessor from the first to the second pass over a tensor
-    cached:    share of the second-level cache that is left to what the second pass reads again
+    registers:  of a thread at most; 0 for any number
+    lag:        items for each multiprocessor from the first to the second pass over a tensor
+    held:       tiles for each multiprocessor of the largest tensor without a second pass
+    patience:   polls after which a program waits no longer, about a tenth of a millisecond
     """
 
     optimizer = "LAMB"
     keys = ("exp_avg_sq", "exp_avg")
-    tile, warps, programs, lag, cached = 1024, 4, 8, 8, 0.0
+    tile, warps, registers, lag, held = 4096, 8, 0, 2.0, 1.5
+    patience = 256
 
     def __init__(self, params: list[Tensor], states: list[dict[str, Tensor]]) -> None:
         from nero.optim.triton.lamb_kernels import lamb_kernel
 
         super().__init__(params, states)
         self.has_momentum = all("exp_avg" in state for state in states)
-        processors, cache = 1, 1 << 20
+        processors, patience = 1, 0  # in the interpreter, where programs run one after the other
         if self.device.type == "cuda":
-            properties = torch.cuda.get_device_properties(self.device)
-            processors, cache = properties.multi_processor_count, properties.L2_cache_size
-        self.near = int(self.cached * cache / (self.tile * (8 + self.dtype.itemsize)))
-        self.items = run_table(both_passes(self.tiles, self.lag * processors), self.device)
+            processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+            patience = self.patience
+        held = max(1, int(self.held * processors))
+        self.waits = (held, patience)
+        self.items = run_table(both_passes(self.tiles, held, int(self.lag * processors)), self.device)
         self.sums = torch.zeros(sum(self.tiles), 2, device=self.device)
         self.totals = torch.zeros(len(params), 2, dtype=torch.float64, device=self.device)
-        self.arrivals = torch.zeros(1 + len(params), dtype=torch.int32, device=self.device)
-        programs = min(len(self.items), self.programs * processors or len(self.items))
-        self.kernel = CompiledLaunch(lamb_kernel, programs, num_warps=self.warps)
+        self.tile_states = torch.zeros(sum(self.tiles), dtype=torch.int32, device=self.device)
+        self.arrivals = torch.zeros(len(params), dtype=torch.int32, device=self.device)
+        self.kernel = CompiledLaunch(lamb_kernel, len(self.items), num_warps=self.warps, maxnreg=self.registers)
 
     @staticmethod
     def fits(param: Tensor, state: Mapping[str, Tensor], group: dict[str, Any]) -> bool:
@@ -92,6 +97,6 @@ class LAMBTensors(EntryTensors):
         logs = [math.log(beta) if beta > 0 else -math.inf for beta in (beta1, beta2)]
         sign = -1.0 if group["maximize"] else 1.0
         numbers = (beta1, 1 - beta1, beta2, 1 - beta2, *logs, float(group["eps"]), float(group["clamp_value"]), sign)
-        numbers = (*numbers, len(self.items))
-        tables = (self.items, self.tensors, grads, self.sums, self.totals, self.arrivals)
-        self.kernel(tables, lr, numbers, (self.element, beta1 > 0, bool(group["debias"]), self.tile, self.near, True))
+        tables = (self.items, self.tensors, grads, self.sums, self.totals, self.tile_states, self.arrivals)
+        constants = (self.element, beta1 > 0, bool(group["debias"]), self.tile)
+        self.kernel(tables, lr, (*numbers, *self.waits), constants)

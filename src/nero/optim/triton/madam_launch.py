@@ -16,7 +16,7 @@ class MadamTensors(EntryTensors):
 
     optimizer = "Madam"
     keys = ("avg_sq", "bound")
-    tile, warps = 2048, 4
+    tile, warps = 1024, 4
 
     def __init__(self, params: list[Tensor], states: list[dict[str, Tensor]]) -> None:
         from nero.optim.triton.madam_kernels import madam_kernel
