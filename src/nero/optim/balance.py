@@ -149,7 +149,7 @@ def project_(
         rows, kept = (neurons_first(tensor.detach(), neuron_dim).flatten(1) for tensor in (weight, mask))
         kept = (kept != 0).to(compute_dtype(weight.dtype))
         rows = rows * kept
-        if mean:
+        for _ in range(2 if mean else 0):  # the second time for the rounding error of a large mean
             rows = (rows - rows.sum(1, keepdim=True) / kept.sum(1, keepdim=True).clamp(min=1)) * kept
         rows = project(rows, mean=False, norm=norm, dtype=weight.dtype)
         target = neurons_first(weight.detach(), neuron_dim)
