@@ -62,7 +62,7 @@ class LAMBTensors(EntryTensors):
 
     optimizer = "LAMB"
     keys = ("exp_avg_sq", "exp_avg")
-    tile, warps, registers, lag, held = 4096, 8, 0, 2.0, 1.5
+    tile, warps, registers, lag, held = 2048, 4, 96, 4.0, 3.5
     patience = 256
 
     def __init__(self, params: list[Tensor], states: list[dict[str, Tensor]]) -> None:
