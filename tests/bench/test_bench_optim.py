@@ -63,8 +63,8 @@ def test_benchmark_prints_and_writes_table_with_ratios_and_goals(tmp_path: Path)
     for optimiser in ("Nero", "LAMB", "Madam"):
         assert is_number(rows[optimiser, "foreach"][0])
         assert is_number(rows[optimiser, "per tensor"][0])
-    assert "supported devices" in rows["Nero", "fused"][0]  # the reason why there is no kernel on a CPU
-    assert rows["Nero default", "torch Adam foreach"][0] == "1.5"
+        assert rows[optimiser, "fused"][0] == "-"  # there is no kernel on a CPU
+    assert ("Nero default", "torch Adam foreach") not in rows  # a goal on networks that were not measured
     assert "Nero fused" not in {first for first, _ in rows}  # a goal on a GPU
     assert "pong, eager: torch Adam fused: " in result.stderr
 
