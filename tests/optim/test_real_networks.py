@@ -162,6 +162,20 @@ def test_neurons_that_start_at_zero_have_norm_at_most_one(path: dict[str, Any]) 
     assert (neuron_norm(weight) > 1 - 1e-5).any()
 
 
+@pytest.mark.parametrize("norm", [True, "initial"])
+def test_state_does_not_depend_on_the_default_dtype(norm: bool | str) -> None:
+    (weight,) = make([(3, 4)])
+    with torch.no_grad():
+        weight[1] = 0
+    torch.set_default_dtype(torch.float64)
+    try:
+        state = Nero([weight], norm=norm).state[weight]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {value.dtype for value in state.values()} == {torch.float32}
+    assert (state["norm"] < 0).tolist() == [False, True, False]
+
+
 def test_low_rank_adapters_start_from_the_same_function() -> None:
     torch.manual_seed(0)
     base, down, up = nn.Linear(6, 3), nn.Linear(6, 2, bias=False), nn.Linear(2, 3, bias=False)

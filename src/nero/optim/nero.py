@@ -179,7 +179,8 @@ class Nero(CapturableOptimizer):
         if dim is not None:
             # A neuron of zeros has no norm to keep; one that starts at zero may grow to norm one.
             norms, initial = neuron_norm(own, dim), group["norm"] == "initial"
-            lengths = torch.where(norms == 0, -math.inf, norms) if initial else torch.where(norms == 0, -1.0, 1.0)
+            kept, bound = (norms, -math.inf) if initial else (torch.ones_like(norms), -1.0)
+            lengths = torch.where(norms == 0, bound, kept)
             _project_(own, dim, group, lengths if initial else None)
         sizes = own.abs().to(compute_dtype(param.dtype)) if dim is None else neuron_norm(own, dim)
         scale, zeros = means_over_all(param, sizes, sizes == 0).unbind()
