@@ -21,6 +21,7 @@ from nero.optim.triton.pointer_tables import unavailable
 
 Kind = type[Nero] | type[LAMB] | type[Madam]
 EVERY_KIND: Any = pytest.mark.parametrize("kind", [Nero, LAMB, Madam])
+ENTRY_BY_ENTRY: Any = pytest.mark.parametrize("kind", [LAMB, Madam])  # for Nero, with neurons: test_fused.py
 
 
 @EVERY_KIND
@@ -91,6 +92,67 @@ def test_tensor_learning_rate_matches_float(kind: Kind, dtype: torch.dtype) -> N
     assert_steps_alike(ours, theirs, range(2, 4))
 
 
+@ENTRY_BY_ENTRY
+def test_parameters_and_gradients_may_have_any_memory_layout(kind: Kind) -> None:
+    ends = []
+    for odd in (True, False):
+        params = make([(8, 3, 3, 3), (6, 10), (4, 5)])
+        if odd:
+            params[0] = params[0].detach().contiguous(memory_format=torch.channels_last)
+            params[1] = params[1].detach().t().contiguous().t()
+        optimizer = kind(params, fused=odd)
+        for t in range(3):
+            set_gradients(params, t)
+            if odd and t:
+                for param in params:
+                    assert param.grad is not None
+                    param.grad = param.grad.transpose(0, 1).contiguous().transpose(0, 1)
+            optimizer.step()
+        ends.append(params)
+    for mine, theirs in zip(*ends, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+
+
+@ENTRY_BY_ENTRY
+def test_unsupported_parameters_fall_back_to_unfused_path(kind: Kind) -> None:
+    params = [
+        *make([(4, 6), (3,)]),
+        torch.randn(3, 4, dtype=torch.float64, device=DEVICE),
+        torch.randn(8, device=DEVICE)[::2],
+        torch.zeros(0, 4, device=DEVICE),
+    ]
+    twins = [param.detach().clone() for param in params]
+    ours, theirs = kind(params, fused=True), kind(twins, foreach=False)
+    for t in range(2):
+        for some, optimizer in ((params, ours), (twins, theirs)):
+            set_gradients(some, t)
+            optimizer.step()
+    for mine, other in zip(params, twins, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
+    assert [len(tensors.params) for tensors in ours._fused[0].lists] == [2]
+    assert {int(state["step"]) for state in ours.state.values()} == {2}
+
+
+@ENTRY_BY_ENTRY
+def test_parameter_without_gradient_keeps_value_and_step_count(kind: Kind) -> None:
+    used, unused = make([(3, 40), (3, 40)])
+    optimizer = kind([used, unused], fused=True)
+    before = unused.detach().clone()
+    used.grad = torch.ones_like(used)
+    optimizer.step()
+    optimizer.step()
+    assert torch.equal(unused, before)
+    assert (int(optimizer.state[used]["step"]), int(optimizer.state[unused]["step"])) == (2, 0)
+    # Its first step, although later, equals the first step of a fresh optimiser.
+    fresh = before.clone()
+    unused.grad = fresh.grad = references.draw(1, [(3, 40)])[0].to(DEVICE)
+    optimizer.step()
+    kind([fresh], fused=True).step()
+    assert torch.equal(unused, fresh)
+    assert not torch.equal(unused, before)
+    assert (int(optimizer.state[used]["step"]), int(optimizer.state[unused]["step"])) == (3, 1)
+
+
 @EVERY_KIND
 def test_foreach_and_fused_together_raise(kind: Kind) -> None:
     with pytest.raises(ValueError, match="both"):
@@ -156,4 +218,5 @@ def test_captured_step_keeps_its_gradient_addresses(kind: Kind) -> None:
                 else:
                     optimizer.step()
         ends.append([param.detach().clone() for param in params])
+        assert {int(state["step"]) for state in optimizer.state.values()} == {2 + 3 * 3}
     references.assert_same(*ends)

@@ -176,59 +176,6 @@ def test_zero_tensor_and_zero_gradient_match_unfused() -> None:
     assert torch.equal(ends[0][1], make([(5,), (2, 3)])[1])
 
 
-def test_parameters_and_gradients_may_have_any_memory_layout() -> None:
-    ends = []
-    for odd in (True, False):
-        params = make([(8, 3, 3, 3), (6, 10), (4, 5)])
-        if odd:
-            params[0] = params[0].detach().contiguous(memory_format=torch.channels_last)
-            params[1] = params[1].detach().t().contiguous().t()
-        optimizer = LAMB(params, fused=odd)
-        for t in range(3):
-            set_gradients(params, t)
-            if odd and t:
-                for param in params:
-                    assert param.grad is not None
-                    param.grad = param.grad.transpose(0, 1).contiguous().transpose(0, 1)
-            optimizer.step()
-        ends.append(params)
-    for mine, theirs in zip(*ends, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
-
-
-def test_unsupported_parameters_fall_back_to_unfused_path() -> None:
-    params = [
-        *make([(4, 6), (3,)]),
-        torch.randn(3, 4, dtype=torch.float64, device=DEVICE),
-        torch.randn(8, device=DEVICE)[::2],
-        torch.zeros(0, 4, device=DEVICE),
-    ]
-    twins = [param.detach().clone() for param in params]
-    ours, theirs = LAMB(params, fused=True), LAMB(twins, foreach=False)
-    for t in range(2):
-        for some, optimizer in ((params, ours), (twins, theirs)):
-            set_gradients(some, t)
-            optimizer.step()
-    for mine, other in zip(params, twins, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
-    assert [len(tensors.params) for tensors in ours._fused[0].lists] == [2]
-    assert {int(state["step"]) for state in ours.state.values()} == {2}
-
-
-def test_parameter_without_gradient_is_unchanged() -> None:
-    used, unused = make([(3, 40), (3, 40)])
-    optimizer = LAMB([used, unused], fused=True)
-    before = unused.detach().clone()
-    used.grad = torch.ones_like(used)
-    optimizer.step()
-    assert torch.equal(unused, before)
-    assert (int(optimizer.state[used]["step"]), int(optimizer.state[unused]["step"])) == (1, 0)
-    unused.grad = torch.ones_like(unused)
-    optimizer.step()
-    assert not torch.equal(unused, before)
-    assert (int(optimizer.state[used]["step"]), int(optimizer.state[unused]["step"])) == (2, 1)
-
-
 def test_loading_state_reuses_existing_tables() -> None:
     ours, theirs = (LAMB(make([(5, 30), (6,), (2, 3000)]), fused=True) for _ in range(2))
     assert_steps_alike(ours, theirs, range(2))

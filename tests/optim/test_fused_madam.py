@@ -12,7 +12,7 @@ from conftest import slow_after
 from nero.optim import Madam
 from nero.optim.triton.madam_launch import MadamTensors
 from support import references
-from support.fused_steps import DEVICE, by_three_paths, make, set_gradients
+from support.fused_steps import DEVICE, by_three_paths, make
 
 pytest.importorskip("triton")
 # Tensors of one tile and of several, with a full or a partial last tile, aligned or not.
@@ -91,62 +91,6 @@ def test_entries_with_only_zero_gradients_do_not_move() -> None:
     for old, new in zip(before, params, strict=True):
         assert torch.equal(old[0], new[0])
         assert not torch.equal(old[1:], new[1:])
-
-
-def test_parameters_and_gradients_may_have_any_memory_layout() -> None:
-    ends = []
-    for odd in (True, False):
-        params = make([(8, 3, 3, 3), (6, 10), (4, 5)])
-        if odd:
-            params[0] = params[0].detach().contiguous(memory_format=torch.channels_last)
-            params[1] = params[1].detach().t().contiguous().t()
-        optimizer = Madam(params, fused=odd)
-        for t in range(3):
-            set_gradients(params, t)
-            if odd and t:
-                for param in params:
-                    assert param.grad is not None
-                    param.grad = param.grad.transpose(0, 1).contiguous().transpose(0, 1)
-            optimizer.step()
-        ends.append(params)
-    for mine, theirs in zip(*ends, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
-
-
-def test_unsupported_parameters_fall_back_to_unfused_path() -> None:
-    params = [
-        *make([(4, 6), (3,)]),
-        torch.randn(3, 4, dtype=torch.float64, device=DEVICE),
-        torch.randn(8, device=DEVICE)[::2],
-        torch.zeros(0, 4, device=DEVICE),
-    ]
-    twins = [param.detach().clone() for param in params]
-    ours, theirs = Madam(params, fused=True), Madam(twins, foreach=False)
-    for t in range(2):
-        for some, optimizer in ((params, ours), (twins, theirs)):
-            set_gradients(some, t)
-            optimizer.step()
-    for mine, other in zip(params, twins, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
-    assert [len(tensors.params) for tensors in ours._fused[0].lists] == [2]
-    assert {int(state["step"]) for state in ours.state.values()} == {2}
-
-
-def test_parameter_without_gradient_keeps_value_and_step_count() -> None:
-    used, unused = make([(3, 40), (3, 40)])
-    optimizer = Madam([used, unused], fused=True)
-    before = unused.detach().clone()
-    used.grad = torch.ones_like(used)
-    optimizer.step()
-    optimizer.step()
-    assert torch.equal(unused, before)
-    assert (int(optimizer.state[used]["step"]), int(optimizer.state[unused]["step"])) == (2, 0)
-    # Its first step, although later, equals the first step of a fresh optimiser.
-    fresh = before.clone()
-    unused.grad = fresh.grad = references.draw(1, [(3, 40)])[0].to(DEVICE)
-    optimizer.step()
-    Madam([fresh], fused=True).step()
-    assert torch.equal(unused, fresh)
 
 
 @pytest.mark.gpu

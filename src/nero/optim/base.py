@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
 from nero.optim.balance import batches
+from nero.optim.gradients import check_gradient, is_frozen
 from nero.optim.sharding import (
     Split,
     check_sharded_alike,
@@ -22,7 +23,7 @@ from nero.optim.sharding import (
     split_of,
     zero_redundancy_groups,
 )
-from nero.optim.triton.pointer_tables import FusedGroup, TensorList, check_gradient, is_frozen, unavailable, use_kernels
+from nero.optim.triton.pointer_tables import FusedGroup, TensorList, unavailable, use_kernels
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Loss = TypeVar("Loss")

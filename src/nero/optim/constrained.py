@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from nero.optim.balance import project_all_
+from nero.optim.gradients import is_frozen
 from nero.optim.sharding import zero_redundancy_groups
-from nero.optim.triton.pointer_tables import is_frozen
 
 
 def constrained(

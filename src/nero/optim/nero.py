@@ -25,10 +25,11 @@ from nero.optim.balance import (
     slack,
 )
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction
+from nero.optim.gradients import is_frozen
 from nero.optim.rows import RowLists, Rows
 from nero.optim.sharding import check_shards, like_rows, local, means_over_all
 from nero.optim.triton.nero_launch import NeroTensors
-from nero.optim.triton.pointer_tables import is_capturing, is_frozen
+from nero.optim.triton.pointer_tables import is_capturing
 
 
 def nero_update(

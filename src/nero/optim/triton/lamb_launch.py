@@ -57,7 +57,7 @@ class LAMBTensors(EntryTensors):
     registers:  of a thread at most; 0 for any number
     lag:        items for each multiprocessor from the first to the second pass over a tensor
     held:       tiles for each multiprocessor of the largest tensor without a second pass
-    patience:   polls after which a program waits no longer, about a tenth of a millisecond
+    patience:   polls for the totals of a tensor after which a program leaves its tile to another one
     """
 
     optimizer = "LAMB"

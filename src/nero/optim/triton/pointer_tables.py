@@ -8,9 +8,10 @@ from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nero.optim.balance import stored_view
+from nero.optim.gradients import check_gradient, is_frozen
 from nero.optim.sharding import is_sharded, local, local_gradient
 
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
@@ -45,20 +46,6 @@ def use_kernels(group: dict[str, Any]) -> bool:
     if group["fused"] is not None or group["foreach"] is not None:
         return bool(group["fused"])
     return any(param.is_cuda for param in group["params"])
-
-
-def is_frozen(param: Tensor) -> bool:
-    """Whether this is a module's parameter that does not require a gradient, whatever its `grad` still holds.
-
-    A plain tensor is not frozen: whoever adds one sets its gradient by hand.
-    """
-    return not param.requires_grad and isinstance(param, nn.Parameter)
-
-
-def check_gradient(grad: Tensor, optimizer: str) -> None:
-    """Raise RuntimeError for a sparse or complex gradient."""
-    if grad.layout != torch.strided or grad.is_complex():
-        raise RuntimeError(f"{optimizer} does not support {'complex' if grad.is_complex() else 'sparse'} gradients")
 
 
 def is_capturing(device: torch.device) -> bool:
