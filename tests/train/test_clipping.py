@@ -27,7 +27,7 @@ def test_gradients_are_clipped_by_total_norm_before_step(norm: float) -> None:
     ours = nn.Linear(4, 3)
     theirs = copy.deepcopy(ours)
     clipped, plain = (torch.optim.SGD(network.parameters(), lr=1.0) for network in (ours, theirs))
-    clip_before_step(clipped, norm)
+    clip_before_step(clipped, norm, list(ours.parameters()))
     x = 10 * torch.randn(5, 4)
     for _ in range(3):
         for network, optimizer in ((ours, clipped), (theirs, plain)):
@@ -44,7 +44,7 @@ def test_clipped_sgd_step_has_length_lr_times_norm() -> None:
     network = nn.Linear(30, 20)
     before = [param.detach().clone() for param in network.parameters()]
     optimizer = torch.optim.SGD(network.parameters(), lr=2.0)
-    clip_before_step(optimizer, 0.25)
+    clip_before_step(optimizer, 0.25, list(network.parameters()))
     (100 * network(torch.randn(5, 30))).square().sum().backward()
     optimizer.step()
     moved = [(new - old).detach().flatten() for new, old in zip(network.parameters(), before, strict=True)]

@@ -80,7 +80,7 @@ class LargestShapeOnly:
         return torch.compiler.set_stance("force_eager") if self.applies and shapes != self.largest else nullcontext()
 
 
-def step_functions(optimizers: Mapping[str, Optimizer], compiled: bool) -> dict[str, Callable[[], Any]]:
+def step_functions(optimizers: Mapping[str, Optimizer], compiled: bool) -> dict[str, Callable[..., Any]]:
     """The `step` of each optimiser, compiled where that helps."""
     return {
         name: torch.compile(optimizer.step, dynamic=False) if compiled and not is_fused(optimizer) else optimizer.step

@@ -5,8 +5,7 @@ import math
 import pickle
 import sys
 import time
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,15 +13,14 @@ import torch
 from torch.optim import Optimizer
 
 from nero.engine import seeding
-from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep, allow_capture
-from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, reuse_compiled_code, step_functions
-from nero.engine.distributed import ALONE, Ranks, average_buffers_, gather_shards, is_lost_connection, shard_like
+from nero.engine.capture import IMPLEMENTATION_KEYS, CapturedStep
+from nero.engine.distributed import average_buffers_, gather_shards, is_lost_connection, shard_like
 from nero.engine.energy import EnergyCounter
-from nero.engine.interrupt import NO_LIMITS, stop_reason
+from nero.engine.interrupt import stop_reason
+from nero.engine.optimizers import measure_batch_norm, set_mode
 from nero.engine.precision import autocast, set_precision
 from nero.engine.schedules import LearningRates, Schedule
-from nero.runs.slots import OtherRuns, no_other_runs
-from nero.runs.stopping import Limits
+from nero.engine.step import Settings, TrainingStep
 from nero.runs.store import RunDirectory, Status
 from nero.runs.tracking import Tracker
 from nero.tasks.base import Batch, Task, Work
@@ -31,25 +29,6 @@ from nero.tasks.base import Batch, Task, Work
 CHECK_EVERY = 50
 METER_EVERY = 5.0  # seconds between two readings of the GPU's counters, each of which takes milliseconds
 AGREE_EVERY = 10  # steps between two exchanges among ranks on whether to checkpoint or to stop
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a run is executed.
-
-    kind:        equal for runs whose networks compile to the same code; None if unknown
-    other_runs:  counts the other runs on this GPU
-    """
-
-    device: torch.device
-    precision: str = "fp32"
-    capture: bool = False
-    compile: bool = False
-    kind: Hashable | None = None
-    checkpoint_seconds: float = 300.0
-    limits: Limits = NO_LIMITS
-    ranks: Ranks = ALONE
-    other_runs: OtherRuns = no_other_runs
 
 
 @dataclass
@@ -104,30 +83,19 @@ class Loop:
         device = settings.device
         set_precision(settings.precision)
         torch.backends.cudnn.benchmark = True  # batches have few shapes: measure once which algorithm is fastest
-        if settings.capture:
-            for optimizer in self.optimizers.values():
-                allow_capture(optimizer)
-        # Outside a capture learning rates are numbers, and a compiled step would be compiled again for each.
-        self.optimizer_steps = step_functions(self.optimizers, settings.compile and settings.capture)
-        self.compiled_context: Callable[[Batch], AbstractContextManager[Any]] = lambda batch: nullcontext()
-        if settings.compile:
-            # A compiled optimiser step is for its own parameters: no other run can reuse it.
-            reusable = not settings.capture or all(map(is_fused, self.optimizers.values()))
-            kind = (settings.kind, settings.precision, settings.capture, device)
-            reuse_compiled_code(kind if reusable and settings.kind is not None else None)
-            compile_networks(task.networks())
-            self.compiled_context = LargestShapeOnly(task.networks())
+        self.training_step = TrainingStep(task, self.optimizers, settings)
         self.pause_every = AGREE_EVERY if settings.ranks.size > 1 else 1
         self.position = Position(joules=0.0)
         self.energy = EnergyCounter(device)
-        # Steps so far, and the first with a loss that is not finite (-1: none): on the device, so that no step waits.
-        self.steps_done = torch.zeros((), dtype=torch.int64, device=device)
-        self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
 
     def begin(self) -> None:
         """Prepare to take steps: afterwards `step` takes one on a batch."""
-        self.rates = LearningRates(self.optimizers, self.settings.device, self.settings.capture)
-        self.step = CapturedStep(self._step) if self.settings.capture else self._step
+        if self.training_step.remark and self.settings.ranks.is_main:
+            self._print(self.training_step.remark)
+        if self.position.epoch < self.task.epochs:
+            set_mode(self.optimizers.values(), "train")
+        self.rates = LearningRates(self.optimizers, self.settings.device, self.training_step.captures_optimizers)
+        self.step = self.training_step.start()
         self.task.before_training(self._as_step)
         self.checkpointed = self.clock = self.metered = time.monotonic()
         self.joules = self.energy.joules()
@@ -153,24 +121,8 @@ class Loop:
             self._end_epoch()
             if position.epoch < task.epochs and (ending := self._pause()):
                 return ending
+        set_mode(self.optimizers.values(), "eval")  # a checkpoint of a finished run has the weights that were measured
         return Ending(Status.DONE, position)
-
-    def _step(self, batch: Batch) -> None:
-        """One step, which may be captured: a backward pass and an optimiser step for each loss of the task."""
-        with self.compiled_context(batch):
-            losses = self.task.losses(batch)
-            while True:
-                with autocast(self.settings.precision, self.settings.device):
-                    pair = next(losses, None)
-                if pair is None:
-                    break
-                name, loss = pair
-                self.optimizers[name].zero_grad(set_to_none=True)
-                loss.backward()
-                self.optimizer_steps[name]()
-                newly_bad = ~torch.isfinite(loss.detach()) & (self.first_bad < 0)
-                self.first_bad.copy_(torch.where(newly_bad, self.steps_done, self.first_bad))
-        self.steps_done += 1
 
     def _as_step(self, work: Work) -> Work:
         """The task's own work, in the precision of a step and captured like one."""
@@ -206,7 +158,7 @@ class Loop:
         return (reason or "another rank was asked to") if not running else None, not fresh
 
     def _check_divergence(self) -> Ending | None:
-        own = int(self.first_bad)
+        own = int(self.training_step.first_bad)
         # Gradients are shared: what is not finite on one rank will be on all, but not at the same step.
         [first] = self.settings.ranks.minimum(own if own >= 0 else math.inf)
         if first == math.inf:
@@ -237,12 +189,17 @@ class Loop:
 
     def _evaluate(self) -> dict[str, Any]:
         """The task's metrics; its images go to the run directory."""
+        averages_weights = set_mode(self.optimizers.values(), "eval")
         average_buffers_(self.task.networks(), self.settings.ranks)
         # Not compiled: once per epoch, in another mode and on other shapes, that would cost more than it saves.
         with autocast(self.settings.precision, self.settings.device), torch.compiler.set_stance("force_eager"):
+            if averages_weights:
+                measure_batch_norm(self.task, self.task.batches(self.position.epoch - 1))
             metrics = self.task.evaluate()
         for name, data in self.task.pictures().items():
             self.run_directory.write_picture(name, self.position.epoch, data)
+        if self.position.epoch < self.task.epochs:
+            set_mode(self.optimizers.values(), "train")
         return dict(metrics)
 
     def _measure_again(self) -> None:
@@ -279,8 +236,8 @@ class Loop:
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "task": self.task.state_dict(),
             "rng": seeding.global_state(self.settings.device),
-            "steps_done": self.steps_done,
-            "first_bad": self.first_bad,
+            "steps_done": self.training_step.steps_done,
+            "first_bad": self.training_step.first_bad,
         }
         if ranks.size > 1:
             state = gather_shards(state)
@@ -293,7 +250,7 @@ class Loop:
     def restore(self) -> bool:
         """Load the newest intact checkpoint and drop later metrics. False if there is none."""
         run = self.run_directory
-        found = run.resumable_checkpoint(lambda line: print(f"{run.run_id}  {line}", file=sys.stderr, flush=True))
+        found = run.resumable_checkpoint(self._print)
         data = self.settings.ranks.broadcast(found[1] if found else None)
         if data is None:
             run.truncate_metrics(epochs=0)
@@ -312,6 +269,9 @@ class Loop:
         run.truncate_metrics(epochs=self.position.epoch)
         return True
 
+    def _print(self, line: str) -> None:
+        print(f"{self.run_directory.run_id}  {line}", file=sys.stderr, flush=True)
+
     def _load_state(self, state: dict[str, Any]) -> None:
         for name, network in self.task.networks().items():
             own, saved = network.state_dict(), state["networks"][name]
@@ -327,8 +287,8 @@ class Loop:
                 values.update({key: shard_like(params[number], value) for key, value in values.items()})
             optimizer.load_state_dict(saved)
         self.task.load_state_dict(state["task"])
-        self.steps_done.copy_(state["steps_done"])
-        self.first_bad.copy_(state["first_bad"])
+        self.training_step.steps_done.copy_(state["steps_done"])
+        self.training_step.first_bad.copy_(state["first_bad"])
         self.position = Position(**state["position"])
         if self.settings.ranks.is_main:
             seeding.restore_global_state(state["rng"], self.settings.device)

@@ -6,6 +6,7 @@ optimiser of each network that a loss is yielded for, evaluates once per epoch, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -151,17 +152,31 @@ class Meters:
         self._traces = {name: torch.zeros(steps, device=device) for name, steps in (traces or {}).items()}
         self._places = {name: torch.zeros(1, dtype=torch.int64, device=device) for name in self._traces}
         groups = {"sum": self._sums, "trace": self._traces, "place": self._places}
+        self._is_paused = False
         self._state = {f"{kind}/{name}": tensor for kind, group in groups.items() for name, tensor in group.items()}
 
     def add_(self, name: str, value: Tensor | float) -> None:
         """Add to a sum."""
+        if self._is_paused:
+            return
         self._sums[name].add_(value.detach() if isinstance(value, Tensor) else value)
 
     def append_(self, name: str, value: Tensor) -> None:
         """Append a value to a trace, one per step."""
+        if self._is_paused:
+            return
         place = self._places[name]
         self._traces[name].index_copy_(0, place, value.detach().reshape(1).to(torch.float32))
         place.add_(1)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Add and append nothing: a loss is computed that is not one of training's steps."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
 
     def read(self) -> dict[str, float]:
         """The sums, in one transfer from the device."""

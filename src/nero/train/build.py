@@ -1,7 +1,8 @@
 """Build the parts of a run from its config: device, task, optimisers, loop."""
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,26 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from nero.engine.distributed import ALONE, Ranks, distribute, join, rank_device
 from nero.engine.interrupt import NO_LIMITS
-from nero.engine.loop import Loop, Settings
+from nero.engine.loop import Loop
+from nero.engine.optimizers import requires_closure
+from nero.engine.schedules import Schedule, constant
 from nero.engine.seeding import SeedStreams
+from nero.engine.step import Settings
 from nero.plans.config import RunConfig, current_names, digest, limits_of
 from nero.plans.schema import ConfigError
 from nero.runs.stopping import Limits
 from nero.runs.store import RunDirectory
 from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import BadSetting, Context, Machine, Task
+
+# Keys of an optimiser's config that its class does not get.
+NOT_OF_CLASS = ("clip_norm", "networks", "schedule", "display_name")
 
 
 def choose_device(name: str) -> torch.device:
@@ -112,8 +120,16 @@ def build_loop(
     optimizers = build_optimizers(config.cfg.optim, task)
     stream = "training" if ranks.is_main else f"training of rank {ranks.rank}"
     torch.manual_seed(SeedStreams(config.seed).number(stream))
-    schedule = build_part("task.schedule", config.cfg.task.schedule)
+    schedule = build_schedule(config.cfg)
     return Loop(task, optimizers, schedule, run, trackers or [], settings)
+
+
+def build_schedule(cfg: DictConfig) -> Schedule:
+    """The task's schedule, or that of the optimiser if it has one: `none` for a constant learning rate."""
+    own = cfg.optim.get("schedule")
+    if own is None:
+        return build_part("task.schedule", cfg.task.schedule)
+    return constant() if own == "none" else build_part("optim.schedule", own)
 
 
 def build_task(config: RunConfig, device: torch.device, ranks: Ranks = ALONE) -> Task:
@@ -148,32 +164,55 @@ def task_of(identity: Mapping[str, Any], context: Context) -> Task:
 def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:
     """One optimiser per network, with the same settings except for those that `networks` has under its name.
 
+    It is called with the network if its first parameter is called `model`, else with the network's parameters.
+
     `clip_norm` is the largest joint norm of all gradients; it overrides the task's.
     """
-    settings = {key: value for key, value in cfg.items() if key not in ("clip_norm", "networks")}
+    settings = {key: value for key, value in cfg.items() if key not in NOT_OF_CLASS}
     own = cfg.get("networks") or {}
     networks = task.networks()
     if unknown := [name for name in own if name not in networks]:
         raise ConfigError(f"optim.networks: there is no network {unknown[0]!r}; there are: {', '.join(networks)}")
     makers = {name: build_part("optim", {**settings, **own.get(name, {})}) for name in networks}
     try:
-        optimizers = {name: makers[name](network.parameters()) for name, network in networks.items()}
+        optimizers = {name: _make_optimizer(makers[name], network) for name, network in networks.items()}
         norm = cfg.get("clip_norm", task.clip_norm)
-        if norm is not None:
-            for optimizer in optimizers.values():
-                clip_before_step(optimizer, norm)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"optim: {str(error).splitlines()[0]}") from error
+        for name, optimizer in optimizers.items():
+            needs_closure = requires_closure(optimizer)
+            if needs_closure and len(networks) > 1:
+                raise ValueError(f"{type(optimizer).__name__} needs a closure, and the task has several networks")
+            if norm is not None:
+                if needs_closure:
+                    raise ValueError(f"{type(optimizer).__name__} needs a closure: gradients cannot be clipped before")
+                clip_before_step(optimizer, norm, list(networks[name].parameters()))
+    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+        raise ConfigError(f"optim: {' '.join(str(error).split())}") from error
     return optimizers
 
 
-def clip_before_step(optimizer: Optimizer, norm: float) -> None:
-    """Before each step, scale the gradients of all parameters so that their joint norm is at most `norm`."""
+def _make_optimizer(make: Callable[..., Optimizer], network: nn.Module) -> Optimizer:
+    optimizer = make(network if _takes_model(make) else network.parameters())
+    if missing := [key for key in ("param_groups", "state_dict", "step") if not hasattr(optimizer, key)]:
+        raise TypeError(f"{type(optimizer).__name__} is no optimiser: it has no {missing[0]}")
+    if any("lr" not in group for group in optimizer.param_groups):
+        raise TypeError(f"{type(optimizer).__name__} has no 'lr' in its param groups")
+    return optimizer
+
+
+def _takes_model(make: Callable[..., Optimizer]) -> bool:
+    try:
+        return next(iter(inspect.signature(make).parameters), "") == "model"
+    except ValueError:  # a class without a signature
+        return False
+
+
+def clip_before_step(optimizer: Optimizer, norm: float, params: Sequence[Tensor]) -> None:
+    """Before each step, scale the gradients of `params` so that their joint norm is at most `norm`."""
     if isinstance(norm, bool) or not isinstance(norm, int | float) or not math.isfinite(norm) or norm <= 0:
         raise ValueError(f"clip_norm must be a positive number, not {norm!r}")
 
     def clip(stepped: Optimizer, args: Any, kwargs: Any) -> None:
-        clip_grad_norm_([param for group in stepped.param_groups for param in group["params"]], norm)
+        clip_grad_norm_(params, norm)
 
     optimizer.register_step_pre_hook(clip)
 
