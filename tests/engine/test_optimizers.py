@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from nero.engine.capture import allow_capture
 from nero.engine.loop import Loop
-from nero.engine.optimizers import measure_batch_norm, requires_closure, why_not_captured
+from nero.engine.optimizers import Capturable, capturable, measure_batch_norm, requires_closure
 from nero.engine.schedules import constant, exponential
 from nero.engine.seeding import SeedStreams
 from nero.engine.step import Settings
@@ -235,7 +235,7 @@ def test_state_on_host_is_detected_without_changing_training(make: Maker, reason
     allow_capture(optimizer)
     weights, random = [param.clone() for param in network.parameters()], torch.get_rng_state()
     state = str(optimizer.state_dict())
-    assert why_not_captured(optimizer) == reason
+    assert capturable(optimizer) == (Capturable(False, False, reason) if reason else Capturable(True, True))
     assert str(optimizer.state_dict()) == state
     assert torch.equal(random, torch.get_rng_state())
     for param, before in zip(network.parameters(), weights, strict=True):
@@ -250,7 +250,8 @@ def test_step_that_fails_with_tensor_as_rate_is_reported_as_such() -> None:
                 raise TypeError("lr must be a float")
 
     optimizer = Picky(Curve().network.parameters(), lr=0.1)
-    assert why_not_captured(optimizer) == "its step does not take a learning rate on the GPU (lr must be a float)"
+    reason = "its step does not take a learning rate on the GPU (lr must be a float)"
+    assert capturable(optimizer) == Capturable(False, True, reason)
 
 
 @pytest.mark.parametrize(("kind", "needed"), [(torch.optim.LBFGS, True), (torch.optim.SGD, False), (Nero, False)])
@@ -281,6 +282,8 @@ def test_training_with_graph_matches_training_without(
         assert "CUDA graph" not in printed
     elif name == "lbfgs":
         assert "no CUDA graph, which is slower, because of the optimiser: it needs a closure" in printed
+    elif name == "muon":
+        assert "has a CUDA graph of its own for each learning rate: its step waits for a value on the GPU" in printed
     else:
         assert printed.count("the optimiser runs outside the CUDA graph: its step") == 1
 
@@ -288,4 +291,4 @@ def test_training_with_graph_matches_training_without(
 @pytest.mark.gpu
 def test_step_that_waits_for_gpu_is_detected() -> None:
     optimizer = muon(Curve(torch.device("cuda")).network)
-    assert why_not_captured(optimizer) == "its step waits for a value on the GPU"
+    assert capturable(optimizer) == Capturable(False, True, "its step waits for a value on the GPU")

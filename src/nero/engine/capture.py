@@ -4,7 +4,8 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -81,29 +82,54 @@ class CapturedStep:
             static.copy_(tensor)
         if shape.eager_steps < WARM_UP:
             shape.eager_steps += 1
-            self._eager(shape.inputs)
+            run_on(self.stream, partial(self.step, shape.inputs))
             return
         if shape.graph is None:
-            shape.graph = self._capture(shape.inputs)
+            shape.graph = captured(partial(self.step, shape.inputs), self.stream, self.pool)
         shape.graph.replay()
 
-    def _eager(self, batch: Batch) -> None:
-        # On the side stream, so that autograd's buffers do not belong to a stream that graphs may not use.
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            self.step(batch)
-        torch.cuda.current_stream().wait_stream(self.stream)
 
-    def _capture(self, batch: Batch) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        # Only this thread's work belongs to the graph: others may be moving the next batch to the device.
-        capture = torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local")
-        try:
-            with no_garbage_collection(), capture:
-                self.step(batch)
-        except RuntimeError as error:
-            raise CaptureError(
-                "the training step could not be captured as a CUDA graph; an optimiser or task that synchronises with "
-                f"the host runs with machine.capture=false ({str(error).splitlines()[0]})"
-            ) from error
-        return graph
+class CapturedAtRate:
+    """Calls an optimiser's step, from a graph as long as its learning rates stay the same numbers."""
+
+    def __init__(self, optimizer: Optimizer, step: Callable[[], object]) -> None:
+        self.optimizer, self.step = optimizer, step
+        self.rates: list[float] = []
+        self.eager_steps = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream = _side_stream(torch.cuda.current_device())
+
+    def __call__(self) -> None:
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        if rates != self.rates:
+            self.rates, self.eager_steps, self.graph = rates, 0, None
+        if self.eager_steps < WARM_UP:
+            self.eager_steps += 1
+            run_on(self.stream, self.step)
+            return
+        if self.graph is None:
+            self.graph = captured(self.step, self.stream)
+        self.graph.replay()
+
+
+def run_on(stream: torch.cuda.Stream, work: Callable[[], object]) -> None:
+    """Not captured, but on the stream of captures: autograd's buffers must belong to one that graphs may use."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+def captured(work: Callable[[], object], stream: torch.cuda.Stream, pool: Any = None) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    # Only this thread's work belongs to the graph: others may be moving the next batch to the device.
+    capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+    try:
+        with no_garbage_collection(), capture:
+            work()
+    except RuntimeError as error:
+        raise CaptureError(
+            "the training step could not be captured as a CUDA graph; an optimiser or task that synchronises with "
+            f"the host runs with machine.capture=false ({str(error).splitlines()[0]})"
+        ) from error
+    return graph

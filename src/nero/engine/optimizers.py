@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,16 +63,26 @@ def measure_batch_norm(task: Task, batches: Iterable[Batch]) -> None:
         layer.momentum = momentum
 
 
-def why_not_captured(optimizer: Optimizer) -> str | None:
-    """Why a CUDA graph cannot hold the optimiser's step, or None.
+class Capturable(NamedTuple):
+    """How far a CUDA graph can hold an optimiser's step.
 
     A graph repeats what a step does on the device. A step that counts in Python would repeat the count of its capture,
-    and one that waits for a value cannot be captured at all. A copy of the optimiser takes a few steps to find out.
+    and one that waits for a value cannot be captured.
     """
+
+    at_any_rate: bool  # with its learning rate in a tensor on the device
+    at_one_rate: bool  # with its learning rate as a number, until that changes
+    reason: str = ""  # why not at any rate
+
+
+def capturable(optimizer: Optimizer) -> Capturable:
+    """Find out, from a few steps of a copy of an optimiser that nothing is known about."""
     if requires_closure(optimizer):
-        return "it needs a closure"
+        return Capturable(False, False, "it needs a closure")
     unknown = [part for part in parts_of(optimizer) if not _has_capturable_step(part)]
-    return next((reason for reason in map(_probe, unknown) if reason), None)
+    reasons = list(filter(None, (_probe(part, as_tensor=True) for part in unknown)))
+    at_one_rate = not any(_probe(part, as_tensor=False) for part in unknown) if reasons else True
+    return Capturable(not reasons, at_one_rate, *reasons[:1])
 
 
 def _has_capturable_step(optimizer: Optimizer) -> bool:
@@ -81,7 +91,8 @@ def _has_capturable_step(optimizer: Optimizer) -> bool:
     return prepared or hasattr(optimizer, "is_fused")
 
 
-def _probe(optimizer: Optimizer) -> str | None:
+def _probe(optimizer: Optimizer, as_tensor: bool) -> str | None:
+    """Why a step cannot be captured with this kind of learning rate, or None."""
     device = optimizer.param_groups[0]["params"][0].device
     on_gpu = device.type == "cuda"
     try:
@@ -92,7 +103,7 @@ def _probe(optimizer: Optimizer) -> str | None:
         syncs: list[str] = []
         with torch.random.fork_rng([device] if on_gpu else []):
             for group in probe.param_groups:
-                group["lr"] = torch.tensor(float(group["lr"]), device=device)
+                group["lr"] = torch.tensor(float(group["lr"]), device=device) if as_tensor else float(group["lr"])
             for _ in range(PROBE_STEPS):
                 for param in (param for group in probe.param_groups for param in group["params"]):
                     param.grad = torch.randn_like(param)

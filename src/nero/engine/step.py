@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nero.engine.capture import CapturedStep, allow_capture
+from nero.engine.capture import CapturedAtRate, CapturedStep, allow_capture
 from nero.engine.compilation import LargestShapeOnly, compile_networks, is_fused, reuse_compiled_code, step_functions
 from nero.engine.distributed import ALONE, Ranks
 from nero.engine.interrupt import NO_LIMITS
-from nero.engine.optimizers import parts_of, requires_closure, takes_loss, why_not_captured
+from nero.engine.optimizers import Capturable, capturable, parts_of, requires_closure, takes_loss
 from nero.engine.precision import autocast
 from nero.runs.slots import OtherRuns, no_other_runs
 from nero.runs.stopping import Limits
@@ -43,7 +43,8 @@ class TrainingStep:
     """Steps on batches, and what has to be known about all of them.
 
     captures_optimizers:  whether the steps of the optimisers are in the CUDA graph, so that learning rates are tensors
-    remark:               a line for the user if there is a graph without them, or none because of them
+    captures_gradients:   whether at least all before that is
+    remark:               a line for the user on an optimiser that is not in the graph
     steps_done:           number of steps
     first_bad:            the first step with a loss that is not finite (-1: none)
     """
@@ -52,7 +53,11 @@ class TrainingStep:
         self.task, self.optimizers, self.settings = task, optimizers, settings
         self.with_closure = {name for name, optimizer in optimizers.items() if requires_closure(optimizer)}
         self.with_loss = {name for name, optimizer in optimizers.items() if takes_loss(optimizer)}
-        self.captures_optimizers, self.captures_gradients, self.remark = self._choose_capture()
+        found = self._capturable()
+        self.captures_optimizers = settings.capture and found.at_any_rate
+        self.captures_gradients = settings.capture and len(optimizers) == 1 and not self.with_closure
+        self.at_one_rate = found.at_one_rate and not self.with_loss
+        self.remark = self._describe(found.reason) if found.reason else None
         # Outside a capture learning rates are numbers, and a compiled step would be compiled again for each.
         self.optimizer_steps = step_functions(optimizers, settings.compile and self.captures_optimizers)
         self.compiled_context: Callable[[Batch], AbstractContextManager[Any]] = lambda batch: nullcontext()
@@ -68,18 +73,23 @@ class TrainingStep:
         self.first_bad = torch.full((), -1, dtype=torch.int64, device=settings.device)
         self.loss = torch.zeros((), device=settings.device)  # of a step whose gradients alone are captured
 
-    def _choose_capture(self) -> tuple[bool, bool, str | None]:
+    def _capturable(self) -> Capturable:
+        """What holds for all optimisers."""
         if not self.settings.capture:
-            return False, False, None
+            return Capturable(False, False)
         for optimizer in self.optimizers.values():
             for part in parts_of(optimizer):
                 allow_capture(part)
-        reason = next(filter(None, map(why_not_captured, self.optimizers.values())), None)
-        if reason is None:
-            return True, True, None
-        if len(self.optimizers) == 1 and not self.with_closure:
-            return False, True, f"the optimiser runs outside the CUDA graph: {reason}"
-        return False, False, f"no CUDA graph, which is slower, because of the optimiser: {reason}"
+        found = [capturable(optimizer) for optimizer in self.optimizers.values()]
+        reason = next((each.reason for each in found if each.reason), "")
+        return Capturable(all(each.at_any_rate for each in found), all(each.at_one_rate for each in found), reason)
+
+    def _describe(self, reason: str) -> str:
+        if not self.captures_gradients:
+            return f"no CUDA graph, which is slower, because of the optimiser: {reason}"
+        if self.at_one_rate:
+            return f"the optimiser has a CUDA graph of its own for each learning rate: {reason}"
+        return f"the optimiser runs outside the CUDA graph: {reason}"
 
     def start(self) -> Callable[[Batch], None]:
         """The function that takes a step on a batch."""
@@ -88,7 +98,9 @@ class TrainingStep:
         if not self.captures_gradients:
             return self._whole_step
         gradients = CapturedStep(self._gradients)
-        [name] = self.optimizers
+        [(name, optimizer)] = self.optimizers.items()
+        if self.at_one_rate:
+            self.optimizer_steps[name] = CapturedAtRate(optimizer, optimizer.step)
 
         def step(batch: Batch) -> None:
             gradients(batch)
