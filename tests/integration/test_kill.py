@@ -16,10 +16,13 @@ from nero.train.run import train
 from support.toy import without_times
 
 WORDS = (*SMALL, "task.epochs=8", "optim=adam", "machine.threads=1", "machine.checkpoint_seconds=0")
+# Muon multiplies bfloat16 matrices, which is slow on many CPUs: the smallest network.
+MUON = ("task=wikitext2_transformer", "task.network.width=8", "task.train_examples=100", "task.batch_size=10")
+MUON += (*(word for word in WORDS if not word.startswith(("task.", "optim="))), "task.epochs=8", "optim=muon")
 
 
-def start(tmp_path: Path, *words: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *WORDS, *words]
+def start(tmp_path: Path, *words: str, base: tuple[str, ...] = WORDS) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *base, *words]
     return subprocess.Popen(command, cwd=ROOT, env=script_environment(tmp_path), stderr=subprocess.PIPE, text=True)
 
 
@@ -32,14 +35,15 @@ def wait_for_epochs(run: RunDirectory, epochs: int, process: "subprocess.Popen[s
 
 
 @pytest.mark.slow
-def test_a_run_killed_with_sigkill_resumes_to_bit_identical_metrics(tmp_path: Path) -> None:
-    undisturbed = compose([*WORDS, f"store={tmp_path / 'undisturbed'}", "machine.checkpoint_seconds=3600"])
+@pytest.mark.parametrize("words", [WORDS, (*WORDS, "optim=schedule_free"), MUON], ids=["adam", "schedule_free", "muon"])
+def test_a_run_killed_with_sigkill_resumes_to_bit_identical_metrics(tmp_path: Path, words: tuple[str, ...]) -> None:
+    undisturbed = compose([*words, f"store={tmp_path / 'undisturbed'}", "machine.checkpoint_seconds=3600"])
     train(undisturbed)
     expected = Store(tmp_path / "undisturbed").run(undisturbed.task_name, undisturbed.run_id).read_metrics()
 
     run = Store(tmp_path / "runs").run(undisturbed.task_name, undisturbed.run_id)
     for epochs in (2, 5):
-        process = start(tmp_path)
+        process = start(tmp_path, base=words)
         wait_for_epochs(run, epochs, process)
         process.kill()
         assert process.wait() == -signal.SIGKILL
@@ -49,7 +53,7 @@ def test_a_run_killed_with_sigkill_resumes_to_bit_identical_metrics(tmp_path: Pa
         summary = run.read_summary()
         assert summary is not None
         assert summary["status"] == "running"
-    assert start(tmp_path).wait() == 0
+    assert start(tmp_path, base=words).wait() == 0
     assert without_times(run.read_metrics()) == without_times(expected)
     assert len(run.read_provenance()) == 3
     summary = run.read_summary()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import ROOT, SMALL_PONG
+from conftest import ROOT, SMALL, SMALL_PONG
 from nero.data.sources import MissingData
 from nero.engine.distributed import ALONE, Ranks
 from nero.engine.loop import Settings
@@ -370,3 +370,55 @@ def test_captured_run_matches_cpu_run(tmp_path: Path, small: list[str], optim: s
         assert train(config)["status"] == "done"
         losses.append([record["train/loss"] for record in run.read_metrics()])
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("words", "factors"),
+    [
+        ([], [0.9**0, 0.9**1]),
+        (["+optim.schedule=none"], [1.0, 1.0]),
+        (["+optim.schedule._target_=nero.engine.schedules.exponential", "+optim.schedule.gamma=0.5"], [1.0, 0.5]),
+    ],
+)
+def test_optimiser_schedule_overrides_task_schedule(tmp_path: Path, words: list[str], factors: list[float]) -> None:
+    config, run = prepare(tmp_path, list(SMALL), "optim=sgd", "optim.lr=0.01", "task.epochs=2", *words)
+    train(config)
+    assert [line["lr"] for line in run.read_metrics()] == pytest.approx([0.01 * factor for factor in factors])
+
+
+def test_schedule_that_is_no_target_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"optim\.schedule must be none, or a _target_ and its arguments, not 'cosine'"
+    ):
+        compose(["+optim.schedule=cosine"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["optim._target_=torch.optim.Muon", "~optim.momentum"], "optim: Muon only supports 2D parameters whereas"),
+        (["optim._target_=builtins.dict", "~optim.momentum", "~optim.weight_decay"], "optim: .*"),
+        (["optim._target_=torch.optim.LBFGS", "~optim.momentum", "~optim.weight_decay", "+optim.clip_norm=1"],
+         "optim: LBFGS needs a closure: gradients cannot be clipped before"),
+    ],
+)  # fmt: skip
+def test_unsuitable_optimiser_is_refused_in_one_line(tmp_path: Path, words: list[str], message: str) -> None:
+    config, _ = prepare(tmp_path, list(SMALL), "optim=sgd", *words)
+    with pytest.raises(ConfigError, match=f"^{message}") as error:
+        train(config)
+    assert "\n" not in str(error.value)
+
+
+def test_function_with_parameter_model_gets_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def make(model: torch.nn.Module, lr: float) -> torch.optim.Optimizer:
+        seen.append(model)
+        return torch.optim.SGD(model.named_parameters(), lr=lr)
+
+    monkeypatch.setattr("support.toy.make_sgd", make, raising=False)
+    words = ["optim=sgd", "optim._target_=support.toy.make_sgd", "~optim.momentum", "~optim.weight_decay"]
+    config, _ = prepare(tmp_path, list(SMALL), *words)
+    task = build_task(config, torch.device("cpu"))
+    build_optimizers(config.cfg.optim, task)
+    assert seen == [task.network]

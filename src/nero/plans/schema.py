@@ -124,6 +124,8 @@ def check_run(cfg: DictConfig) -> None:
     check(OptimKeys, cfg.optim, "optim.")
     if not isinstance(cfg.task.get("schedule"), DictConfig):
         raise ConfigError("task.schedule must be a _target_, such as nero.engine.schedules.constant, and its arguments")
+    if not isinstance(own := cfg.optim.get("schedule"), DictConfig) and own not in (None, "none"):
+        raise ConfigError(f"optim.schedule must be none, or a _target_ and its arguments, not {own!r}")
 
 
 def check(schema: type, settings: DictConfig, prefix: str = "") -> None:

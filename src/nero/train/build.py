@@ -173,7 +173,8 @@ def build_optimizers(cfg: DictConfig, task: Task) -> dict[str, Optimizer]:
     networks = task.networks()
     if unknown := [name for name in own if name not in networks]:
         raise ConfigError(f"optim.networks: there is no network {unknown[0]!r}; there are: {', '.join(networks)}")
-    makers = {name: build_part("optim", {**settings, **own.get(name, {})}) for name in networks}
+    # Plain lists and dicts: an optimiser may keep them in its state, which is saved.
+    makers = {name: build_part("optim", {**settings, **own.get(name, {})}, _convert_="all") for name in networks}
     try:
         optimizers = {name: _make_optimizer(makers[name], network) for name, network in networks.items()}
         norm = cfg.get("clip_norm", task.clip_norm)
