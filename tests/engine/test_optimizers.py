@@ -1,6 +1,7 @@
 """Optimisers as they are: modes, closures, losses, state on the host, and exact resume of each."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from nero.engine.capture import allow_capture
+from nero.engine.capture import WARM_UP, CapturedAtRate, CaptureError, allow_capture, captured
 from nero.engine.loop import Loop
 from nero.engine.optimizers import Capturable, capturable, measure_batch_norm, requires_closure
 from nero.engine.schedules import constant, exponential
@@ -292,3 +293,29 @@ def test_training_with_graph_matches_training_without(
 def test_step_that_waits_for_gpu_is_detected() -> None:
     optimizer = muon(Curve(torch.device("cuda")).network)
     assert capturable(optimizer) == Capturable(False, True, "its step waits for a value on the GPU")
+
+
+def test_failed_capture_is_reported_in_one_line_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *args, **kwargs: nullcontext())
+
+    def work() -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
+
+    message = r"runs with machine\.capture=false \(operation not permitted when stream is capturing\)$"
+    with pytest.raises(CaptureError, match=message):
+        captured(work, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+def test_optimiser_at_one_rate_is_captured_once_per_rate() -> None:
+    weight = nn.Parameter(torch.zeros(3, device="cuda"))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    weight.grad = torch.ones_like(weight)
+    calls = []
+    step = CapturedAtRate(optimizer, lambda: (calls.append(optimizer.param_groups[0]["lr"]), optimizer.step()))
+    for rate in (1.0,) * 5 + (2.0,) * 4:
+        optimizer.param_groups[0]["lr"] = rate
+        step()
+    assert calls == [1.0] * (WARM_UP + 1) + [2.0] * (WARM_UP + 1), "two steps without a graph, and the capture"
+    assert weight.tolist() == [-13.0] * 3
