@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ from nero.runs.store import Store
 # Property tests draw the same examples every time and have no deadline.
 settings.register_profile("nero", deadline=None, derandomize=True)
 settings.load_profile("nero")
+
+# Not the folder of whoever runs the tests, and none at first.
+os.environ["NERO_LOCAL"] = str(Path(tempfile.gettempdir()) / f"nero-tests-{os.getpid()}" / "local")
 
 # Without a GPU, kernels are tested in Triton's interpreter. Set before Triton is imported.
 if not torch.cuda.is_available():
@@ -139,6 +143,7 @@ def nero_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[st
 
 def script_environment(tmp_path: Path) -> dict[str, str]:
     own = {"NERO_RUNS": str(tmp_path / "runs"), "NERO_DATA": str(tmp_path / "data")}
+    own["NERO_LOCAL"] = str(tmp_path / "local")
     return {**os.environ, **own}
 
 

@@ -124,7 +124,7 @@ def test_task_overrides_optimiser_settings_and_command_line_overrides_both() -> 
         ("task.epochs=true", "task.epochs must be a positive integer, not True"),
         ("data=fake", "data must be one of real, embedded, not 'fake'"),
         ("precision=fp8", "precision must be one of fp32, tf32, bf16, not 'fp8'"),
-        ("store=null", "store must be text, not None"),
+        ("data_root=null", "data_root must be text, not None"),
         ("machine.device=tpu", "machine.device must be one of auto, cpu, cuda, not 'tpu'"),
         ("machine.decode=dali", "machine.decode must be one of auto, cpu, gpu, not 'dali'"),
         ("machine.decode=null", "machine.decode must be one of auto, cpu, gpu, not None"),

@@ -30,6 +30,11 @@ rows:
 """
 
 
+@pytest.fixture(autouse=True)
+def _runs_in_test_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NERO_RUNS", str(store.root))
+
+
 class Launcher:
     """A fake launcher, which calls a function with each run directory; the function returns the outcome or raises."""
 
@@ -72,7 +77,7 @@ def sweep(
     monkeypatch.setattr(sweeper, "POLL_SECONDS", 0.02)
     own = PlanSweeper(max_batch_size=None)
     own.cfg = OmegaConf.create({"store": str(store.root)})
-    own.basic.launcher = FaultTolerantLauncher(launcher, store, lambda: False)  # type: ignore[arg-type]
+    own.basic.launcher = FaultTolerantLauncher(launcher, lambda: False)  # type: ignore[arg-type]
     return own._sweep_experiments(experiments, [], limits or Limits())
 
 
@@ -233,7 +238,7 @@ def test_launcher_crash_fails_only_the_runs_that_caused_it(store: Store, deadly:
     jobs = [[f"seed={seed}"] for seed in range(6)]
     ids = [compose(words).run_id for words in jobs]
     launcher = Fragile(store, {ids[number] for number in deadly})
-    heard = FaultTolerantLauncher(launcher, store, lambda: False)  # type: ignore[arg-type]
+    heard = FaultTolerantLauncher(launcher, lambda: False)  # type: ignore[arg-type]
     returns = heard.launch(jobs, 0)
     outcomes = [job.return_value for job in returns]
     assert [outcome["run_id"] for outcome in outcomes] == ids
@@ -250,14 +255,14 @@ def test_launcher_that_cannot_start_is_tried_once(store: Store) -> None:
             raise OSError("no sbatch here")
 
     launcher = Broken(store, write_finished_summary)
-    returns = FaultTolerantLauncher(launcher, store, lambda: False).launch([["seed=0"], ["seed=1"]], 0)  # type: ignore[arg-type]
+    returns = FaultTolerantLauncher(launcher, lambda: False).launch([["seed=0"], ["seed=1"]], 0)  # type: ignore[arg-type]
     assert [job.return_value["message"] for job in returns] == ["OSError: no sbatch here"] * 2
     assert len(launcher.launched) == 1
 
 
 def test_launcher_crash_after_stop_request_is_not_retried(store: Store) -> None:
     launcher = Fragile(store, {compose(["seed=0"]).run_id})
-    returns = FaultTolerantLauncher(launcher, store, lambda: True).launch([["seed=0"], ["seed=1"]], 0)  # type: ignore[arg-type]
+    returns = FaultTolerantLauncher(launcher, lambda: True).launch([["seed=0"], ["seed=1"]], 0)  # type: ignore[arg-type]
     assert [job.return_value["status"] for job in returns] == ["interrupted"] * 2
     assert len(launcher.launched) == 1
 
@@ -268,7 +273,7 @@ def test_job_exception_is_reported_unless_run_has_a_result(store: Store) -> None
             return [JobReturn(status=JobStatus.FAILED, _return_value=ValueError("odd")) for _ in job_overrides]
 
     write_finished_summary(store.run("mnist_mlp100", compose(["seed=1"]).run_id))
-    heard = FaultTolerantLauncher(Raising(store, write_finished_summary), store, lambda: False)  # type: ignore[arg-type]
+    heard = FaultTolerantLauncher(Raising(store, write_finished_summary), lambda: False)  # type: ignore[arg-type]
     words = ["seed=0", "seed=1", "seed=-1"]
     said = [job.return_value for job in heard.launch([[word, "machine.threads=1"] for word in words], 0)]
     assert [outcome["status"] for outcome in said] == ["failed", "done", "failed"]

@@ -5,7 +5,6 @@ nero plan table1 only.task=pong_ppo only.optim=sgd,adam
 nero plan table1 ablation --store other/runs
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -13,22 +12,23 @@ from nero.plans.argparse_types import Parser
 from nero.plans.config import ConfigError
 from nero.plans.listing import describe_plan
 from nero.plans.plan import load_experiment, survey
-from nero.runs.store import Store
+from nero.plans.stores import given_store, store_of_experiment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="nero plan", description=__doc__)
     parser.add_argument("words", nargs="+", metavar="EXPERIMENT", help="names, and KEY=VALUE for all of their runs")
-    parser.add_argument("--store", default=os.environ.get("NERO_RUNS", "results/runs"), metavar="DIR")
+    parser.add_argument("--store", metavar="DIR", help="default: NERO_RUNS, else that of the experiment's sweep")
     options = parser.parse_intermixed_args(arguments)
     names = [word for word in options.words if "=" not in word and not word.startswith("~")]
     overrides = [word for word in options.words if word not in names]
     if not names:
         parser.error("name an experiment")
-    summaries = Store(options.store).summaries()
+    given = options.store or given_store(overrides)
     try:
         for name in names:
             experiment = load_experiment(name, overrides)
+            summaries = store_of_experiment(experiment, given).summaries()
             print(describe_plan(experiment, [survey(cell, summaries) for cell in experiment.cells], summaries))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)

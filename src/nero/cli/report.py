@@ -1,6 +1,7 @@
 """Rebuild tables, figures and the page from logged runs. Needs no GPU and trains nothing.
 
     nero report                        everything in nero.report.catalogue, from results/runs into results
+    nero report mine                   an experiment of local/experiments, into local/results
     nero report smoke --page --store results/smoke/runs --out results/smoke
     nero report --check                are the committed tables up to date with the committed runs?
 
@@ -15,12 +16,14 @@ out of date; figures are not compared, since their bytes depend on matplotlib's 
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nero.atomic import write_atomic
 from nero.plans.argparse_types import Parser
-from nero.plans.config import ROOT
+from nero.plans.config import ROOT, local_folder
+from nero.plans.plan import load_experiment
+from nero.plans.stores import short_path, store_of_experiment
 from nero.report import catalogue, files
 from nero.report.assembly import PAGE, Report
 from nero.runs.store import Store
@@ -32,17 +35,20 @@ OWN_RUNS, OWN_RESULTS, OWN_README = ROOT / "results" / "runs", ROOT / "results",
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="nero report", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"an experiment (default: {', '.join(DEFAULT)})")
-    parser.add_argument("--store", metavar="DIR", help="default: NERO_RUNS, else results/runs")
-    parser.add_argument("--out", type=Path, default=OWN_RESULTS, metavar="DIR", help="default: results")
+    parser.add_argument("--store", metavar="DIR", help="default: NERO_RUNS, else that of the experiments' sweeps")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: results; local/results for your own experiments and trials"
+    )
     parser.add_argument(
         "--page", action="store_true", help="also write overviews and the page of the named experiments"
     )
     parser.add_argument("--check", action="store_true", help="compare the tables with those under --out; write nothing")
     options = parser.parse_args(arguments)
-    store = Store(options.store) if options.store else catalogue.default_store()
+    names = dict.fromkeys(options.names or DEFAULT)
     try:
+        store = Store(options.store) if options.store else _common_store(names)
         summaries = store.summaries()
-        names = dict.fromkeys(options.names or DEFAULT)
+        options.out = options.out or _default_out(names, store)
         report = Report([catalogue.gather(name, store, summaries) for name in names], store, options.out)
         whole = options.page or not options.names
         own = not options.names and options.out.resolve() == OWN_RESULTS and store.root.resolve() == OWN_RUNS
@@ -50,6 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def _common_store(names: Iterable[str]) -> Store:
+    """The one that all of these experiments are logged to."""
+    stores = {name: store_of_experiment(load_experiment(name)).root for name in names}
+    if len(set(stores.values())) > 1:
+        where = ", ".join(f"{name} in {short_path(root)}" for name, root in stores.items())
+        raise ValueError(f"these experiments have their runs in different stores: {where}; report them one by one")
+    return Store(next(iter(stores.values())))
+
+
+def _default_out(names: Iterable[str], store: Store) -> Path:
+    """A report of the user's own experiments or trials stays out of the committed results."""
+    own = store.root == local_folder() / "runs" or not all(load_experiment(name).is_shipped for name in names)
+    return local_folder() / "results" if own else OWN_RESULTS
 
 
 def _write(report: Report, whole: bool, readme: Path | None) -> int:

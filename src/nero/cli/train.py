@@ -7,10 +7,12 @@
     nero train optim=sgd --cfg job                          print the settings instead of training
     torchrun --nproc-per-node 4 scripts/train.py task=imagenet_resnet50 optim=nero
 
-The run is logged to NERO_RUNS, else results/runs, under an id made of its settings. A run that is done is not trained
-again, and one that was interrupted continues from its last checkpoint. `nero sweep` trains many.
+The run is logged to store=DIR, else NERO_RUNS, under an id made of its settings. Without either, results/runs has the
+runs of experiments, and local/runs all others, such as trials and runs on embedded data. A run that is done is not
+trained again, and one that was interrupted continues from its last checkpoint. `nero sweep` trains many.
 """
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -24,9 +26,21 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from nero.plans.argparse_types import nearest
-from nero.plans.config import CONFIG_DIR, ROOT, ConfigError, from_hydra, identity_overrides, one_line_errors
-from nero.plans.plan import EXPERIMENTS, ONLY_WITHOUT_EXPERIMENT
+from nero.plans.config import (
+    CONFIG_DIR,
+    ROOT,
+    ConfigError,
+    add_local_configs,
+    config_file,
+    from_hydra,
+    identity_overrides,
+    names,
+    one_line_errors,
+)
+from nero.plans.plan import ONLY_WITHOUT_EXPERIMENT, experiment_files
 from nero.plans.schema import LANES
+from nero.plans.stores import short_path, store_of_run
+from nero.runs.formatting import final_text
 from nero.sweep.library_internals import register_sweeper
 from nero.sweep.sweeper import PlanSweeper
 
@@ -54,22 +68,33 @@ def start(words: list[str], from_script: bool = False) -> int:
             sys.exit(f"error: unknown option {option}{nearest(option, known)}; settings are given as KEY=VALUE")
     if not from_script:
         sys.argv = [str(SCRIPT), *words]
+    import_from_here()
     register_sweeper(PlanSweeper)
+    add_local_configs()
     with one_line_errors():
         hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")(train_one)()
     return 0
 
 
+def import_from_here() -> None:
+    """Let `_target_` name a class in a module of the current folder, in child processes too."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if here not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([*paths, here])
+
+
 def choices() -> str:
     """Tasks, optimisers and experiments, each with its title or its first comment."""
     lines = []
-    for title, folder in (
-        ("task=", CONFIG_DIR / "task"),
-        ("optim=", CONFIG_DIR / "optim"),
-        ("experiments, for nero sweep and nero plan", EXPERIMENTS),
+    for title, files in (
+        ("task=", {name: config_file("task", name) for name in names("task")}),
+        ("optim=", {name: config_file("optim", name) for name in names("optim")}),
+        ("experiments, for nero sweep and nero plan", dict(sorted(experiment_files().items()))),
     ):
-        lines += ["", title]
-        lines += [f"  {path.stem:<24}{_summary(path)}".rstrip() for path in sorted(folder.glob("*.yaml"))]
+        lines += ["", title, *(f"  {name:<24}{_summary(path)}".rstrip() for name, path in files.items())]
     return "\n".join(lines[1:])
 
 
@@ -97,7 +122,8 @@ def train_one(cfg: DictConfig) -> dict[str, Any]:
     try:
         # Runs that share a terminal print plain lines.
         together = not alone and (not context.launcher._target_.endswith("BasicLauncher") or cfg.machine.lane in LANES)
-        outcome = train(from_hydra(cfg, context.runtime.choices), Progress(plain=together))
+        config = from_hydra(cfg, context.runtime.choices)
+        outcome = train(config, Progress(plain=together))
     except BrokenGroup as error:
         sys.exit(f"error: {error}")  # ends a sweep too: the ranks are no longer connected
     except (ConfigError, MissingData) as error:
@@ -105,12 +131,12 @@ def train_one(cfg: DictConfig) -> dict[str, Any]:
             sys.exit(f"error: {error}" if is_main_process() else 1)
         return {"run_id": identity_overrides(context.overrides.task), "status": Outcome.REFUSED, "message": str(error)}
     if alone and is_main_process():
-        _print_outcome(outcome)
+        _print_outcome(outcome, store_of_run(config).run(config.task_name, config.run_id).path)
     return outcome
 
 
-def _print_outcome(outcome: dict[str, Any]) -> None:
-    """Print one line on a single run, and exit with its status."""
+def _print_outcome(outcome: dict[str, Any], folder: Path) -> None:
+    """Print what became of a single run and where it is, and exit with its status."""
     run_id, status = outcome["run_id"], outcome["status"]
     if status == "failed":
         sys.exit(f"{outcome['traceback']}{run_id} failed: {outcome['message']}")
@@ -119,4 +145,6 @@ def _print_outcome(outcome: dict[str, Any]) -> None:
     if status == "interrupted":
         print(f"{run_id} stopped ({outcome['message']}); the same command resumes it")
     elif outcome.get("skipped"):
-        print(f"{run_id} is {status} already; to train it again, log it elsewhere: store=DIR")
+        final = f"  {(outcome.get('metric') or {}).get('key')} {text}" if (text := final_text(outcome)) else ""
+        print(f"{run_id} is {status} already{final}; to train it again, log it elsewhere: store=DIR")
+    print(f"logged in {short_path(folder)}")

@@ -15,8 +15,11 @@ from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, ValidationError
 from omegaconf.errors import OmegaConfBaseException
 
@@ -32,6 +35,7 @@ CODE = (Path(__file__), Path(schema.__file__))  # what makes configs out of the 
 # Top-level keys that say where and how a run is carried out, not what it is: its id leaves them out.
 NOT_IDENTITY = ("machine", "tracking", "data_root", "inception", "store", "experiment", "only")
 NOT_IDENTITY_OF_TASK = ("bound_by", "cores")  # likewise, keys of a task: what its runs need of a machine
+NOT_IDENTITY_OF_OPTIM = ("display_name",)  # likewise, keys of an optimiser: its name in tables and figures
 DEFAULTS_OF_LOGGED_RUNS: Mapping[str, Any] = {
     "task.network.fan_out": False,
     "task.network.stem_relu": True,
@@ -65,6 +69,7 @@ class RunConfig:
         assert isinstance(plain, dict)
         what = {str(key): value for key, value in plain.items() if key not in NOT_IDENTITY}
         what["task"] = {key: value for key, value in what["task"].items() if key not in NOT_IDENTITY_OF_TASK}
+        what["optim"] = {key: value for key, value in what["optim"].items() if key not in NOT_IDENTITY_OF_OPTIM}
         for key, default in DEFAULTS_OF_LOGGED_RUNS.items():
             parent, last = _parent(what, key)
             if last in parent and parent[last] == default:
@@ -137,8 +142,31 @@ def current_names(logged: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def local_folder() -> Path:
+    """The user's own configs, experiments, trials and reports, ignored by git: NERO_LOCAL, else local/."""
+    return Path(os.environ.get("NERO_LOCAL") or ROOT / "local").absolute()
+
+
+def config_folders() -> list[Path]:
+    """Of the YAML files of tasks, optimisers and so on: the shipped ones first, then the user's."""
+    return [CONFIG_DIR, local_folder() / "configs"]
+
+
+class LocalConfigs(SearchPathPlugin):
+    """Makes Hydra look for configs in the user's folder too."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if (folder := config_folders()[1]).is_dir():
+            search_path.append("local", f"file://{folder}")
+
+
+def add_local_configs() -> None:
+    """To be called before Hydra is initialised. Not when this is imported: the first use of plugins loads them all."""
+    Plugins.instance().register(LocalConfigs)
+
+
 def compose(overrides: Sequence[str]) -> RunConfig:
-    """Compose the shipped configs with `overrides` as the command line would. Raises ConfigError."""
+    """Compose the shipped and the user's configs with `overrides` as the command line would. Raises ConfigError."""
     shared = compose_shared(overrides)
     return replace(shared, cfg=shared.cfg.copy())
 
@@ -147,7 +175,7 @@ def compose_shared(overrides: Sequence[str]) -> RunConfig:
     """Likewise, but the same object for the same overrides while no config file changes: not to be modified."""
     hydra = GlobalHydra.instance()
     sources = hydra.config_loader().get_sources() if hydra.is_initialized() else []
-    folders = [Path(source.path) for source in sources if source.scheme() == "file"] or [CONFIG_DIR]
+    folders = [Path(source.path) for source in sources if source.scheme() == "file"] or config_folders()
     files = [*(path for folder in folders for path in sorted(folder.rglob("*.yaml"))), *CODE]
     return _composed(tuple(overrides), tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
 
@@ -162,6 +190,7 @@ def _composed(overrides: tuple[str, ...], files: tuple[tuple[Path, int, int], ..
         return RunConfig(saved["task"], saved["optim"], OmegaConf.create(saved["cfg"], flags={"struct": True}))
     # Inside a Hydra program (a sweep) Hydra has these configs already, and may not be initialised twice.
     running = GlobalHydra.instance().is_initialized()
+    add_local_configs()
     with nullcontext() if running else initialize_config_dir(config_dir=str(CONFIG_DIR), version_base="1.3"):
         try:
             cfg = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
@@ -223,7 +252,13 @@ def identity_overrides(overrides: Sequence[str]) -> str:
 
 def names(group: str) -> list[str]:
     """The choices of a config group, such as all optimisers."""
-    return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+    return sorted({path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml")})
+
+
+def config_file(group: str, name: str) -> Path:
+    """The YAML of a choice; of two of the same name Hydra takes the shipped one."""
+    paths = [folder / group / f"{name}.yaml" for folder in config_folders()]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def deadline_of(machine: DictConfig) -> str | None:

@@ -23,8 +23,7 @@ def describe_plan(
     left = expected(states, summaries, device) if device else None
     times = left.runs if left else {}
     lines += [f"  pending  {run.run_id}  {run.epochs} epochs  {_duration(times.get(run.run_id))}" for run in runs]
-    settled = len({run_id for state in states for run_id in state.logged})  # cells may share runs
-    to_follow = sum(state.to_follow for state in states)
+    settled, to_follow = count_logged(states), sum(state.to_follow for state in states)
     repeats = f"; {to_follow} repeats to follow once the searches are done" if to_follow else ""
     lines.append(f"  {settled} runs done; {len(runs)} pending{repeats}")
     if runs and left:
@@ -36,6 +35,22 @@ def describe_plan(
         missing.update({state.cell.missing_config: state.cell.run_count} if state.cell.missing_config else {})
     lines += [f"  {reason} ({count} runs)" for reason, count in missing.items()]
     return "\n".join(lines)
+
+
+def count_logged(states: Iterable[CellState]) -> int:
+    """The number of settled runs; cells may share some."""
+    return len({run_id for state in states for run_id in state.logged})
+
+
+def describe_logged(experiment: Experiment, states: Sequence[CellState]) -> str:
+    """How to train what is logged already once more; nothing if nothing is."""
+    if not (logged := count_logged(states)):
+        return ""
+    whole = logged + len(pending(states)) + sum(state.to_follow for state in states)
+    reruns = f"nero sweep {experiment.name} store=DIR reruns them in a store of its own"
+    if experiment.is_shipped and not all(state.cell.setting("data") == "embedded" for state in states):
+        reruns = f"make {experiment.name} FRESH=1 reruns them, and so does store=DIR"
+    return f"{logged} of {whole} runs are logged already; {reruns}"
 
 
 def _duration(estimate: Estimate | None) -> str:

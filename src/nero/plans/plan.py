@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from nero.plans.config import ROOT, RunConfig, compose_shared, names, run_id
-from nero.plans.schema import ConfigError
+from nero.plans.config import ROOT, RunConfig, compose_shared, local_folder, names, run_id
+from nero.plans.schema import ConfigError, parse_lrs
 from nero.runs.store import Status, is_settled
 
 EXPERIMENTS = ROOT / "experiments"
@@ -167,18 +167,33 @@ class Experiment:
     cells: tuple[Cell, ...]
     note: str = ""  # a sentence for the reader of its table
 
+    @property
+    def is_shipped(self) -> bool:
+        """Whether the file is one of the project's own, not of the user's folder."""
+        return (EXPERIMENTS / f"{self.name}.yaml").is_file()
 
-def load_experiment(name: str, extra: Sequence[str] = (), folder: Path = EXPERIMENTS) -> Experiment:
+
+def experiment_files() -> dict[str, Path]:
+    """By name: the shipped experiments, then those of the user's own folder."""
+    folders = (local_folder() / "experiments", EXPERIMENTS)
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
+
+
+def load_experiment(name: str, extra: Sequence[str] = (), folder: Path | None = None) -> Experiment:
     """Read `experiments/<name>.yaml`.
 
     Args:
         extra: overrides for every run of it; `only.task=NAMES` and `only.optim=NAMES` among them select a part of it
+        folder: of the file, if it is neither a shipped experiment nor one of the user's folder
     """
-    path = folder / f"{name}.yaml"
-    if not path.exists():
-        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
-        raise ConfigError(f"there is no experiment {name!r}; there are: {known}")
-    text = yaml.safe_load(path.read_text())
+    known = {path.stem: path for path in folder.glob("*.yaml")} if folder else experiment_files()
+    if name not in known:
+        raise ConfigError(f"there is no experiment {name!r}; there are: {', '.join(sorted(known))}")
+    path = known[name]
+    try:
+        text = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from error
     check_keys(text, path.name, ("title", "rows"), ("overrides", "note"), ("rows", "overrides"), ("note",))
     shared = tuple(text.get("overrides", ()))
     only, others = split_names(extra, ONLY)
@@ -229,14 +244,21 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
     check_keys(row, f"a row of {path.name}", ("task", "optim", "lr"), others, lists, ("label",))
     sweep = row.get("sweep", {})
     check_keys(sweep, f"`sweep` in a row of {path.name}", others=sweep, lists=sweep)
+    seeds = [row.get("search_seed", 0), *row.get("repeat_seeds", ())]
+    if wrong := [seed for seed in seeds if type(seed) is not int or seed < 0]:
+        raise ConfigError(f"a row of {path.name}: seeds must be non-negative integers, not {wrong[0]!r}")
+    try:
+        lrs = parse_lrs(_list(row["lr"]))
+    except ConfigError as error:
+        raise ConfigError(f"a row of {path.name}: {error}") from error
     for task, optim in itertools.product(_list(row["task"]), _list(row["optim"])):
         for values in itertools.product(*sweep.values()):
             yield Cell(
                 task=task,
                 optim=optim,
-                lrs=tuple(float(lr) for lr in _list(row["lr"])),
-                search_seed=int(row.get("search_seed", 0)),
-                repeat_seeds=tuple(row.get("repeat_seeds", ())),
+                lrs=lrs,
+                search_seed=seeds[0],
+                repeat_seeds=tuple(seeds[1:]),
                 variant=tuple((key, _hashable(value)) for key, value in zip(sweep, values, strict=True)),
                 overrides=(*shared, *row.get("overrides", ()), *extra),
                 label=row.get("label", ""),

@@ -5,6 +5,7 @@ themselves, and what they mean, are in the YAML files.
 """
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
@@ -89,7 +90,7 @@ class RunSchema:
     only: OnlySchema = field(default_factory=OnlySchema)
     data_root: str = MISSING
     inception: str | None = MISSING
-    store: str = MISSING
+    store: str | None = MISSING
 
 
 @dataclass
@@ -164,6 +165,24 @@ def field_at(key: str) -> "Field[Any] | None":
 def refusal(key: str, value: object, spec: "Field[Any]") -> str:
     """Such as "seed must be a non-negative integer, not -1"."""
     return f"{key} must be {_allowed(spec)}, not {value!r}"
+
+
+def parse_lrs(values: Sequence[Any]) -> tuple[float, ...]:
+    """Learning rates as numbers; YAML reads 1e-3 as text. Raises ConfigError unless positive, finite and each once."""
+    if not values:
+        raise ConfigError("there must be at least one learning rate")
+    lrs: list[float] = []
+    for value in values:
+        try:
+            lr = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            lr = math.nan
+        if not 0 < lr < math.inf:
+            raise ConfigError(f"learning rates must be positive numbers, not {value!r}")
+        if lr in lrs:
+            raise ConfigError(f"the learning rate {lr:g} is given twice")
+        lrs.append(lr)
+    return tuple(lrs)
 
 
 def _is_allowed(spec: "Field[Any]", given: object, value: Any) -> bool:

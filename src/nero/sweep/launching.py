@@ -21,7 +21,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 
 from nero.plans.config import ConfigError, RunConfig, compose, identity_overrides
-from nero.runs.store import Outcome, Store, is_settled
+from nero.plans.stores import store_of_run
+from nero.runs.store import Outcome, is_settled
 from nero.sweep.library_internals import collect_all_results, shut_down_workers
 
 Result = dict[str, Any]  # what `nero.train` returns: a run's summary with an `Outcome` as its `status`
@@ -44,8 +45,9 @@ class Job:
             return compose(self.overrides)
         return None
 
-    def summary(self, store: Store) -> Result | None:
-        return store.run(self.config.task_name, self.config.run_id).read_summary() if self.config else None
+    def summary(self) -> Result | None:
+        config = self.config
+        return store_of_run(config).run(config.task_name, config.run_id).read_summary() if config else None
 
     def end(self, status: Outcome, error: object) -> None:
         """Without a result of the run itself."""
@@ -56,8 +58,8 @@ class Job:
 class FaultTolerantLauncher:
     """Wraps one of Hydra's launchers: returns a result for each job and never raises for one."""
 
-    def __init__(self, launcher: Launcher, store: Store, is_stopping: Callable[[], bool]) -> None:
-        self.launcher, self.store, self.is_stopping = launcher, store, is_stopping
+    def __init__(self, launcher: Launcher, is_stopping: Callable[[], bool]) -> None:
+        self.launcher, self.is_stopping = launcher, is_stopping
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         jobs = [Job(list(overrides)) for overrides in job_overrides]
@@ -80,14 +82,14 @@ class FaultTolerantLauncher:
         for job, returned in zip(jobs, returns, strict=True):
             if returned.status == JobStatus.COMPLETED and isinstance(returned._return_value, dict):
                 job.result = returned._return_value
-            elif is_settled(summary := job.summary(self.store)):
+            elif is_settled(summary := job.summary()):
                 job.result = summary
             else:
                 job.end(Outcome.FAILED, returned._return_value)
 
     def _after_crash(self, jobs: list[Job], error: Exception) -> None:
         print(f"the launcher crashed: {_in_one_line(error)}", file=sys.stderr, flush=True)
-        summaries = [job.summary(self.store) for job in jobs]
+        summaries = [job.summary() for job in jobs]
         progressed = any(summary is not None for summary in summaries)
         for job, summary in zip(jobs, summaries, strict=True):
             job.crashes += summary is not None  # it was under way

@@ -21,9 +21,10 @@ from omegaconf import DictConfig
 
 from nero.plans import plan
 from nero.plans.config import deadline_of
-from nero.plans.listing import describe_outcomes, describe_plan
+from nero.plans.listing import describe_logged, describe_outcomes, describe_plan
 from nero.plans.plan import Experiment, PlannedRun
 from nero.plans.schema import LANES, ConfigError, MachineSchema, check
+from nero.plans.stores import store_of_experiment
 from nero.runs.slots import cores
 from nero.runs.stopping import Limits, monotonic_at
 from nero.runs.store import Outcome, Store, is_settled
@@ -59,7 +60,7 @@ class PlanSweeper(Sweeper):
             wanted = mps.is_wanted(machine, launcher)
             with stop_request(Path(self.cfg.hydra.sweep.dir)) as stop_file, mps.daemon(wanted):
                 overrides.append(f"machine.stop_file={_quoted(str(stop_file))}")
-                wrapped = FaultTolerantLauncher(self.basic.launcher, Store(self.cfg.store), stop_file.exists)
+                wrapped = FaultTolerantLauncher(self.basic.launcher, stop_file.exists)
                 with closing(wrapped):
                     self.basic.launcher = wrapped
                     if experiments:
@@ -73,6 +74,8 @@ class PlanSweeper(Sweeper):
             sys.exit(f"error: {error}")
         if results:
             _print(describe_outcomes(results))
+        elif missing := [cell.missing_config for each in experiments for cell in each.cells if cell.missing_config]:
+            sys.exit(f"error: nothing was trained: {missing[0]}")
         if failed := [result for result in results if result["status"] in (Outcome.FAILED, Outcome.REFUSED)]:
             _print(f"{len(failed)} of {len(results)} runs failed")
             sys.exit(1)
@@ -84,14 +87,14 @@ class PlanSweeper(Sweeper):
         """The command of each lane that has pending runs; {} if all runs go one after another in this process."""
         if not experiments or not lanes.are_enabled(self.cfg.machine, self.cfg.hydra.launcher):
             return {}
-        cells = [cell for experiment in experiments for cell in experiment.cells]
-        cpu_bound = [cell for cell in cells if cell.bound_by == "cpu"]
+        cpu_bound = [cell for experiment in experiments for cell in experiment.cells if cell.bound_by == "cpu"]
         if not cpu_bound:
             return {}
-        summaries = Store(self.cfg.store).summaries()
         left = dict.fromkeys(LANES, 0)
-        for state in (plan.survey(cell, summaries) for cell in cells):
-            left[state.cell.bound_by] += len(state.pending) + state.to_follow
+        for experiment in experiments:
+            summaries = store_of_experiment(experiment, self.cfg.store).summaries()
+            for state in (plan.survey(cell, summaries) for cell in experiment.cells):
+                left[state.cell.bound_by] += len(state.pending) + state.to_follow
         if not left["cpu"]:
             return {}
         _print(lanes.describe(left["gpu"], left["cpu"], cpu_bound, cores()))
@@ -99,14 +102,16 @@ class PlanSweeper(Sweeper):
         return {lane: lanes.command(lane, jobs, overrides) for lane in LANES if left[lane]}
 
     def _sweep_experiments(self, experiments: list[Experiment], overrides: list[str], limits: Limits) -> list[Result]:
-        store = Store(self.cfg.store)
+        stores: dict[Path, Store] = {}
         results: dict[str, Result] = {}
         for experiment in experiments:
+            store = store_of_experiment(experiment, self.cfg.store)
+            stores[store.root] = store
             if not self._sweep_experiment(experiment, overrides, limits, store, results):
                 break
         # Runs that other processes were training may have settled meanwhile.
         busy = [run_id for run_id, result in results.items() if result["status"] == Outcome.BUSY]
-        summaries = store.summaries() if busy else {}
+        summaries = {run_id: found for each in stores.values() if busy for run_id, found in each.summaries().items()}
         settled = {run_id: summaries[run_id] for run_id in busy if is_settled(summaries.get(run_id))}
         return list((results | {run_id: {**summary, "skipped": True} for run_id, summary in settled.items()}).values())
 
@@ -129,6 +134,8 @@ class PlanSweeper(Sweeper):
             runs = [run for run in plan.pending(states) if run.run_id not in ended]
             if not is_printed or not runs:
                 _print(describe_plan(experiment, states, summaries))
+            if not is_printed and not self.cfg.store and (logged := describe_logged(experiment, states)):
+                _print(f"  {logged}")
             is_printed = True
             if not runs:
                 return True
@@ -140,7 +147,7 @@ class PlanSweeper(Sweeper):
                 elsewhere = {run.run_id for run in runs if store.run(run.task, run.run_id).is_held()}
                 continue  # with those that are free now, if they are still pending
             batch = free[: self.max_batch_size]
-            words = [[*run.overrides, *overrides] for run in batch]
+            words = [[*run.overrides, f"store={_quoted(str(store.root))}", *overrides] for run in batch]
             returns = self.basic.launcher.launch(words, initial_job_idx=self.launched)
             self.launched += len(batch)
             found = {run.run_id: job.return_value for run, job in zip(batch, returns, strict=True)}

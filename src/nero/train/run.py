@@ -20,10 +20,11 @@ from nero.engine.loop import Loop, Position, Settings, UnusableCheckpoint
 from nero.engine.process_state import check_gpu, gpu_broken_by, isolate_process_state
 from nero.plans.config import ROOT, RunConfig
 from nero.plans.schema import ConfigError
+from nero.plans.stores import store_of_run
 from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
 from nero.runs.slots import counted_among, default_folder, slot
-from nero.runs.store import SETTLED, VERSION, NullRunDirectory, Outcome, RunDirectory, Status, Store, is_settled
+from nero.runs.store import SETTLED, VERSION, NullRunDirectory, Outcome, RunDirectory, Status, is_settled
 from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import Task
 from nero.train.build import build_loop, build_task, build_trackers, device_name, run_settings
@@ -44,7 +45,7 @@ def train(config: RunConfig, progress: Progress | None = None) -> Result:
     If torchrun or SLURM started several processes, all call this for the same run and get the same result. An exception
     during training is then raised as BrokenGroup by every rank: only a new start connects them again.
     """
-    run = Store(config.cfg.store).run(config.task_name, config.run_id)
+    run = store_of_run(config).run(config.task_name, config.run_id)
     # With several ranks only rank 0 looks: the others may see an older state of a shared file system.
     if not is_distributed_launch() and (settled := _settled(config, run)) is not None:
         return settled

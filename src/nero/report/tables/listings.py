@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from nero.plans.config import CONFIG_DIR, names
+from nero.plans.config import config_file, names
 from nero.plans.plan import Cell
 from nero.report import cells, paper
 from nero.report.figures import style
@@ -30,7 +30,7 @@ def base_optimizer(cell: Cell) -> str:
 @cache
 def _by_target() -> dict[str, str]:
     """Class of an optimiser -> its name, the first of several configs."""
-    texts = {name: (CONFIG_DIR / "optim" / f"{name}.yaml").read_text() for name in reversed(names("optim"))}
+    texts = {name: config_file("optim", name).read_text() for name in reversed(names("optim"))}
     return {yaml.safe_load(text)["_target_"]: name for name, text in texts.items()}
 
 

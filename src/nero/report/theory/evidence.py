@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from nero.plans.config import CONFIG_DIR, DEFAULTS_OF_LOGGED_RUNS, current_names
+from nero.plans.config import DEFAULTS_OF_LOGGED_RUNS, config_file, current_names
 from nero.report import cells
 from nero.report.figures import style
 from nero.report.tables.sheets import RunLink
@@ -169,7 +169,7 @@ def _variants(task: str, found: Sequence[Record]) -> Iterator[tuple[Record, cell
 @cache
 def _shipped(task: str) -> dict[str, Any] | None:
     """The settings of a task's YAML, or None without one."""
-    path = CONFIG_DIR / "task" / f"{task}.yaml"
+    path = config_file("task", task)
     return _flat(yaml.safe_load(path.read_text())) if Path(task).name == task and path.is_file() else None
 
 

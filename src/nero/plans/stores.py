@@ -1,0 +1,58 @@
+"""Where runs are logged, unless store=, --store or NERO_RUNS says so.
+
+The committed store, results/runs, has the runs that experiments plan on real data. All else is a trial, and goes to the
+user's own folder, which git ignores.
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from nero.plans.config import ROOT, ConfigError, RunConfig, local_folder
+from nero.plans.plan import Experiment, experiment_files, load_experiment
+from nero.runs.store import Store
+
+COMMITTED = ROOT / "results" / "runs"
+
+
+def store_of_run(config: RunConfig) -> Store:
+    """Of a single run or a point of a grid."""
+    if config.cfg.store:
+        return Store(config.cfg.store)
+    committed, trials = Store(COMMITTED), Store(local_folder() / "runs")
+    if config.cfg.data == "embedded":
+        return trials
+    is_logged = committed.run(config.task_name, config.run_id).path.is_dir()
+    return committed if is_logged or is_planned(config) else trials
+
+
+def store_of_experiment(experiment: Experiment, given: str | None = None) -> Store:
+    """Of all runs of an experiment. `given`: --store, or the sweep's setting `store`."""
+    if given := given or os.environ.get("NERO_RUNS"):
+        return Store(given)
+    embedded = all(cell.setting("data") == "embedded" for cell in experiment.cells)
+    return Store(local_folder() / "runs" if embedded else COMMITTED)
+
+
+def given_store(overrides: Iterable[str]) -> str | None:
+    """The value of store=DIR among these."""
+    return next((word.partition("=")[2] for word in overrides if word.startswith("store=")), None)
+
+
+def is_planned(config: RunConfig) -> bool:
+    """Whether an experiment has this run, in its search or as a repeat at any rate of its grid."""
+    for name in experiment_files():
+        with suppress(ConfigError):  # an experiment of the user's that is not valid
+            for cell in load_experiment(name).cells:
+                same = (cell.task, cell.optim) == (config.task_name, config.optim_name)
+                maybe = same and config.lr in cell.lrs and config.seed in cell.seeds
+                if maybe and cell.run(config.lr, config.seed).run_id == config.run_id:
+                    return True
+    return False
+
+
+def short_path(path: Path) -> str:
+    """Relative to the current folder if it is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
