@@ -18,9 +18,18 @@ from omegaconf import OmegaConf
 from conftest import ROOT
 from nero.cli import runs as runs_command
 from nero.plans import config
-from nero.plans.config import CONFIG_DIR, NOT_IDENTITY, NOT_IDENTITY_OF_TASK, compose
+from nero.plans.config import CONFIG_DIR, NOT_IDENTITY, NOT_IDENTITY_OF_OPTIM, NOT_IDENTITY_OF_TASK, compose
 from nero.plans.plan import Cell, load_experiment
-from nero.plans.schema import ConfigError, MachineSchema, OnlySchema, OptimKeys, RunSchema, TaskKeys, refusal
+from nero.plans.schema import (
+    ConfigError,
+    DisplayKeys,
+    MachineSchema,
+    OnlySchema,
+    OptimKeys,
+    RunSchema,
+    TaskKeys,
+    refusal,
+)
 from nero.tasks.base import Context, Task
 from nero.train.build import build_optimizers, build_task
 from nero.train.run import train
@@ -29,8 +38,8 @@ DOCS = ROOT / "docs"
 PAGES = ("experiments", "adding_a_task", "your_optimiser")
 # Keys of the open groups that no schema declares: Hydra's own, and those that `nero.train.build` reads.
 UNDECLARED = {
-    "task": {"_target_", "schedule"},
-    "optim": {"_target_", "_partial_", "clip_norm", "networks"},
+    "task": {"_target_", "schedule", "display"},
+    "optim": {"_target_", "_partial_", "clip_norm", "networks", "display_name"},
     "tracking": {"mirror"},
 }
 CHANCE = 2 / 3  # error of a guess on the example's three classes
@@ -187,12 +196,24 @@ def _value(cell: str) -> object:
     return text if text.startswith("${") else yaml.safe_load(text)
 
 
+def test_keys_of_display_are_documented_as_in_the_schema() -> None:
+    text = (DOCS / "experiments.md").read_text()
+    _, _, rows = text.partition("| key of `display` |")
+    found = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", rows.partition("\n\n")[0], re.MULTILINE))
+    allowed = {spec.name: refusal("key", 0, spec) for spec in fields(DisplayKeys)}
+    assert {name: f"key must be null or {kind}, not 0" for name, kind in found.items()} == allowed
+
+
 def test_documented_identity_is_that_of_the_code() -> None:
-    for heading, left_out in (("Keys of a run", NOT_IDENTITY), ("Keys of `task`", NOT_IDENTITY_OF_TASK)):
+    left_out_of = {
+        "Keys of a run": NOT_IDENTITY,
+        "Keys of `task`": NOT_IDENTITY_OF_TASK,
+        "Keys of `optim`": NOT_IDENTITY_OF_OPTIM,
+    }
+    for heading, left_out in left_out_of.items():
         rows = documented(heading)
         assert {row["identity"] for row in rows.values()} == {"yes", "no"}
         assert {key for key, row in rows.items() if row["identity"] == "no"} == set(left_out)
-    assert {row["identity"] for row in documented("Keys of `optim`").values()} == {"yes"}
     identity = compose([]).identity
     assert {key for key, row in documented("Keys of a run").items() if row["identity"] == "yes"} <= set(identity)
 

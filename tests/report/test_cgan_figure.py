@@ -65,7 +65,7 @@ def test_lines_are_seed_means_at_epochs_with_fid(store: Store) -> None:
     for axes, less in zip(panels_of(store), (2, 0, -1), strict=True):
         found = lines(axes)
         assert list(found) == list(OPTIMS.values())
-        assert colours(axes) == {name: style.OPTIMS[optim][1] for optim, name in OPTIMS.items()}
+        assert colours(axes) == {name: style.COLOURS[optim] for optim, name in OPTIMS.items()}
         for optim, name in OPTIMS.items():
             np.testing.assert_array_equal(found[name][:, 0], EPOCHS)
             np.testing.assert_allclose(found[name][:, 1], values(optim).mean(axis=1) - less)

@@ -93,7 +93,7 @@ def test_figure_1_has_a_curve_per_nero_constraint_combination(store: Store) -> N
             np.testing.assert_array_equal(found[label][:, 0], [1, 2, 3])
             np.testing.assert_allclose(found[label][:, 1], factor * mean)
     assert len(set(colours(right).values())) == 4
-    assert colours(right)["both"] == style.OPTIMS["nero"][1], "that is Nero as all other figures have it"
+    assert colours(right)["both"] == style.COLOURS["nero"], "that is Nero as all other figures have it"
 
 
 def test_bands_span_seed_minimum_to_maximum(store: Store) -> None:
@@ -114,7 +114,7 @@ def test_figure_2_compares_optimisers_without_and_with_constraints(store: Store)
             assert {name: line[-1, 1] for name, line in lines(axes).items()} == {
                 name: pytest.approx(factor * expected(FINALS[cell])[0][-1]) for name, cell in cells.items()
             }
-            assert colours(axes) == {name: style.OPTIMS[name.lower()][1] for name in cells}
+            assert colours(axes) == {name: style.COLOURS[name.lower()] for name in cells}
     assert [face(axes).split(",")[0] for axes in panels[::2]] == [
         "Without constraints (bf16)",
         "With both constraints (bf16)",
@@ -263,7 +263,7 @@ def test_paper_mark_has_curve_colour_and_label(store: Store) -> None:
     _, right = drawn(store, "figure1").axes
     both = right.containers[-1]
     assert both.get_label() == "both, paper: 8.61 ± 0.22, η = 0.02"
-    nero = style.OPTIMS["nero"][1]
+    nero = style.COLOURS["nero"]
     assert to_hex(both[0].get_color()) == style.darker(nero)
     assert to_hex(both[2][0].get_color()[0]) == nero.lower()
 

@@ -30,9 +30,10 @@ SEEN = {
     ],
 }
 TOGETHER = {
-    "Table 1's optimisers": [style.OPTIMS[optim][1] for optim in ("nero", "sgd", "adam", "lamb")],
-    "Figure 2's": [style.OPTIMS[optim][1] for optim in ("nero", "madam", "lamb")],
-    "Figure 8's": [style.OPTIMS[optim][1] for optim in ("nero", "sgd", "adam", "lamb", "lamb_momentum")],
+    "Table 1's optimisers": [style.COLOURS[optim] for optim in ("nero", "sgd", "adam", "lamb")],
+    "Figure 2's": [style.COLOURS[optim] for optim in ("nero", "madam", "lamb")],
+    "Figure 8's": [style.COLOURS[optim] for optim in ("nero", "sgd", "adam", "lamb", "lamb_momentum")],
+    "all optimisers, ours and others": [*style.COLOURS.values(), *style.OTHERS],
     "Figure 1's constraints": [colour for _, colour in style.CONSTRAINTS.values()],
     "Figure 3's scales": list(style.VARIANTS),
 }

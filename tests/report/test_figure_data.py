@@ -50,7 +50,7 @@ def test_series_lists_its_run_ids(figure5: Figure) -> None:
     cell = cells_of("table1")["cifar10_vgg11 nero"]
     nero = shown(figure5)[1]["series"][0]
     assert nero["runs"] == [cell.run(cell.lrs[2], seed).run_id for seed in range(2)]
-    assert (nero["whose"], nero["dash"], nero["colour"]) == ("ours", "solid", style.OPTIMS["nero"][1])
+    assert (nero["whose"], nero["dash"], nero["colour"]) == ("ours", "solid", style.COLOURS["nero"])
     assert nero["label"].endswith("n = 2 of 3")
 
 

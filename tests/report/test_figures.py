@@ -207,9 +207,9 @@ def test_optimiser_has_same_colour_in_every_figure(store: Store) -> None:
     fill_cell(store, cells_of("smoke")["mnist_mlp100 nero"], plausible, data="embedded")
     drawn = [figure3(store).axes[1], learning_curves(evidence_of(store, "smoke")).axes[0]]
     assert {line.get_color() for axes in drawn for line in axes.lines if line.get_label().startswith("Nero, η")} == {
-        style.OPTIMS["nero"][1]
+        style.COLOURS["nero"]
     }
-    everything = [colour for _, colour in style.OPTIMS.values()] + [*style.VARIANTS, *style.OTHERS]
+    everything = [*style.COLOURS.values(), *style.VARIANTS, *style.OTHERS]
     assert len(set(everything)) == len(everything)
     assert len({colour for _, colour in style.CONSTRAINTS.values()}) == 4
 
@@ -217,7 +217,7 @@ def test_optimiser_has_same_colour_in_every_figure(store: Store) -> None:
 def test_unknown_optimiser_uses_its_file_name_and_own_colour() -> None:
     assert style.name("my_own") == "my_own"
     palette = style.colours(["my_own", "nero", "other"])
-    assert palette["nero"] == style.OPTIMS["nero"][1]
+    assert palette["nero"] == style.COLOURS["nero"]
     assert len({palette["nero"], palette["my_own"], palette["other"]}) == 3
     assert style.in_order(["my_own", "lamb", "nero", "my_own"]) == ("nero", "lamb", "my_own")
 

@@ -102,8 +102,8 @@ def test_each_setting_has_its_own_colour_and_base_ones_use_house_colours(store: 
     found = colours(right)
     assert colours(left) == found
     assert len(set(found.values())) == 4
-    assert found["Nero OOTB"] == style.OPTIMS["nero"][1]
-    assert found["SGD"] == style.OPTIMS["sgd"][1]
+    assert found["Nero OOTB"] == style.COLOURS["nero"]
+    assert found["SGD"] == style.COLOURS["sgd"]
 
 
 def test_names_and_colours_do_not_depend_on_cell_order(store: Store) -> None:

@@ -64,7 +64,7 @@ def test_lines_are_seed_means(store: Store, name: str) -> None:
     for axes, factor in ((left, 2), (right, 1)):
         found = lines(axes)
         assert list(found) == list(OPTIMS.values())
-        assert colours(axes) == {name: style.OPTIMS[optim][1] for optim, name in OPTIMS.items()}
+        assert colours(axes) == {name: style.COLOURS[optim] for optim, name in OPTIMS.items()}
         for optim, word in OPTIMS.items():
             np.testing.assert_array_equal(found[word][:, 0], [1, 2, 3])
             np.testing.assert_allclose(found[word][:, 1], factor * expected(optim).mean(axis=1))
@@ -156,7 +156,7 @@ def test_authors_curves_match_their_logs_with_epochs_from_one(store: Store) -> N
             epochs, values = found[OPTIMS[optim]].T
             np.testing.assert_array_equal(epochs, range(1, 101))
             np.testing.assert_allclose(values, logged(optim, lr, metric))
-            assert colours(axes, AUTHORS)[OPTIMS[optim]] == style.darker(style.OPTIMS[optim][1])
+            assert colours(axes, AUTHORS)[OPTIMS[optim]] == style.darker(style.COLOURS[optim])
     assert labels(axes, AUTHORS)[0] == "Nero, authors, η = 0.001, n = 3"
 
 

@@ -97,7 +97,7 @@ def test_lines_are_seed_means_over_millions_of_steps(store: Store) -> None:
     axes = panel_of(store)
     found = lines(axes)
     assert list(found) == list(OPTIMS.values())
-    assert colours(axes) == {name: style.OPTIMS[optim][1] for optim, name in OPTIMS.items()}
+    assert colours(axes) == {name: style.COLOURS[optim] for optim, name in OPTIMS.items()}
     for optim, name in OPTIMS.items():
         np.testing.assert_allclose(found[name][:, 0], [in_millions(epoch) for epoch in EPOCHS])
         np.testing.assert_allclose(found[name][:, 1], values(optim).mean(axis=1))

@@ -403,7 +403,7 @@ def test_bound_decreases_with_angle_and_is_unmarked_if_inapplicable(figures: dic
     assert all(low <= high for low, high in zip(exact, ball, strict=True))
     assert all(before >= after for before, after in itertools.pairwise(exact))
     marked = [line.get_color() for line in axes.lines if len(line.get_xdata()) == 1]
-    assert style.OPTIMS["sgd"][1] not in marked
+    assert style.COLOURS["sgd"] not in marked
     assert "training errors (the theorem does not apply): SGD 3" in face(axes)
     assert "guessing among 10 classes" in labels(axes)
 

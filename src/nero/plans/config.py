@@ -34,8 +34,9 @@ CONFIG_DIR = ROOT / "configs"
 CODE = (Path(__file__), Path(schema.__file__))  # what makes configs out of the YAML files
 # Top-level keys that say where and how a run is carried out, not what it is: its id leaves them out.
 NOT_IDENTITY = ("machine", "tracking", "data_root", "inception", "store", "experiment", "only")
-NOT_IDENTITY_OF_TASK = ("bound_by", "cores")  # likewise, keys of a task: what its runs need of a machine
-NOT_IDENTITY_OF_OPTIM = ("display_name",)  # likewise, keys of an optimiser: its name in tables and figures
+# Likewise, keys of a task and of an optimiser: what a run needs of a machine, and how tables show it.
+NOT_IDENTITY_OF_TASK = ("bound_by", "cores", "display")
+NOT_IDENTITY_OF_OPTIM = ("display_name",)
 DEFAULTS_OF_LOGGED_RUNS: Mapping[str, Any] = {
     "task.network.fan_out": False,
     "task.network.stem_relu": True,
@@ -68,8 +69,8 @@ class RunConfig:
         plain = OmegaConf.to_container(self.cfg, resolve=True, throw_on_missing=True)
         assert isinstance(plain, dict)
         what = {str(key): value for key, value in plain.items() if key not in NOT_IDENTITY}
-        what["task"] = {key: value for key, value in what["task"].items() if key not in NOT_IDENTITY_OF_TASK}
-        what["optim"] = {key: value for key, value in what["optim"].items() if key not in NOT_IDENTITY_OF_OPTIM}
+        for group, left_out in (("task", NOT_IDENTITY_OF_TASK), ("optim", NOT_IDENTITY_OF_OPTIM)):
+            what[group] = {key: value for key, value in what[group].items() if key not in left_out}
         for key, default in DEFAULTS_OF_LOGGED_RUNS.items():
             parent, last = _parent(what, key)
             if last in parent and parent[last] == default:

@@ -108,6 +108,16 @@ class OptimKeys:
 
 
 @dataclass
+class DisplayKeys:
+    """How tables and figures show the metric of a task; null: the default."""
+
+    name: str | None = None
+    unit: str | None = None
+    scale: float | None = field(default=None, metadata={"range": "positive"})
+    digits: int | None = field(default=None, metadata={"range": "non-negative"})
+
+
+@dataclass
 class PlanSweeperConf:
     _target_: str = "nero.sweep.sweeper.PlanSweeper"
     max_batch_size: int | None = None  # the most jobs that a launcher is given at a time
@@ -127,6 +137,27 @@ def check_run(cfg: DictConfig) -> None:
         raise ConfigError("task.schedule must be a _target_, such as nero.engine.schedules.constant, and its arguments")
     if not isinstance(own := cfg.optim.get("schedule"), DictConfig) and own not in (None, "none"):
         raise ConfigError(f"optim.schedule must be none, or a _target_ and its arguments, not {own!r}")
+    read_display(cfg.task.get("display"))
+    read_display_name(cfg.optim.get("display_name"))
+
+
+def read_display(given: Any, key: str = "task.display") -> DisplayKeys:
+    """The `display` of a task, or the defaults for None. Raises ConfigError for what no table can show."""
+    known = [spec.name for spec in fields(DisplayKeys)]
+    if not isinstance(given, dict | DictConfig | NoneType):
+        raise ConfigError(f"{key} must be a mapping with keys of {', '.join(known)}, not {given!r}")
+    settings = {str(name): value for name, value in (given or {}).items()}
+    if unknown := [name for name in settings if name not in known]:
+        raise ConfigError(f"there is no {key}.{unknown[0]}; there are: {', '.join(known)}")
+    check(DisplayKeys, OmegaConf.create(settings), f"{key}.")
+    return DisplayKeys(**settings)
+
+
+def read_display_name(given: Any, key: str = "optim.display_name") -> str | None:
+    """The `display_name` of an optimiser."""
+    if given is not None and not (isinstance(given, str) and given.strip()):
+        raise ConfigError(f"{key} must be text, not {given!r}")
+    return given
 
 
 def check(schema: type, settings: DictConfig, prefix: str = "") -> None:

@@ -1,7 +1,16 @@
-"""Units of metrics: errors and accuracies are logged as fractions and shown in per cent, as in the paper."""
+"""Units and digits of metrics.
+
+By default errors and accuracies, which are logged as fractions, are shown in per cent, and all numbers with two
+decimals, as in the paper. `display` in a task's YAML changes this for the metric of the task.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from nero.report import display
+
+PER_CENT = "%"
+DECIMALS = 2
 
 
 class ShownMetric(NamedTuple):
@@ -9,6 +18,8 @@ class ShownMetric(NamedTuple):
 
     label: str
     goal: str  # "min" or "max"
+    scale: float = 1.0  # factor from logged to shown values
+    digits: int = DECIMALS
 
     @property
     def heading(self) -> str:
@@ -22,23 +33,28 @@ class ShownMetric(NamedTuple):
 
 
 def scale(key: str) -> float:
-    """Factor from a logged value of `key` to the shown value."""
+    """Factor from a logged value of `key` to the shown value, by default."""
     return 100.0 if key.endswith(("error", "accuracy")) else 1.0
 
 
-def shown_metric(metric: Mapping[str, Any]) -> ShownMetric:
-    """From the `metric` of a run's summary."""
-    return ShownMetric(metric["label"] + " (%)" * (scale(metric["key"]) == 100), metric["goal"])
+def shown_metric(metric: Mapping[str, Any], task: str = "") -> ShownMetric:
+    """From the `metric` of a run's summary and the YAML of its task."""
+    given = display.of_task(task)
+    unit = (PER_CENT if scale(metric["key"]) == 100 else "") if given.unit is None else given.unit
+    label = metric["label"] if given.name is None else given.name
+    factor = (100.0 if unit == PER_CENT else 1.0) if given.scale is None else given.scale
+    digits = DECIMALS if given.digits is None else given.digits
+    return ShownMetric(f"{label} ({unit})" if unit else label, metric["goal"], factor, digits)
 
 
-def number(value: float) -> str:
-    """Two decimals, as in the paper's tables; three digits from a million."""
-    return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.2e}"
+def number(value: float, digits: int = DECIMALS) -> str:
+    """So many decimals; three significant digits from a million."""
+    return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
-def signed(difference: float) -> str:
+def signed(difference: float, digits: int = DECIMALS) -> str:
     """The same with a sign; zero has a plus."""
-    return f"{round(difference, 2) + 0.0:+.2f}" if abs(difference) < 1e6 else f"{difference:+.2e}"
+    return f"{round(difference, digits) + 0.0:+.{digits}f}" if abs(difference) < 1e6 else f"{difference:+.2e}"
 
 
 def rate(lr: float) -> str:

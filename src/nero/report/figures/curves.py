@@ -17,7 +17,7 @@ from nero.plans.plan import Cell, CellState
 from nero.report import cells
 from nero.report.evidence import Evidence
 from nero.report.figures import style
-from nero.report.units import rate, scale, shown_metric
+from nero.report.units import ShownMetric, rate, scale, shown_metric
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def by_optimizer(
     order = style.in_order(optim for optim, _ in unique)
     ordered = sorted(unique.items(), key=lambda item: order.index(item[0][0]))
     named = {cells.labelled(style.name(optim), state.cell): state for (optim, _), state in ordered}
-    return named_curves(named, dict(style.OPTIMS.values()))
+    return named_curves(named, style.named_colours())
 
 
 def curves_of_task(task: str, states: Iterable[CellState]) -> list[Curve]:
@@ -59,9 +59,9 @@ def curves_of_task(task: str, states: Iterable[CellState]) -> list[Curve]:
     return by_optimizer(state for state in states if state.cell.task == task)
 
 
-def with_variants(states: Sequence[CellState]) -> list[Curve]:
+def with_variants(states: Sequence[CellState], palette: Mapping[str, str] | None = None) -> list[Curve]:
     """A curve for each optimiser; variants of it are dotted, and left out if they are the same runs."""
-    palette = style.colours(state.cell.optim for state in states)
+    palette = palette or style.colours(state.cell.optim for state in states)
     usual = cells.usual_precision(states)
     curves = []
     for optim in style.in_order(state.cell.optim for state in states):
@@ -103,12 +103,19 @@ def by_seed(frame: pd.DataFrame, x: str, factor: float) -> pd.DataFrame:
 
 
 def draw_curves(
-    axes: Axes, title: str, curves: Sequence[Curve], frame: pd.DataFrame, key: str, x: str = "epoch"
+    axes: Axes,
+    title: str,
+    curves: Sequence[Curve],
+    frame: pd.DataFrame,
+    key: str,
+    x: str = "epoch",
+    factor: float | None = None,
 ) -> list[Line2D | None]:
-    """Draw what is logged under `key`: a line for each curve, or None without runs.
+    """Draw what is logged under `key`, times `factor` if given: a line for each curve, or None without runs.
 
     Notes below the title say what is missing or diverged.
     """
+    factor = scale(key) if factor is None else factor
     notes: dict[str, dict[str, list[str]]] = {"search incomplete": {}, "missing": {}, "diverged": {}}
     lines = []
     for curve in curves:
@@ -121,7 +128,7 @@ def draw_curves(
         for topic, detail in details:
             notes[topic].setdefault(detail, []).append(curve.name)
         look = curve.colour, curve.group, curve.label, curve.linestyle
-        lines.append(draw(axes, found, x, scale(key), *look, planned=len(curve.cell.seeds)))
+        lines.append(draw(axes, found, x, factor, *look, planned=len(curve.cell.seeds)))
     texts = {
         topic: "; ".join(f"{', '.join(names)} ({detail})" for detail, names in details.items())
         for topic, details in notes.items()
@@ -184,19 +191,33 @@ def draw_authors(
 @style.house_style()
 def learning_curves(evidence: Evidence) -> Figure:
     """A panel per task and variant, each optimiser at its leading learning rate."""
-    title = evidence.experiment.title
+    figure, panels = panels_of_rows(evidence, evidence.experiment.title)
+    palette = style.colours(state.cell.optim for state in evidence.states)
+    for axes, row, states in panels:
+        metrics = [run["metric"] for state in states for run in state.logged.values()]
+        key = metrics[0]["key"] if metrics else ""
+        metric = shown_metric(metrics[0], row.task) if metrics else None
+        factor = metric.scale if metric else 1.0
+        draw_curves(axes, cells.row_text(row), with_variants(states, palette), evidence.curves, key, factor=factor)
+        label_metric(axes, key, metric)
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        style.legend_below(axes)
+    return style.freeze_layout(figure)
+
+
+def panels_of_rows(evidence: Evidence, title: str) -> tuple[Figure, list[tuple[Axes, cells.RowKey, list[CellState]]]]:
+    """An empty figure with a panel per row of the experiment."""
     if any(cells.is_embedded(state.cell) for state in evidence.states):
         title = f"{title} (embedded data, not the paper's)"
     rows = cells.rows(evidence.states)
     figure, panels = style.panels_for(len(rows), 3, title)
-    for axes, (row, states) in zip(panels, rows.items(), strict=True):
-        metrics = [run["metric"] for state in states for run in state.logged.values()]
-        key = metrics[0]["key"] if metrics else ""
-        draw_curves(axes, cells.row_text(row), with_variants(states), evidence.curves, key)
-        if key.endswith("perplexity"):
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set(xlabel="epoch", ylabel=shown_metric(metrics[0]).label if metrics else "")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        style.legend_below(axes)
-    return style.freeze_layout(figure)
+    return figure, [(axes, row, states) for axes, (row, states) in zip(panels, rows.items(), strict=True)]
+
+
+def label_metric(axes: Axes, key: str, metric: ShownMetric | None) -> None:
+    """Label the y axis; perplexities have a log scale."""
+    if key.endswith("perplexity"):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_ylabel(metric.label if metric else "")

@@ -29,8 +29,7 @@ CLOSE = 4  # times the lowest value: up to there is room for the fine ticks
 XTICKS = range(0, paper.IMAGENET_EPOCHS + 1, 15)
 SCALE = LogScale(lambda low, high: FINE if high <= CLOSE * low else COARSE, (LEAST, 100), paper.IMAGENET_EPOCHS, START)
 
-# By name; others get an unused colour.
-COLOURS = dict(style.OPTIMS.values()) | {OOTB: style.OPTIMS["nero"][1], BASELINE: style.VARIANTS[1]}
+COLOURS = {OOTB: style.COLOURS["nero"], BASELINE: style.VARIANTS[1]}  # by name, beside those of optimisers
 
 TARGET = (
     f"target: {paper.IMAGENET_TARGET:g} % ({100 - paper.IMAGENET_TARGET:g} % top-1), passed by the paper's {BASELINE}"
@@ -72,7 +71,7 @@ def _curves(states: Iterable[CellState]) -> list[Curve]:
     """A curve for each cell on ImageNet, in the usual order of optimisers."""
     named = cells.unique_cells((state for state in states if state.cell.task == paper.IMAGENET), curve_name)
     order = style.in_order(state.cell.optim for state in named.values())
-    return sorted(named_curves(named, COLOURS), key=lambda curve: order.index(curve.cell.optim))
+    return sorted(named_curves(named, style.named_colours() | COLOURS), key=lambda curve: order.index(curve.cell.optim))
 
 
 def numbers(evidence: Evidence) -> str:

@@ -15,7 +15,7 @@ from nero.report import cells, paper
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import Curve, curves_of_task, rate_text
-from nero.report.units import number, scale
+from nero.report.units import number, shown_metric
 from nero.runs.store import RunDirectory, Store
 
 CLASSES = ("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "lorry")  # of CIFAR-10
@@ -70,8 +70,10 @@ def is_embedded(curve: Curve) -> bool:
 
 
 def final_text(run: Summary) -> str:
-    metric = run["metric"]
-    return "diverged" if cells.has_diverged(run) else f"{metric['label']} {number(scale(metric['key']) * run['final'])}"
+    if cells.has_diverged(run):
+        return "diverged"
+    metric = shown_metric(run["metric"], run["task"])
+    return f"{metric.label} {number(metric.scale * run['final'], metric.digits)}"
 
 
 def read_strip(run: RunDirectory, key: str) -> tuple[Sequence[int], Mapping[int, np.ndarray], list[str]]:

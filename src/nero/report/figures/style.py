@@ -17,18 +17,20 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
-# File name in configs/optim -> the paper's name for it, and its colour in every figure: Okabe and Ito's, which
-# colour-blind readers can tell apart. Any other optimiser goes by its file name and gets a colour from OTHERS.
-OPTIMS = {
-    "nero": ("Nero", "#D55E00"),
-    "nero_tuned": ("Nero tuned", "#882255"),
-    "sgd": ("SGD", "#0072B2"),
-    "adam": ("Adam", "#009E73"),
-    "lamb": ("LAMB", "#CC79A7"),
-    "lamb_momentum": ("LAMB with β₁ = 0.9", "#000000"),
-    "madam": ("Madam", "#E69F00"),
+from nero.report import display
+
+# The paper's optimisers (file names in configs/optim) in the paper's order -> their colours in every figure: Okabe and
+# Ito's, which colour-blind readers can tell apart. Any other optimiser gets one of OTHERS, which differ as well.
+COLOURS = {
+    "nero": "#D55E00",
+    "nero_tuned": "#882255",
+    "sgd": "#0072B2",
+    "adam": "#009E73",
+    "lamb": "#CC79A7",
+    "lamb_momentum": "#000000",
+    "madam": "#E69F00",
 }
-OTHERS = ("#8C6D00", "#666666", "#7B3294", "#A6611A")
+OTHERS = ("#9900FF", "#553311", "#88BB66", "#886633", "#8877FF", "#553377", "#DDAAAA", "#003322")
 VARIANTS = ("#808080", "#56B4E9")  # for settings of one optimiser; no optimiser has them
 
 # (mean, norm) constraints of Nero -> their name in a legend, and their colour; both together are Nero itself.
@@ -36,7 +38,7 @@ CONSTRAINTS = {
     (False, False): ("neither", VARIANTS[0]),
     (True, False): ("mean", VARIANTS[1]),
     (False, True): ("norm", "#332288"),
-    (True, True): ("both", OPTIMS["nero"][1]),
+    (True, True): ("both", COLOURS["nero"]),
 }
 PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bf16"}  # of a run -> name in tables and figures
 
@@ -129,7 +131,13 @@ def prefer_bundled_fonts() -> None:
 
 
 def name(optim: str) -> str:
-    return OPTIMS[optim][0] if optim in OPTIMS else optim
+    """The optimiser's `display_name`, or its file name."""
+    return display.optimizer_names().get(optim, optim)
+
+
+def named_colours() -> dict[str, str]:
+    """The colours of the paper's optimisers by name."""
+    return {name(optim): colour for optim, colour in COLOURS.items()}
 
 
 def precision(key: str) -> str:
@@ -137,8 +145,8 @@ def precision(key: str) -> str:
 
 
 def colours(optims: Iterable[str]) -> dict[str, str]:
-    """One per optimiser; those of OPTIMS are the same in every figure."""
-    return palette(in_order(optims), {key: colour for key, (_, colour) in OPTIMS.items()})
+    """One per optimiser; those of COLOURS are the same in every figure."""
+    return palette(in_order(optims), COLOURS)
 
 
 def palette(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
@@ -155,7 +163,7 @@ def darker(colour: str) -> str:
 
 def in_order(optims: Iterable[str]) -> tuple[str, ...]:
     """Without duplicates: the paper's optimisers in the paper's order, then others in order of appearance."""
-    places = {optim: place for place, optim in enumerate(OPTIMS)}
+    places = {optim: place for place, optim in enumerate(COLOURS)}
     return tuple(sorted(dict.fromkeys(optims), key=lambda optim: places.get(optim, len(places))))
 
 

@@ -18,7 +18,7 @@ from nero.report.figures import style
 from nero.report.figures.curves import curves_of_task
 from nero.report.figures.samples import CLASSES, NAME, NUMBERED, ROWS, SIDE, final_text, is_embedded, shown_run
 from nero.report.figures.style import RecordedAxes, Series
-from nero.report.units import rate, scale, shown_metric
+from nero.report.units import rate, shown_metric
 from nero.runs.store import Record, RunDirectory, Store
 
 DASHES = {style.OURS: "solid", style.THEIRS: "dashed", style.VARIANT: "dotted"}
@@ -92,11 +92,12 @@ def _run(run: RunDirectory, summary: Record) -> dict[str, Any]:
     with suppress(OSError):
         config = (run.path / "config.yaml").read_text()
     key = metric["key"] if metric else ""
-    label = shown_metric(metric).label if metric else None
+    shown = shown_metric(metric, str(summary.get("task"))) if metric else None
+    label, factor = (shown.label, shown.scale) if shown else (None, 1.0)
     # The metric at the epochs that have it.
     lines = [record for record in run.read_metrics() if key in record and isinstance(record.get("epoch"), int)]
     lines = [lines[place] for place in thinned(len(lines))]
-    values = scale(key) * np.array([record[key] for record in lines], dtype=np.float64)
+    values = factor * np.array([record[key] for record in lines], dtype=np.float64)
     curve = {"xlabel": "epoch", "ylabel": label, "x": [record["epoch"] for record in lines], "y": numbers(values)}
     return {
         "id": run.run_id,
@@ -104,7 +105,7 @@ def _run(run: RunDirectory, summary: Record) -> dict[str, Any]:
         "optim": style.name(str(summary.get("optim"))),
         "lr": summary.get("lr"),
         **{name: summary.get(name) for name in COPIED},
-        "final": None if final is None else numbers(np.array([scale(key) * final]))[0],
+        "final": None if final is None else numbers(np.array([factor * final]))[0],
         "metric": label,
         "goal": metric["goal"] if metric else None,
         "config": config,

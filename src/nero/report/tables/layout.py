@@ -10,7 +10,7 @@ from nero.report.cells import CellKey, CellStatus
 from nero.report.figures import style
 from nero.report.tables.sheets import EMBEDDED, Line, Printed, RunLink, Sheet, Text, exact, row_label
 from nero.report.tables.table import Entry, Listing, Row, Table, ranks
-from nero.report.units import number, rate, signed
+from nero.report.units import DECIMALS, number, rate, signed
 from nero.report.verdicts import RULE
 
 VERDICT = "verdict"
@@ -54,7 +54,7 @@ def entry_text(entry: Entry) -> Text:
             f"n = {entry.n}" + (f" of {len(cell.seeds)}" if entry.n < len(cell.seeds) else ""),
             f"{problems['diverged']} diverged" if "diverged" in problems else None,
             shown + (f", best of {problems['search incomplete']} searched" if names_search else ""),
-            f"{second.name} {_spread(second.mean, second.std)}" if second else None,
+            f"{second.name} {_spread(second.mean, second.std, DECIMALS)}" if second else None,
         ]
     if entry.status is not CellStatus.MISSING:
         details.append(precision_text(entry))
@@ -72,12 +72,12 @@ def entry_text(entry: Entry) -> Text:
 def value(entry: Entry) -> str:
     """The mean and its deviation, or why there is none."""
     if entry.mean is not None:
-        return _spread(entry.mean, entry.std)
+        return _spread(entry.mean, entry.std, entry.digits)
     return str(CellStatus.MISSING if entry.status is CellStatus.MISSING else CellStatus.DIVERGED)
 
 
-def _spread(mean: float, std: float | None) -> str:
-    return number(mean) + (f" ± {number(std)}" if std is not None else "")
+def _spread(mean: float, std: float | None, digits: int) -> str:
+    return number(mean, digits) + (f" ± {number(std, digits)}" if std is not None else "")
 
 
 def precision_text(entry: Entry) -> str:
@@ -98,7 +98,7 @@ def verdict_words(entry: Entry) -> str:
     if entry.comparison is None:
         return ""
     verdict, *difference = entry.comparison
-    shown = [signed(end) for end in difference if end is not None]
+    shown = [signed(end, entry.digits) for end in difference if end is not None]
     return f"{verdict}: {shown[0]} [{shown[1]}, {shown[2]}]" if shown else str(verdict)
 
 
@@ -107,7 +107,8 @@ def published_text(entry: Entry) -> Text:
     theirs = entry.published
     if theirs is None:
         return Text("")
-    return Text(_spread(theirs.mean, theirs.std), f"n = {theirs.n}, η = {rate(theirs.lr)}", entry.published_rank)
+    shown = _spread(theirs.mean, theirs.std, entry.digits)
+    return Text(shown, f"n = {theirs.n}, η = {rate(theirs.lr)}", entry.published_rank)
 
 
 def notes(table: Table) -> str:

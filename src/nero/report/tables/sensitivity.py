@@ -7,7 +7,7 @@ from nero.report import cells
 from nero.report.cells import CellStatus
 from nero.report.figures import style
 from nero.report.tables.sheets import EMBEDDED, Line, Printed, RunLink, Sheet, Text, exact, row_label
-from nero.report.units import number, rate, scale, shown_metric
+from nero.report.units import DECIMALS, number, rate, shown_metric
 from nero.runs.store import Status
 
 CLOSE = 0.1  # relative distance from the best result of a search that still counts as close
@@ -51,23 +51,24 @@ def _grids(states: Iterable[CellState]) -> list[Grid]:
 
 def _block(row: cells.RowKey, grids: Sequence[Grid], lrs: Sequence[float]) -> list[Line]:
     metrics = [run["metric"] for _, search in grids for run in search.values() if run is not None]
-    heading = shown_metric(metrics[0]).heading if metrics else ""
+    metric = shown_metric(metrics[0], row.task) if metrics else None
+    digits = metric.digits if metric else DECIMALS
     order = style.in_order(cell.optim for cell, _ in grids)
     lines: list[Line] = []
     for cell, search in sorted(grids, key=lambda grid: order.index(grid[0].optim)):
-        first = [Text(""), Text("")] if lines else [row_label(row), Text(heading)]
+        first = [Text(""), Text("")] if lines else [row_label(row), Text(metric.heading if metric else "")]
         whose = [Text(cells.precision(cell) or ""), Text(style.name(cell.optim))]
-        finals = (_final(_record(cell, search, lr)) if lr in search else Text("-") for lr in lrs)
+        finals = (_final(_record(cell, search, lr), digits) if lr in search else Text("-") for lr in lrs)
         lines.append([*first, *whose, *finals, Text(_close(search))])
     return lines
 
 
-def _final(record: Mapping[str, str]) -> Text:
+def _final(record: Mapping[str, str], digits: int) -> Text:
     if not record["run"]:
         return Text(record["status"])
     *name, lr = (record[key] for key in ("task", "label", "variant", "optim", "precision", "lr"))
     return Text(
-        number(float(record["final"])) if record["final"] else record["status"],
+        number(float(record["final"]), digits) if record["final"] else record["status"],
         rank=1 if record["leads"] == "1" else None,
         link=RunLink(f"seed {record['seed']}", record["task"], record["run"]),
         cell="|".join((*name, rate(float(lr)))),
@@ -87,8 +88,9 @@ def _record(cell: Cell, search: Search, lr: float) -> dict[str, str]:
     run = search[lr]
     metric, final, status = None, None, str(CellStatus.MISSING)
     if run:
-        metric, status = shown_metric(run["metric"]), Status.DIVERGED if cells.has_diverged(run) else Status.DONE
-        final = None if cells.has_diverged(run) else scale(run["metric"]["key"]) * run["final"]
+        metric = shown_metric(run["metric"], cell.task)
+        status = Status.DIVERGED if cells.has_diverged(run) else Status.DONE
+        final = None if cells.has_diverged(run) else metric.scale * run["final"]
     return {
         "task": cell.task,
         "label": cell.label,

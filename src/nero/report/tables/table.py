@@ -15,7 +15,7 @@ from nero.report import cells, disagreements, paper
 from nero.report.cells import CellKey, CellStatus, Key, RowKey
 from nero.report.evidence import Evidence
 from nero.report.figures import style
-from nero.report.units import ShownMetric, scale, shown_metric
+from nero.report.units import DECIMALS, ShownMetric, scale, shown_metric
 from nero.report.verdicts import Comparison, compare
 
 
@@ -39,6 +39,7 @@ class Entry:
     mean: float | None
     std: float | None  # None for fewer than two runs
     published: paper.Result | None
+    digits: int  # decimals of its numbers
     comparison: Comparison | None  # None if the paper has no number
     marked_precision: str | None  # of its runs, if it is not that of most cells of its row
     secondary: Secondary | None
@@ -138,7 +139,8 @@ def ranks(means: Mapping[Key, float], metric: ShownMetric | None) -> dict[Key, i
 
 
 def _row(key: RowKey, states: Sequence[CellState], published: paper.Published, listing: Listing | None) -> Row:
-    metric, factor = _metric(states, published)
+    metric = _metric(states, published)
+    factor = metric.scale if metric else 1.0
     usual = cells.usual_precision(states)
     entries: dict[Hashable, Entry] = {}
     for state in states:
@@ -155,6 +157,7 @@ def _row(key: RowKey, states: Sequence[CellState], published: paper.Published, l
             mean=statistics.fmean(finals) if finals else None,
             std=_deviation(finals),
             published=theirs,
+            digits=metric.digits if metric else DECIMALS,
             comparison=_comparison(state, finals, theirs),
             marked_precision=own if (own := cells.precision(cell)) != usual else None,
             secondary=_secondary(runs),
@@ -191,20 +194,21 @@ def _comparison(state: CellState, finals: Sequence[float], theirs: paper.Result 
     return compare(finals, diverged, theirs)
 
 
-def _metric(states: Sequence[CellState], published: paper.Published) -> tuple[ShownMetric | None, float]:
-    """The metric of cells that are ranked together, and the factor from logged to shown values."""
+def _metric(states: Sequence[CellState], published: paper.Published) -> ShownMetric | None:
+    """The metric of cells that are ranked together."""
     tasks = sorted({state.cell.task for state in states})
     if len(tasks) != 1:
         raise ValueError(f"only cells of one task can be ranked together, not of {', '.join(tasks)}")
     logged = [run["metric"] for state in states for run in state.logged.values()]
-    found = {(metric["key"], metric["goal"]): shown_metric(metric) for metric in logged}
+    found = {(metric["key"], metric["goal"]): shown_metric(metric, tasks[0]) for metric in logged}
     if len(found) > 1:
         raise ValueError(f"the runs of {tasks[0]} report several metrics: {', '.join(key for key, _ in sorted(found))}")
     theirs = published.metrics.get(tasks[0])
     if not found:
-        return theirs, 1.0
+        return theirs
     [((key, _), ours)] = found.items()
-    if theirs and (theirs.goal, theirs.label.endswith("(%)")) != (ours.goal, ours.label.endswith("(%)")):
+    usual = theirs and (theirs.goal, theirs.label.endswith("(%)"), scale(key))
+    if usual and usual != (ours.goal, ours.label.endswith("(%)"), ours.scale):
         units = f"{ours.label!r} ({ours.goal}), the paper {theirs.label!r} ({theirs.goal})"
         raise ValueError(f"{tasks[0]} reports {units}")
-    return theirs or ours, scale(key)
+    return ours._replace(label=theirs.label) if theirs else ours

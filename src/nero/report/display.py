@@ -1,0 +1,71 @@
+"""How tables and figures name optimisers and show metrics: `display_name` and `display` in the YAML files.
+
+The files are read directly: composing them with Hydra would take longer than the rest of the report.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nero.plans import config
+from nero.plans.schema import ConfigError, DisplayKeys, read_display, read_display_name
+
+Files = tuple[tuple[str, int], ...]  # each with the time of its last change: the key of the caches
+
+
+def folders(group: str) -> list[Path]:
+    """Where the files of a config group are; of two with the same name the first counts."""
+    return [config.CONFIG_DIR / group]
+
+
+def optimizer_names() -> Mapping[str, str]:
+    """File names of optimisers -> their names in tables and figures, all of them different."""
+    return _optimizer_names(_files("optim"))
+
+
+def of_task(task: str) -> DisplayKeys:
+    """How the metric of a task is shown; the defaults for a task without a file."""
+    return _displays(_files("task")).get(task) or DisplayKeys()
+
+
+def _files(group: str) -> Files:
+    found: list[tuple[str, int]] = []
+    for folder in folders(group):
+        if folder.is_dir():  # scandir takes a tenth of the time of glob, and a page asks for the name of every run
+            of_folder = [(each.path, each.stat().st_mtime_ns) for each in os.scandir(folder)]
+            found += sorted(of_folder, key=lambda file: (len(file[0]), file))
+    return tuple(found)
+
+
+@lru_cache(maxsize=8)
+def _optimizer_names(files: Files) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, settings in _read(files).items():
+        shown = read_display_name(settings.get("display_name"), f"display_name in optim/{name}.yaml") or name
+        # A copy of nero.yaml may still be called Nero: the shorter file name comes first and keeps it.
+        found[name] = f"{shown} ({name})" if shown in found.values() else shown
+    return found
+
+
+@lru_cache(maxsize=8)
+def _displays(files: Files) -> dict[str, DisplayKeys]:
+    return {
+        name: read_display(settings.get("display"), f"display in task/{name}.yaml")
+        for name, settings in _read(files).items()
+    }
+
+
+def _read(files: Files) -> dict[str, dict[str, Any]]:
+    """The settings of each file by its name."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in (Path(name) for name, _ in files if name.endswith(".yaml")):
+        try:
+            settings = yaml.safe_load(path.read_text())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+        found.setdefault(path.stem, settings if isinstance(settings, dict) else {})
+    return found
