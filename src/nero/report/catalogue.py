@@ -17,6 +17,7 @@ from nero.report.figures import figure3, figure4, figure8, figure9, language
 from nero.report.figures.cifar import figure1, figure2, figure5
 from nero.report.figures.curves import learning_curves
 from nero.report.figures.samples import samples
+from nero.report.figures.sensitivity import sensitivity_curves
 from nero.report.tables import listings
 from nero.report.tables.costs import cost_of_experiment, costs
 from nero.report.tables.sensitivity import sensitivity
@@ -31,6 +32,15 @@ class Contents(NamedTuple):
     table: Callable[[Evidence], Table] = build_table
     figures: Mapping[str, Callable[[Evidence], Figure]] = {}
     numbers: Mapping[str, Callable[[Evidence], str]] = {}  # as Markdown
+
+
+def usual_table(evidence: Evidence) -> Table:
+    """The table of any experiment, with the paper's numbers for cells of Table 1 and Figure 3 on real data."""
+    return build_table(evidence, paper.of_cells([state.cell for state in evidence.states]))
+
+
+def usual_contents(name: str) -> Contents:
+    return Contents(usual_table, {name: learning_curves, f"{name}_sensitivity": sensitivity_curves})
 
 
 CATALOGUE: dict[str, Contents] = {
@@ -74,13 +84,13 @@ CATALOGUE: dict[str, Contents] = {
 ON_REQUEST: dict[str, Contents] = {"smoke": Contents(figures={"smoke": learning_curves, "samples": samples})}
 """Experiments that are reported only when they are named: their runs are in another store.
 
-An experiment without an entry gets its table and its learning curves, without numbers of the paper.
+An experiment without an entry gets `usual_contents`.
 """
 
 
 def contents_of(evidence: Evidence) -> Contents:
     name = evidence.experiment.name
-    return CATALOGUE.get(name) or ON_REQUEST.get(name) or Contents(figures={name: learning_curves})
+    return CATALOGUE.get(name) or ON_REQUEST.get(name) or usual_contents(name)
 
 
 def default_store() -> Store:

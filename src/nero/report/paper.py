@@ -4,7 +4,8 @@ Results are in the unit of the tables: per cent for errors and accuracies.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,8 @@ import pandas as pd
 
 from nero.plans.config import ROOT
 from nero.plans.plan import Cell
-from nero.report.cells import Variant
+from nero.report.cells import Variant, is_embedded
+from nero.report.figures import style
 from nero.report.units import ShownMetric, scale, shown_metric
 
 PAPER = ROOT / "results" / "paper"
@@ -158,6 +160,40 @@ def checks(cells: Iterable[Cell]) -> Published:
     printed = table1()
     plain = {key(cell): (cell.task, (), cell.optim) for cell in cells}
     return printed._replace(results={each: printed.results[t] for each, t in plain.items() if t in printed.results})
+
+
+def of_cells(cells: Sequence[Cell]) -> Published | None:
+    """Table 1 and Figure 3 for the cells of any experiment; None if it has none of theirs, or embedded data."""
+    if any(map(is_embedded, cells)):
+        return None
+    printed, logged = table1(), mnist()
+    everything = {**logged.results, **printed.results}
+    found = {key(cell): everything[key(cell)] for cell in cells if key(cell) in everything}
+    # Two rows of one task may differ in their label and overrides alone.
+    for cell in cells:
+        if key(cell) in found and not _has_papers_settings(cell):
+            del found[key(cell)]
+    if not found:
+        return None
+    tasks = {task for task, _, _ in found}
+    papers = {*style.COLOURS, *BOTH_CONSTRAINTS.values()}
+    others = [style.name(optim) for optim in dict.fromkeys(cell.optim for cell in cells) if optim not in papers]
+    listed = " and ".join(filter(None, [", ".join(others[:-1]), *others[-1:]]))
+    from_logs = [task for task in logged.metrics if task in tasks]
+    sentences = [
+        f"{listed} {'are' if len(others) > 1 else 'is'} not in the paper." if others else "",
+        f"For {', '.join(from_logs)} the paper's numbers are those of the authors' logs." if from_logs else "",
+    ]
+    metrics = {task: metric for task, metric in {**logged.metrics, **printed.metrics}.items() if task in tasks}
+    return Published(printed.source, found, metrics, " ".join(filter(None, sentences)))
+
+
+def _has_papers_settings(cell: Cell) -> bool:
+    """Whether a cell's overrides change no setting of its runs but the precision, which tables show."""
+    if cell.missing_config:
+        return False
+    mine, plain = (each.identity_at(1.0, 0) | {"precision": ""} for each in (cell, replace(cell, overrides=())))
+    return mine == plain
 
 
 def mnist() -> Published:

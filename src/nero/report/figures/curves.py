@@ -129,12 +129,17 @@ def draw_curves(
             notes[topic].setdefault(detail, []).append(curve.name)
         look = curve.colour, curve.group, curve.label, curve.linestyle
         lines.append(draw(axes, found, x, factor, *look, planned=len(curve.cell.seeds)))
+    style.set_title(axes, title, note_texts(notes))
+    return lines
+
+
+def note_texts(notes: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
+    """Notes below a title, from topic -> detail -> names: such as "missing: Nero, SGD (seeds 1, 2)"."""
     texts = {
         topic: "; ".join(f"{', '.join(names)} ({detail})" for detail, names in details.items())
         for topic, details in notes.items()
     }
-    style.set_title(axes, title, [f"{topic}: {text}" for topic, text in texts.items() if text])
-    return lines
+    return [f"{topic}: {text}" for topic, text in texts.items() if text]
 
 
 def draw(

@@ -48,7 +48,8 @@ def figure_data(figure: Figure) -> dict[str, Any]:
 
 def _panel(axes: RecordedAxes) -> dict[str, Any]:
     shown = axes.record
-    ends = [x[end] for series in shown.series if len(x := series.x) for end in (0, -1)]
+    xscale = axes.get_xscale()
+    ends = [x[end] for series in shown.series if len(x := series.x) for end in (0, -1)] if xscale == "linear" else []
     low, high = axes.get_ylim()
     return {
         "title": shown.title,
@@ -57,6 +58,7 @@ def _panel(axes: RecordedAxes) -> dict[str, Any]:
         "ylabel": " ".join(axes.get_ylabel().split()),
         "xlim": list(map(float, (min(ends), max(ends)) if ends else axes.get_xlim())),
         "ylim": [float(low), float(high)],
+        "xscale": xscale,
         "yscale": axes.get_yscale(),
         "yticks": [[float(place), f"{place:g}"] for place in axes.get_yticks() if low <= place <= high],
         "series": [_series(series) for series in shown.series],

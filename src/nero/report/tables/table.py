@@ -207,8 +207,9 @@ def _metric(states: Sequence[CellState], published: paper.Published) -> ShownMet
     if not found:
         return theirs
     [((key, _), ours)] = found.items()
-    usual = theirs and (theirs.goal, theirs.label.endswith("(%)"), scale(key))
-    if usual and usual != (ours.goal, ours.label.endswith("(%)"), ours.scale):
+    if theirs is None:
+        return ours
+    if (theirs.goal, theirs.label.endswith("(%)"), scale(key)) != (ours.goal, ours.label.endswith("(%)"), ours.scale):
         units = f"{ours.label!r} ({ours.goal}), the paper {theirs.label!r} ({theirs.goal})"
         raise ValueError(f"{tasks[0]} reports {units}")
-    return ours._replace(label=theirs.label) if theirs else ours
+    return ours._replace(label=theirs.label)

@@ -85,7 +85,8 @@ Nero.Chart = (() => {
       const [from, until] = this.view.x;
       const places = Nero.points.places(this.shown).filter((place) => place >= from && place <= until);
       if (!places.length) return this.leave();
-      this.cursor = places[Nero.points.nearestPlace(places, x)];
+      const pixels = places.map((place) => this.frame.x.to(place)); // an axis may be logarithmic
+      this.cursor = places[Nero.points.nearestPlace(pixels, this.frame.x.to(x))];
       const values = Nero.points.valuesAt(this.shown, this.cursor);
       const off = ({ mean }) => Math.abs(this.frame.y.to(mean) - height);
       const nearest = height === null ? null : values.toSorted((one, other) => off(one) - off(other))[0];

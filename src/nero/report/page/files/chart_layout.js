@@ -45,8 +45,9 @@ Nero.layout = (() => {
     const left = Math.ceil(Math.max(18, ...ticks.y.map(([, label]) => widthOf(label)))) + 10;
     const strip = panel.marks?.length ? Math.max(STRIP, (panel.marks.length + 0.6) * MARK) : 0;
     const right = Math.max(left + 40, width - strip - (strip ? 2 : 12));
-    const x = Nero.scales.scale("linear", view.x, [left, right]);
-    ticks.x = Nero.ticks.choose("linear", view.x, Math.max(2, Math.round((right - left) / X_TICK)));
+    const kind = panel.xscale ?? "linear";
+    const x = Nero.scales.scale(kind, view.x, [left, right]);
+    ticks.x = Nero.ticks.choose(kind, view.x, Math.max(2, Math.round((right - left) / X_TICK)));
     return { width, height, left, right, top, bottom, strip, x, y, ticks };
   }
 
