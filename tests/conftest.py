@@ -147,6 +147,13 @@ def script_environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **own}
 
 
+def tracked_yaml(folder: str) -> set[str] | None:
+    """Names of a folder's YAML files that git tracks, since users may add their own; None outside a git checkout."""
+    listed = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True)
+    found = {Path(path).stem for path in listed.stdout.splitlines() if path.endswith(".yaml")}
+    return found if listed.returncode == 0 else None
+
+
 def bench_module(name: str) -> ModuleType:
     """A file of benchmarks/ as a new module, which a test may modify: bench_module("optim")."""
     return _module(f"bench_{name}", ROOT / "benchmarks" / f"{name}.py")

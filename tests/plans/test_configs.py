@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import tracked_yaml
 from nero.plans.config import CONFIG_DIR, ConfigError, compose, names
 from nero.runs.store import Store
 from nero.train.run import train
@@ -54,11 +55,16 @@ def two_steps(tmp_path: Path, task: str, *words: str) -> dict:
 
 
 # Each task with Nero, and each optimiser on one task: they interact only through `torch.optim.Optimizer`. Pairs with
-# their own settings (configs/task_optim) are run as well.
+# their own settings (configs/task_optim) are run as well. Files that git does not track are the user's.
+SHIPPED = {group: tracked_yaml(f"configs/{group}") or set(names(group)) for group in ("task", "optim")}
 PAIRS = sorted(
-    {(task, "nero") for task in names("task")}
-    | {("mnist_mlp100", optim) for optim in names("optim")}
-    | {(path.parent.name, path.stem) for path in (CONFIG_DIR / "task_optim").rglob("*.yaml")}
+    {(task, "nero") for task in SHIPPED["task"]}
+    | {("mnist_mlp100", optim) for optim in SHIPPED["optim"]}
+    | {
+        (path.parent.name, path.stem)
+        for path in (CONFIG_DIR / "task_optim").rglob("*.yaml")
+        if path.parent.name in SHIPPED["task"] and path.stem in SHIPPED["optim"]
+    }
 )
 
 

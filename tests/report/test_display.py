@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from nero.plans.config import ConfigError, compose, names
+from nero.plans.plan import load_experiment, survey
 from nero.report import display, paper
+from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import learning_curves
 from nero.report.page.data import _run
@@ -112,8 +114,13 @@ def test_numbers_have_the_asked_decimals() -> None:
 def test_every_part_of_the_report_shows_name_unit_and_digits(configs: Path, store: Store) -> None:
     (configs / "optim" / "nero.yaml").write_text("display_name: The Rotator\n")
     (configs / "task" / "mnist_mlp100.yaml").write_text("display: {name: hits, unit: ppm, scale: 1000, digits: 4}\n")
-    fill_cell(store, cells_of("smoke")["mnist_mlp100 nero"], plausible, data="embedded")
-    evidence = evidence_of(store, "smoke")
+    overrides = "[data=embedded, task.depth=3]"
+    row = f"{{task: mnist_mlp100, optim: nero, lr: [0.001, 0.01], repeat_seeds: [1], overrides: {overrides}}}"
+    (configs / "own.yaml").write_text(f"title: own\nrows: [{row}]\n")
+    experiment = load_experiment("own", folder=configs)
+    fill_cell(store, experiment.cells[0], plausible, data="embedded")
+    summaries = store.summaries()
+    evidence = Evidence(experiment, (survey(experiment.cells[0], summaries),), summaries, store)
     printed = print_table(build_table(evidence))
     for text in (to_markdown(printed), FORMATS["tex"](printed, "runs"), to_html(printed)):
         assert "The Rotator" in text

@@ -19,7 +19,7 @@ Files = tuple[tuple[str, int], ...]  # each with the time of its last change: th
 
 def folders(group: str) -> list[Path]:
     """Where the files of a config group are; of two with the same name the first counts."""
-    return [config.CONFIG_DIR / group]
+    return [folder / group for folder in config.config_folders()]
 
 
 def optimizer_names() -> Mapping[str, str]:
