@@ -78,6 +78,7 @@ CATALOGUE: dict[str, Contents] = {
         lambda evidence: build_table(evidence, paper.checks(evidence.experiment.cells)),
         {"checks": learning_curves},
     ),
+    "modern": usual_contents("modern"),
 }
 """By experiment, the paper's tables first. The default report has all of them."""
 

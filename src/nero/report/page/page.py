@@ -24,6 +24,7 @@ FILES = resources.files("nero.report.page") / "files"
 NAMES = {
     "mnist": "MNIST",
     "imagenet": "ImageNet",
+    "modern": "Newer optimisers",
     "sensitivity": "Learning rates",
     "theory_balance": "Balance",
     "theory_steps": "Steps",
@@ -58,7 +59,9 @@ def build_page(
         # A figure may have the same name as its experiment's table.
         key = f"{name}-curves" if name in sections else name
         text = FIGURE.format(key=escape(key), name=escape(name), title=escape(heading))
-        sections[key] = (_name("Figure", heading, name, ", curves"), text)
+        whole = name.removesuffix("_sensitivity")
+        suffix = ", curves" if whole == name else ", learning rates"
+        sections[key] = (_name("Figure", heading, whole, suffix), text)
     if samples:
         sections["samples"] = ("Samples", SAMPLES)
     sections["runs"] = ("Runs", RUNS)
