@@ -59,12 +59,27 @@ def test_cells_of_the_paper_show_its_numbers(mine: Evidence) -> None:
 
 def test_optimisers_that_the_paper_does_not_have_are_listed(store: Store, tmp_path: Path) -> None:
     for others, sentence in (
-        ("lion", "lion is not in the paper."),
-        ("lion, soap, muon", "lion, soap and muon are not in the paper."),
+        ("own", "own is not in the paper."),
+        ("lion, own, muon", "Lion, own and Muon are not in the paper."),
     ):
         found = paper.of_cells(evidence(store, tmp_path, OWN.replace("OTHER", others)).experiment.cells)
         assert found is not None
-        assert found.remark.startswith(sentence)
+        assert found.remark.endswith(f" {sentence}")
+
+
+def test_newer_optimisers_are_in_the_default_report_beside_the_papers_numbers(store: Store) -> None:
+    assert "modern" in catalogue.CATALOGUE
+    table = catalogue.make_table(catalogue.gather("modern", store))
+    assert {(row.key.task, len(row.entries)) for row in table.rows} == {
+        ("mnist_mlp100", 9),
+        ("cifar10_vgg11", 9),
+        ("wikitext2_transformer", 9),
+        ("multi30k_transformer", 9),
+    }
+    for row in table.rows:
+        assert {optim for optim, entry in row.entries.items() if entry.published} == {"nero", "sgd", "adam", "lamb"}
+    assert "AdamW, Muon, Schedule-Free, SOAP and Lion are not in the paper." in print_table(table).notes
+    assert set(catalogue.CATALOGUE["modern"].figures) == {"modern", "modern_sensitivity"}
 
 
 @pytest.mark.parametrize(

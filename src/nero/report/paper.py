@@ -181,8 +181,8 @@ def of_cells(cells: Sequence[Cell]) -> Published | None:
     listed = " and ".join(filter(None, [", ".join(others[:-1]), *others[-1:]]))
     from_logs = [task for task in logged.metrics if task in tasks]
     sentences = [
-        f"{listed} {'are' if len(others) > 1 else 'is'} not in the paper." if others else "",
         f"For {', '.join(from_logs)} the paper's numbers are those of the authors' logs." if from_logs else "",
+        f"{listed} {'are' if len(others) > 1 else 'is'} not in the paper." if others else "",
     ]
     metrics = {task: metric for task, metric in {**logged.metrics, **printed.metrics}.items() if task in tasks}
     return Published(printed.source, found, metrics, " ".join(filter(None, sentences)))
