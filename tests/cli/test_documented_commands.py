@@ -79,7 +79,7 @@ def test_documented_nero_commands_are_accepted(page: Path) -> None:
     text = page.read_text()
     shipped = {*names("task"), *names("optim"), *EXPERIMENT_NAMES}
     # Files that the page has its reader write; tests/test_docs.py loads them.
-    written = set(re.findall(r"# (?:configs/task|configs/optim|experiments)/(\w+)\.yaml", text)) - shipped
+    written = set(re.findall(r"# (?:local/)?(?:configs/task|configs/optim|experiments)/(\w+)\.yaml", text)) - shipped
     for _, *words in commands(page, "nero"):
         if written & set(re.findall(r"\w+", " ".join(words))):
             continue

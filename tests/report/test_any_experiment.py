@@ -148,7 +148,7 @@ def test_sensitivity_curves_show_every_rate_of_every_search(mine: Evidence) -> N
     crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
     assert [(line.get_xdata().tolist(), line.get_color()) for line in crosses] == [([0.1], style.COLOURS["adam"])]
     assert "search incomplete: Madam, constrained (1 of 3 rates)" in face(axes)
-    assert "diverged (crosses): Adam (η = 0.1)" in face(axes)
+    assert "diverged: Adam (η = 0.1)" in face(axes)
     assert "at the paper's best η" in [text.get_text() for text in axes.get_legend().get_texts()]
 
 

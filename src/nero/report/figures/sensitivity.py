@@ -78,14 +78,14 @@ def _draw(
 
 def _notes(states: Sequence[CellState]) -> list[str]:
     """What is missing of searches, and which rates diverged."""
-    notes: dict[str, dict[str, list[str]]] = {"search incomplete": {}, "missing": {}, "diverged (crosses)": {}}
+    notes: dict[str, dict[str, list[str]]] = {"search incomplete": {}, "missing": {}, "diverged": {}}
     for state in states:
         found = cells.problems(state)
         rates = [rate(lr) for lr, run in state.search.items() if run is not None and cells.has_diverged(run)]
         details = {
             "search incomplete": found.get("search incomplete"),
             "missing": state.cell.missing_config or (None if state.logged or state.searching else "no run"),
-            "diverged (crosses)": f"η = {', '.join(rates)}" if rates else None,
+            "diverged": f"η = {', '.join(rates)}" if rates else None,
         }
         for topic, detail in details.items():
             if detail:

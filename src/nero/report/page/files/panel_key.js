@@ -8,15 +8,19 @@ Nero.key = (() => {
     return /-s(\d+)-[^-]*$/.exec(id)?.[1] ?? String(place + 1);
   }
 
-  function runLinks(runs) {
+  // A curve over epochs has a run per seed; one over learning rates has a run per rate, all of one seed.
+  function runLinks({ runs, x }) {
     if (!runs?.length) return null;
+    const seeds = runs.map(seed);
+    const rates = runs.length > 1 && new Set(seeds).size === 1;
+    const names = rates ? x.map((lr) => Nero.numbers.significant(lr)) : seeds;
     const links = runs.map((id, place) => {
-      const link = runLink(id, seed(id, place));
+      const link = runLink(id, names[place]);
       link.setAttribute("aria-label", `run ${id}`);
       return link;
     });
     const parts = links.flatMap((link, place) => (place ? [", ", link] : [link]));
-    return html("span", { class: "of-runs" }, runs.length > 1 ? " seeds " : " seed ", parts);
+    return html("span", { class: "of-runs" }, rates ? " η = " : runs.length > 1 ? " seeds " : " seed ", parts);
   }
 
   function curveEntry(chart, series, place) {
@@ -25,7 +29,7 @@ Nero.key = (() => {
     const lead = { pointerenter: () => chart.lead(place), pointerleave: () => chart.lead(null) };
     const attributes = { "data-group": series.group, "data-series": place, ...lead };
     const label = html("span", { class: "label" }, unbroken(series.label));
-    return html("li", attributes, swatch, label, runLinks(series.runs));
+    return html("li", attributes, swatch, label, runLinks(series));
   }
 
   function markEntry(mark) {
