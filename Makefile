@@ -20,11 +20,13 @@ ARGS ?=
 #   BUDGET     time limit of the sweep in seconds; then every run checkpoints and stops, and the next call continues
 #   RANKS      processes that train one run together, usually one per GPU (imagenet)
 # TASK and OPTIM run a part of an experiment, each one name or several: make table1 TASK=pong_ppo OPTIM=sgd,adam
-# RESULTS is the output folder for tables and figures, by default results.
+# RESULTS is the output folder for tables and figures, by default results. RUNS is the store, by default the committed one,
+# results/runs. FRESH=1 is RUNS=local/fresh/runs RESULTS=local/fresh/results: nothing is logged there at first, so that all runs
+# are trained again, and the same command continues.
 LAUNCHER ?= basic
 RANKS ?= 1
 # Environment variables of these names may have other purposes: only those given to make count.
-$(foreach name,JOBS GPUS TIME PARTITION TASK OPTIM,$(if $(filter environment,$(origin $(name))),$(eval $(name) :=)))
+$(foreach name,JOBS GPUS TIME PARTITION TASK TASKS OPTIM LR EMBEDDED FRESH RUNS,$(if $(filter environment,$(origin $(name))),$(eval $(name) :=)))
 TIMEOUTS := 100
 TAKES_basic := RANKS
 TAKES_joblib := JOBS GPUS
@@ -50,7 +52,17 @@ LAUNCH_submitit_slurm = $(SUBMITIT) $(if $(JOBS),hydra.launcher.array_parallelis
 LAUNCH_ray = hydra/launcher=ray $(if $(JOBS),+hydra.launcher.ray.init.num_cpus=$(JOBS)) +hydra.launcher.ray.remote.num_cpus=1 \
   $(if $(GPUS),+hydra.launcher.ray.remote.num_gpus=$(GPUS))
 TORCHRUN = $(if $(filter-out 1,$(RANKS)),$(if $(filter basic,$(LAUNCHER)),-m torch.distributed.run --standalone --nproc-per-node $(RANKS)))
-TRAIN = $(if $(TORCHRUN),$(PY) $(TORCHRUN) scripts/train.py --multirun,$(NERO) sweep) $(strip $(LAUNCH_$(LAUNCHER)) $(if $(BUDGET),machine.budget_seconds=$(BUDGET)))
+LAUNCH = $(strip $(LAUNCH_$(LAUNCHER)) $(if $(BUDGET),machine.budget_seconds=$(BUDGET)))
+TRAIN = $(if $(TORCHRUN),$(PY) $(TORCHRUN) scripts/train.py --multirun,$(NERO) sweep) $(LAUNCH)
+LOCAL := $(or $(NERO_LOCAL),local)
+ifneq ($(FRESH),)
+  RUNS := $(LOCAL)/fresh/runs
+  RESULTS ?= $(LOCAL)/fresh/results
+endif
+# A report of other runs does not replace the committed tables.
+OUT = $(or $(RESULTS),$(if $(RUNS),$(patsubst %/,%,$(RUNS))_results))
+STORE = $(if $(RUNS),--store '$(RUNS)')
+RECORDS = $(if $(RUNS),--records '$(OUT)/theory')
 COMMA := ,
 # $(call ONLY,KEY,NAMES): names with commas or spaces between them.
 ONLY = $(if $(2),'only.$(1)=$(subst $() $(),$(COMMA),$(strip $(2)))')
@@ -61,15 +73,20 @@ BUNDLE ?= bundle
 SMOKE_STORE := results/smoke/runs
 EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks modern
 ifneq ($(TASK)$(OPTIM),)
-  ifneq ($(filter-out $(EXPERIMENTS),$(MAKECMDGOALS)),)
+  ifneq ($(filter-out $(EXPERIMENTS) compare,$(MAKECMDGOALS)),)
     $(error TASK and OPTIM choose a part of an experiment ($(EXPERIMENTS)), not of $(filter-out $(EXPERIMENTS),$(MAKECMDGOALS)))
+  endif
+endif
+ifneq ($(FRESH)$(RUNS),)
+  ifneq ($(filter-out $(EXPERIMENTS) theory,$(MAKECMDGOALS)),)
+    $(error FRESH and RUNS are for an experiment ($(EXPERIMENTS) theory), not for $(filter-out $(EXPERIMENTS) theory,$(MAKECMDGOALS)))
   endif
 endif
 # Tests side by side, one process per core up to four.
 WORKERS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock data smoke test test-all test-frameworks lint docs $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
+.PHONY: help setup lock data smoke compare test test-all test-frameworks lint docs $(EXPERIMENTS) theory plan report figures notebooks bench bench-tasks bench-imagenet bench-report bench-store bench-packing faults bundle clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,6 +114,9 @@ smoke: $(READY)  ## the whole chain on embedded data, in minutes on a laptop: tr
 	NERO_RUNS=$(SMOKE_STORE) $(TRAIN) experiment=smoke machine=cpu $(ARGS)
 	$(NERO) report smoke --page --store $(SMOKE_STORE) --out results/smoke
 
+compare: $(READY)  ## an optimiser of your own beside Nero, SGD, Adam and LAMB: OPTIM=my_package.Lion TASKS="mnist_mlp100 cifar10_vgg11" LR="0.001 0.01" (EMBEDDED=1: a try in minutes; ARGS=--plan: how long)
+	$(NERO) compare $(OPTIM) $(if $(or $(TASKS),$(TASK)),--tasks $(or $(TASKS),$(TASK))) $(if $(LR),--lr $(LR)) $(if $(EMBEDDED),--embedded) $(LAUNCH) $(ARGS)
+
 test: $(READY)  ## the fast tests, in minutes (CPU only; those for a GPU or for real data skip themselves with a reason)
 	$(PY) -m pytest $(WORKERS) -m "not slow"
 
@@ -117,10 +137,10 @@ lint: $(READY)  ## ruff and mypy
 	$(PY) -m mypy
 
 $(EXPERIMENTS): $(READY)
-	$(TRAIN) experiment=$@ $(call ONLY,task,$(TASK)) $(call ONLY,optim,$(OPTIM)) $(ARGS)
-	$(NERO) report $@ $(if $(RESULTS),--out $(RESULTS)) $(REST_MISSING)
+	$(TRAIN) experiment=$@ $(call ONLY,task,$(TASK)) $(call ONLY,optim,$(OPTIM)) $(if $(RUNS),'store=$(RUNS)') $(ARGS)
+	$(NERO) report $@ $(STORE) $(if $(OUT),--out '$(OUT)') $(REST_MISSING)
 
-table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table (a part: TASK=cifar10_resnet18 OPTIM=sgd, here and below)
+table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table (a part: TASK=cifar10_resnet18 OPTIM=sgd; FRESH=1: also what is logged, elsewhere; here and below)
 ablation:  ## rerun Figures 1 and 2 and Table 2
 mnist:  ## rerun Figure 3
 cgan:  ## rerun the paper's search for momentum in the cGAN: Table 1's runs without it, and the same with 0.9
@@ -130,10 +150,10 @@ checks:  ## CIFAR-10 and the cGAN in TF32 and in bf16, CIFAR-10 from another sta
 modern:  ## AdamW, Muon, Schedule-Free, Lion and SOAP by the paper's protocol, beside its optimisers (not in the paper)
 
 theory: $(READY)  ## the paper's theory on trained networks: train what is pending, measure what has no record yet, then tables and figures
-	$(TRAIN) experiment=theory $(ARGS)
-	$(NERO) theory measure --experiment theory --retrain results/theory/runs
-	$(NERO) theory along --experiment theory
-	$(NERO) theory report
+	$(TRAIN) experiment=theory $(if $(RUNS),'store=$(RUNS)') $(ARGS)
+	$(NERO) theory measure --experiment theory --retrain '$(or $(OUT),results)/theory/runs' $(STORE) $(RECORDS)
+	$(NERO) theory along --experiment theory $(STORE) $(RECORDS)
+	$(NERO) theory report $(RECORDS) $(if $(OUT),--out '$(OUT)')
 
 plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
 	@$(NERO) plan $(EXPERIMENTS) theory

@@ -12,6 +12,7 @@ from nero.plans.argparse_types import nearest
 COMMANDS = {
     "train": ("nero.cli.train", "train one run"),
     "sweep": ("nero.cli.sweep", "train what is pending of an experiment, or any Hydra sweep"),
+    "compare": ("nero.cli.compare", "compare an optimiser of your own with others, on the paper's tasks"),
     "plan": ("nero.cli.plan", "list what is pending of an experiment, and how long it should take"),
     "report": ("nero.cli.report", "make tables, figures and the page from logged runs"),
     "runs": ("nero.cli.runs", "list, compare, export, check, import and mirror logged runs"),

@@ -15,6 +15,7 @@ listed), 2 for an error. With --check nothing is written, and 1 means that a com
 out of date; figures are not compared, since their bytes depend on matplotlib's version.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from nero.report.assembly import PAGE, Report
 from nero.runs.store import Store
 
 DEFAULT = tuple(catalogue.CATALOGUE)
+LINKS = re.compile(r"(?:[;,] )?\[[^]]*\]\([^)]*\)")
 OWN_RUNS, OWN_RESULTS, OWN_README = ROOT / "results" / "runs", ROOT / "results", ROOT / "README.md"
 
 
@@ -52,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = Report([catalogue.gather(name, store, summaries) for name in names], store, options.out)
         whole = options.page or not options.names
         own = not options.names and options.out.resolve() == OWN_RESULTS and store.root.resolve() == OWN_RUNS
-        return (_check if options.check else _write)(report, whole, OWN_README if own else None)
+        return (_check if options.check else write)(report, whole, OWN_README if own else None)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -73,16 +75,17 @@ def _default_out(names: Iterable[str], store: Store) -> Path:
     return local_folder() / "results" if own else OWN_RESULTS
 
 
-def _write(report: Report, whole: bool, readme: Path | None) -> int:
+def write(report: Report, whole: bool, readme: Path | None = None, brief: bool = False) -> int:
+    """Write all files, and print the tables; `brief`: only those of the experiments, without links to runs."""
     gaps = []
     for evidence in report.experiments:
-        _write_texts(report.texts(evidence), report.out)
+        _write_texts(report.texts(evidence), report.out, brief)
         files.write(report.figure_files(evidence), report.out)
         gaps += [f"  {evidence.experiment.name}: {gap}" for gap in evidence.gaps()]
     if whole:
-        _write_texts(report.overview_texts(), report.out)
+        (files.write if brief else _write_texts)(report.overview_texts(), report.out)
         files.write(report.page(), report.out)
-        print(f"everything on one page: {report.out / PAGE}")
+        print(f"everything on one page: {short_path(report.out / PAGE)}")
     if readme:
         write_atomic(readme, report.readme(readme.read_text()).encode())
     if gaps:
@@ -90,12 +93,12 @@ def _write(report: Report, whole: bool, readme: Path | None) -> int:
     return 1 if gaps else 0
 
 
-def _write_texts(texts: dict[Path, bytes], out: Path) -> None:
+def _write_texts(texts: dict[Path, bytes], out: Path, brief: bool = False) -> None:
     """Write the files and print the Markdown."""
     files.write(texts, out)
     for path, data in texts.items():
         if path.suffix == ".md":
-            print(data.decode())
+            print(LINKS.sub("", data.decode()) if brief else data.decode())
 
 
 def _check(report: Report, whole: bool, readme: Path | None) -> int:

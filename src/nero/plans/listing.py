@@ -49,7 +49,7 @@ def describe_logged(experiment: Experiment, states: Sequence[CellState]) -> str:
     whole = logged + len(pending(states)) + sum(state.to_follow for state in states)
     reruns = f"nero sweep {experiment.name} store=DIR reruns them in a store of its own"
     if experiment.is_shipped and not all(state.cell.setting("data") == "embedded" for state in states):
-        reruns = f"make {experiment.name} FRESH=1 reruns them, and so does store=DIR"
+        reruns = f"make {experiment.name} FRESH=1 reruns them in a store of its own, as does store=DIR"
     return f"{logged} of {whole} runs are logged already; {reruns}"
 
 

@@ -1,0 +1,243 @@
+"""Compare an optimiser of your own with others: the same tasks, searches of learning rates and seeds, in one table.
+
+    nero compare my_package.Lion --embedded                  a try on embedded data: minutes on a laptop
+    nero compare my_package.Lion --tasks mnist_mlp100 cifar10_vgg11 --plan        what is to be run, and how long
+    nero compare my_package.Lion --tasks mnist_mlp100 cifar10_vgg11 --lr 1e-4 1e-3 1e-2 --set betas=[0.9,0.99]
+    nero compare lion hydra/launcher=joblib machine.budget_seconds=600     by its YAML, with settings of the sweep
+
+OPTIM is a class or function that Python can import, from the current folder too, or the name of a YAML in configs/optim
+or local/configs/optim. For a class, that YAML is written, and local/experiments/compare_NAME.yaml with it. Runs of the
+baselines are reused where they are logged; missing ones are trained by --with-baselines. The same command continues.
+
+KEY=VALUE: settings of the sweep, such as a launcher or machine.*; any other, such as task.epochs=5, is a setting of all
+runs. Tables, figures and a page go to local/compare/NAME. Exit status: 0; 1 if a run failed; 2 for an error.
+"""
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from nero.cli import report
+from nero.cli.train import import_from_here, start
+from nero.plans.argparse_types import Parser, nearest
+from nero.plans.comparison import BASELINES, EMBEDDED, as_yaml, cells_on, embedded_cells_on, small_sizes
+from nero.plans.config import NOT_IDENTITY, ConfigError, compose, config_file, local_folder, names
+from nero.plans.expected import device_here, expected, timed_on
+from nero.plans.listing import count_logged, describe_expected, describe_plan
+from nero.plans.plan import Cell, CellState, Experiment, Summary, load_experiment, survey
+from nero.plans.schema import parse_lrs
+from nero.plans.stores import given_store, short_path, store_of_experiment
+from nero.report import catalogue
+from nero.report.assembly import Report
+
+HEADER = "# Written by `nero compare`, which overwrites it. Delete this line to keep changes of your own.\n"
+SPLIT_HINT = "for an optimiser of some parameters alone see nero.optim.split in docs/your_optimiser.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Parser(prog="nero compare", description=__doc__)
+    parser.add_argument("optim", nargs="?", metavar="OPTIM", help="a class such as my_package.Lion, or a YAML's name")
+    parser.add_argument("--optim", dest="also_optim", metavar="OPTIM", help="the same")
+    parser.add_argument("--tasks", nargs="+", default=["mnist_mlp100"], metavar="TASK", help="default: mnist_mlp100")
+    parser.add_argument("--lr", nargs="*", metavar="LR", help="its learning rates (default: those of the baselines)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an argument of the class")
+    parser.add_argument("--name", metavar="NAME", help="default: the name of the class in snake case")
+    parser.add_argument("--baselines", nargs="*", default=BASELINES, metavar="OPTIM", help=f"default: {[*BASELINES]}")
+    parser.add_argument("--with-baselines", action="store_true", help="also train missing runs of the baselines")
+    parser.add_argument("--embedded", action="store_true", help="small networks on embedded data")
+    parser.add_argument("--plan", action="store_true", help="print what is to be run, and run nothing")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    are_settings = [_is_setting(before, word) for before, word in zip(["", *given], given, strict=False)]
+    settings = [word for word, is_setting in zip(given, are_settings, strict=True) if is_setting]
+    options = parser.parse_args([word for word, is_setting in zip(given, are_settings, strict=True) if not is_setting])
+    options.optim = options.optim or options.also_optim
+    if not options.optim:
+        parser.error("name an optimiser: a class such as my_package.Lion, or one of: " + ", ".join(names("optim")))
+    import_from_here()
+    try:
+        return _compare(options, settings)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _is_setting(before: str, word: str) -> bool:
+    return "=" in word and not word.startswith("-") and before != "--set"
+
+
+def _compare(options: Any, settings: list[str]) -> int:
+    tasks, baselines = _known("task", options.tasks), _known("optim", options.baselines, "baseline")
+    lrs = None if options.lr is None else parse_lrs(_words(options.lr))
+    own, made = _optimizer(options.optim, options.name, options.set)
+    of_sweep = [word for word in settings if re.split(r"[=./@]", word.lstrip("+~"))[0] in (*NOT_IDENTITY, "hydra")]
+    of_runs = tuple(word for word in settings if word not in of_sweep)
+    cells_of = embedded_cells_on if options.embedded else cells_on
+    cells = [cell for task in tasks for cell in cells_of(task, own, baselines, lrs)]
+    cells = [replace(cell, overrides=(*cell.overrides, *of_runs)) for cell in cells]
+    cells.sort(key=lambda cell: cell.optim != own)  # its runs first
+    compose([word for word in of_sweep if not word.lstrip("+~").startswith("hydra")])
+    for cell in cells:
+        _check_settings(cell, made)
+    for task in tasks:
+        _check_networks(task, own, made, of_runs)
+    kind, where = ("_embedded", " on embedded data") if options.embedded else ("", "")
+    name = f"{options.name or own}{kind}"
+    title = f"{own} beside {', '.join(each for each in baselines if each != own)}{where}"
+    _write(f"compare_{name}", title, cells, own, made)
+    for task in tasks if options.embedded else ():
+        if not small_sizes(task):
+            print(f"warning: experiments/smoke.yaml has no sizes for {task}: it is trained at its full size")
+
+    experiment = load_experiment(f"compare_{name}")
+    store = store_of_experiment(experiment, given_store(settings))
+    summaries = store.summaries()
+    states = [survey(cell, summaries) for cell in experiment.cells]
+    part = [f"only.optim={own}"] if not (options.embedded or options.with_baselines) else []
+    if options.plan:
+        print(describe_plan(experiment, [s for s in states if not part or s.cell.optim == own], summaries))
+    if part:
+        print(_describe_baselines([state for state in states if state.cell.optim != own], summaries), flush=True)
+    if options.plan:
+        return 0
+    status = _sweep(experiment, [*part, *of_sweep])
+    evidence = catalogue.gather(experiment.name, store)
+    report.write(Report([evidence], store, local_folder() / "compare" / name), whole=True, brief=True)
+    return status
+
+
+def _words(given: Sequence[str]) -> list[str]:
+    """With spaces or commas between them."""
+    return [word for text in given for word in text.split(",") if word]
+
+
+def _known(group: str, given: Sequence[str], kind: str | None = None) -> list[str]:
+    known = names(group)
+    for name in (wanted := list(dict.fromkeys(_words(given)))):
+        if name not in known:
+            raise ConfigError(f"unknown {kind or group} {name}{nearest(name, known)}; there are: {', '.join(known)}")
+    return wanted
+
+
+def _optimizer(given: str, name: str | None, arguments: list[str]) -> tuple[str, DictConfig | None]:
+    """The name of the user's optimiser, and the settings of its YAML if that is still to be written."""
+    if given in names("optim"):
+        if arguments:
+            path = short_path(config_file("optim", given))
+            raise ConfigError(f"--set is for a class; the settings of {given} are in {path}")
+        return given, None
+    if "." not in given:
+        known = names("optim")
+        hint = f"{nearest(given, known)}; give a class, such as my_package.Lion, or one of: {', '.join(known)}"
+        raise ConfigError(f"unknown optimiser {given}{hint}")
+    module, _, last = given.rpartition(".")
+    display_name = name or last
+    name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", last).lower()
+    if not re.fullmatch(r"\w+", name):
+        raise ConfigError(f"--name must be made of letters, digits and _, not {name!r}")
+    lr = _default_lr(module, last)
+    cfg = OmegaConf.create({"_target_": given, "_partial_": True, "lr": lr, "display_name": display_name})
+    for argument in arguments:
+        try:
+            override = OverridesParser.create().parse_override(argument)
+            OmegaConf.update(cfg, override.key_or_group, override.value(), force_add=True)
+        except HydraException as error:
+            raise ConfigError(f"--set {argument}: {' '.join(str(error).split())}") from error
+    if name in names("optim") and OmegaConf.load(config_file("optim", name)) != cfg:
+        path = short_path(config_file("optim", name))
+        raise ConfigError(f"{path} has other settings: edit it and run nero compare {name}, or use --name")
+    return name, None if name in names("optim") else cfg
+
+
+def _default_lr(module: str, name: str) -> float:
+    """The class's own default, or 0.001. Raises ConfigError if it cannot be imported or takes no lr."""
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # importing runs the user's code
+        raise ConfigError(f"cannot import {module}.{name}: {' '.join(str(error).split())}") from error
+    if not callable(found):
+        raise ConfigError(f"{module}.{name} is neither a class nor a function")
+    try:
+        parameters = inspect.signature(found).parameters
+    except ValueError:  # not written in Python
+        return 0.001
+    if "lr" not in parameters and all(one.kind != one.VAR_KEYWORD for one in parameters.values()):
+        raise ConfigError(f"{module}.{name} takes no lr; it takes: {', '.join(parameters)}")
+    default: Any = parameters["lr"].default if "lr" in parameters else None
+    return float(default) if type(default) in (int, float) and default > 0 else 0.001
+
+
+def _check_settings(cell: Cell, made: DictConfig | None) -> None:
+    """Raise ConfigError for overrides that the cell's runs do not take. An optimiser without a YAML is not composed."""
+    if made is None or cell.optim in names("optim"):
+        cell.identity_at(cell.lrs[0], cell.search_seed)
+
+
+def _check_networks(task: str, own: str, made: DictConfig | None, overrides: Sequence[str]) -> None:
+    """Raise ConfigError if the optimiser does not take the parameters of the task's networks, at a small size."""
+    import torch
+
+    from nero.train.build import build_optimizers, build_task
+
+    optim = [f"optim={own}"] if made is None else []
+    sizes = [EMBEDDED, *small_sizes(task)]
+    config = compose([f"task={task}", *optim, *sizes, *overrides, "machine=cpu"])
+    cfg = config.cfg.optim if made is None else made
+    built = build_task(config, torch.device("cpu"))
+    try:
+        build_optimizers(cfg, built)
+    except Exception as error:  # of the user's class
+        message = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        matrix: Any = SimpleNamespace(networks=lambda: {"layer": torch.nn.Linear(4, 4, bias=False)}, clip_norm=None)
+        try:
+            build_optimizers(OmegaConf.create({**cfg, "networks": None}), matrix)
+            message += f"; {SPLIT_HINT}"
+        except Exception:  # it is not the parameters
+            pass
+        raise ConfigError(f"{own} on {task}: {' '.join(message.split())}") from error
+
+
+def _write(name: str, title: str, cells: list[Cell], own: str, made: DictConfig | None) -> None:
+    """Write the YAML of the optimiser, if it has none, and of the experiment."""
+    texts: dict[Path, str] = {}
+    if made is not None:
+        texts[local_folder() / "configs" / "optim" / f"{own}.yaml"] = OmegaConf.to_yaml(made)
+    path, text = local_folder() / "experiments" / f"{name}.yaml", HEADER + as_yaml(title, cells)
+    before = path.read_text() if path.is_file() else HEADER
+    if before != text:
+        if not before.startswith(HEADER):
+            raise ConfigError(f"{short_path(path)} has changes of your own: run nero sweep {name}, or use --name")
+        texts[path] = text
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        print(f"wrote {short_path(path)}")
+
+
+def _describe_baselines(states: Sequence[CellState], summaries: Mapping[str, Summary]) -> str:
+    """One line: what is logged of runs that are not trained."""
+    logged, missing = count_logged(states), sum(len(state.pending) + state.to_follow for state in states)
+    text = f"baselines: {logged} of {logged + missing} runs are logged and reused"
+    if missing:
+        device = timed_on(summaries, device_here())
+        time = f" ({describe_expected(expected(states, summaries, device))})" if device else ""
+        text += f"; --with-baselines trains the other {missing}{time}"
+    return text
+
+
+def _sweep(experiment: Experiment, words: list[str]) -> int:
+    try:
+        return start(["--multirun", f"experiment={experiment.name}", *words])
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        return 0 if stop.code in (None, 0) else 1
