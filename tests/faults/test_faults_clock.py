@@ -78,9 +78,11 @@ def test_run_is_unaffected_by_wall_clock_jumping_back(
     assert 0 < summary["seconds"] < 120
     [start] = run.read_provenance()
     again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    result = f"{summary['metric']['key']} {summary['final']:.4f}"
     assert (again.returncode, again.stdout) == (
         0,
-        f"{run.run_id} is done already; to train it again, log it elsewhere: store=DIR\n",
+        f"{run.run_id} is done already: {result}; to train it again, log it elsewhere: store=DIR\n"
+        f"logged in {run.path}\n",
     )
     assert run.read_provenance() == [start], "it is not begun again"
     record_property("repetitions", 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nero.cli.plan import main as plan_command
 from nero.plans.config import ConfigError
-from nero.plans.listing import describe_outcomes, describe_plan
+from nero.plans.listing import describe_logged, describe_outcomes, describe_plan
 from nero.plans.plan import (
     EXPERIMENTS,
     Cell,
@@ -317,6 +317,29 @@ ROW = {"task": "mnist_mlp100", "optim": "nero", "lr": 0.1}
         ({"title": "x", "rows": [ROW | {"sweep": [1]}]}, "`sweep` in a row of x.yaml must be a mapping, not [1]"),
         *(
             (
+                {"title": "x", "rows": [ROW | setting]},
+                f"a row of x.yaml: seeds must be non-negative integers, not {said}",
+            )
+            for setting, said in (
+                ({"search_seed": "zero"}, "'zero'"),
+                ({"search_seed": True}, "True"),
+                ({"repeat_seeds": [1, 2.5]}, "2.5"),
+                ({"repeat_seeds": [-1]}, "-1"),
+            )
+        ),
+        *(
+            ({"title": "x", "rows": [ROW | {"lr": value}]}, f"a row of x.yaml: {said}")
+            for value, said in (
+                ("fast", "learning rates must be positive numbers, not 'fast'"),
+                ([0.1, 0], "learning rates must be positive numbers, not 0"),
+                ([float("inf")], "learning rates must be positive numbers, not inf"),
+                ([True], "learning rates must be positive numbers, not True"),
+                ([[0.1]], "learning rates must be positive numbers, not [0.1]"),
+                ([0.1, "1e-1"], "the learning rate 0.1 is given twice"),
+            )
+        ),
+        *(
+            (
                 {"title": "x", "rows": [ROW | {"label": value}]},
                 f"a row of x.yaml: 'label' must be a string, not {value}",
             )
@@ -328,6 +351,28 @@ def test_invalid_experiment_file_raises_config_error(text: object, said: str, tm
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(text))
     with pytest.raises(ConfigError, match=re.escape(said)):
         load_experiment("x", folder=tmp_path)
+
+
+def test_file_that_is_not_yaml_raises_config_error(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("title: [")
+    with pytest.raises(ConfigError, match=r"^x\.yaml is not valid YAML: .*$"):
+        load_experiment("x", folder=tmp_path)
+
+
+def test_learning_rate_in_scientific_notation_is_a_number(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("title: x\nrows: [{task: mnist_mlp100, optim: nero, lr: [1e-3, 1e-2]}]\n")
+    assert load_experiment("x", folder=tmp_path).cells[0].lrs == (0.001, 0.01)
+
+
+def test_logged_runs_are_counted_with_a_way_to_rerun_them() -> None:
+    experiment = load_experiment("mnist", ["only.optim=lamb"])
+    [cell] = experiment.cells
+    assert describe_logged(experiment, [survey(cell, {})]) == ""
+    run = cell.run(0.01, 0)
+    summaries = {run.run_id: summary(run, 0.5)}
+    assert describe_logged(experiment, [survey(cell, summaries)]) == (
+        "1 of 6 runs are logged already; make mnist FRESH=1 reruns them in a store of its own, as does store=DIR"
+    )
 
 
 def test_label_does_not_affect_run(tmp_path: Path) -> None:

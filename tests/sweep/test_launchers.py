@@ -210,7 +210,35 @@ def test_make_rejects_task_or_optim_for_non_experiment_targets(goal: str) -> Non
     assert make_dry(f"{goal} OPTIM=sgd").stderr.strip().endswith(f"checks), not of {goal}.  Stop.")
 
 
-def make_dry(variables: str, **env: str) -> "subprocess.CompletedProcess[str]":
+@pytest.mark.parametrize(
+    ("variables", "store", "out"),
+    [
+        ("FRESH=1", "mine/fresh/runs", "mine/fresh/results"),
+        ("FRESH=1 RESULTS=tables", "mine/fresh/runs", "tables"),
+        ("RUNS=my/runs", "my/runs", "my/runs_results"),
+        ("'RUNS=my runs/' RESULTS=tables", "my runs/", "tables"),
+    ],
+)
+def test_make_reruns_experiment_in_another_store(variables: str, store: str, out: str) -> None:
+    trained, reported = make_dry(variables, NERO_LOCAL="mine").stdout.splitlines()
+    assert shlex.split(trained)[-2:] == ["experiment=table1", f"store={store}"]
+    assert shlex.split(reported)[-5:] == ["table1", "--store", store, "--out", out]
+
+
+def test_make_rejects_fresh_for_other_targets() -> None:
+    assert make_dry("test FRESH=1").stderr.strip().endswith("checks theory), not for test.  Stop.")
+    assert "FRESH and RUNS" not in make_dry("", FRESH="1", RUNS="x").stderr
+    assert "store=" not in make_dry("", FRESH="1", RUNS="x").stdout, "from the environment"
+
+
+def test_make_compare_passes_its_variables_on() -> None:
+    variables = "OPTIM=own.Lion 'TASKS=mnist_mlp100 pong_ppo' 'LR=0.1 1' EMBEDDED=1 LAUNCHER=joblib JOBS=2 ARGS=--plan"
+    [line] = make_dry(variables, goal="compare").stdout.splitlines()
+    words = "own.Lion --tasks mnist_mlp100 pong_ppo --lr 0.1 1 --embedded hydra/launcher=joblib hydra.launcher.n_jobs=2"
+    assert line.partition("nero compare ")[2].split() == [*words.split(), "--plan"]
+
+
+def make_dry(variables: str, goal: str = "table1", **env: str) -> "subprocess.CompletedProcess[str]":
     clean = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    command = ["make", "--dry-run", "--old-file=.venv/.ready", "table1", *shlex.split(variables)]
+    command = ["make", "--dry-run", "--old-file=.venv/.ready", goal, *shlex.split(variables)]
     return subprocess.run(command, cwd=ROOT, env=clean | env, capture_output=True, text=True)

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from nero.plans.config import ConfigError, compose
+from nero.plans.config import CONFIG_DIR, ConfigError, compose
 from nero.plans.plan import load_experiment
 from nero.runs.stopping import Limits
 from nero.runs.store import RunDirectory, Store
@@ -41,10 +43,12 @@ class Launcher:
     def __init__(self, store: Store, carry_out: Callable[[RunDirectory], dict]) -> None:
         self.store, self.carry_out = store, carry_out
         self.launched: list[list[str]] = []
+        self.words: list[str] = []  # that name a store
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         runs = [self.run(words) for words in job_overrides]
         self.launched.append([run.run_id for run in runs])
+        self.words += [word for words in job_overrides for word in words if word.startswith("store=")]
         return [JobReturn(status=JobStatus.COMPLETED, _return_value=self.carry_out(run)) for run in runs]
 
     def run(self, words: Sequence[str]) -> RunDirectory:
@@ -125,6 +129,42 @@ def test_second_experiment_runs_after_failure_but_not_after_interruption(
     launcher = Launcher(store, lambda run: {"run_id": run.run_id, "status": status, "message": "no"})
     sweep(store, launcher, tmp_path, monkeypatch, plans=(PLAN, OTHER))
     assert [len(batch) for batch in launcher.launched] == batches, "what failed in the first is not asked for again"
+
+
+def test_sweep_fails_if_nothing_can_be_trained_for_want_of_a_config(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "local" / "experiments"
+    folder.mkdir(parents=True)
+    (folder / "typo.yaml").write_text(PLAN.replace("optim: nero", "optim: nerro"))
+    monkeypatch.setenv("NERO_LOCAL", str(tmp_path / "local"))
+    launcher = Launcher(store, write_finished_summary)
+    own = PlanSweeper(max_batch_size=None)
+    overrides = [f"hydra.sweep.dir={tmp_path}", "machine=cpu"]
+    with initialize_config_dir(config_dir=str(CONFIG_DIR), version_base="1.3"):
+        own.cfg = hydra_compose("config", overrides, return_hydra_config=True)
+    own.basic.launcher = launcher
+    said = "error: nothing was trained: optim nerro is not available: there is no configs/optim/nerro.yaml"
+    with pytest.raises(SystemExit, match=f"^{said}$"):
+        own.sweep(["experiment=typo"])
+    assert launcher.launched == []
+
+
+def test_runs_are_launched_with_the_store_of_their_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NERO_RUNS")
+    monkeypatch.setenv("NERO_LOCAL", str(tmp_path / "local"))
+    store = Store(tmp_path / "local" / "runs")
+    (tmp_path / "plan.yaml").write_text(f"overrides: [data=embedded]{PLAN}")
+    own = PlanSweeper(max_batch_size=None)
+    own.cfg = OmegaConf.create({"store": None})
+    own.basic.launcher = launcher = Launcher(store, write_finished_summary)
+    for logged in (0, 3):
+        own._sweep_experiments([load_experiment("plan", folder=tmp_path)], [], Limits())
+        hint = "3 of 3 runs are logged already; nero sweep plan store=DIR reruns them in a store of its own"
+        assert (hint in capsys.readouterr().err) == (logged == 3)
+    assert launcher.words == [f"store='{store.root}'"] * 3
 
 
 @pytest.mark.parametrize(

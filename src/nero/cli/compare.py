@@ -111,6 +111,8 @@ def _compare(options: Any, settings: list[str]) -> int:
         return 0
     status = _sweep(experiment, [*part, *of_sweep])
     evidence = catalogue.gather(experiment.name, store)
+    if status and not any(state.logged for state in evidence.states if state.cell.optim == own):
+        return status
     report.write(Report([evidence], store, local_folder() / "compare" / name), whole=True, brief=True)
     return status
 
@@ -210,7 +212,7 @@ def _write(name: str, title: str, cells: list[Cell], own: str, made: DictConfig 
     """Write the YAML of the optimiser, if it has none, and of the experiment."""
     texts: dict[Path, str] = {}
     if made is not None:
-        texts[local_folder() / "configs" / "optim" / f"{own}.yaml"] = OmegaConf.to_yaml(made)
+        texts[local_folder() / "configs" / "optim" / f"{own}.yaml"] = f"# {made['_target_']}\n{OmegaConf.to_yaml(made)}"
     path, text = local_folder() / "experiments" / f"{name}.yaml", HEADER + as_yaml(title, cells)
     before = path.read_text() if path.is_file() else HEADER
     if before != text:

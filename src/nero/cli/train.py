@@ -100,7 +100,7 @@ def choices() -> str:
 
 def _summary(path: Path) -> str:
     text = path.read_text()
-    title = re.search(r'^title: "(.*)"$', text, re.MULTILINE)
+    title = re.search(r'^title: "?(.*?)"?$', text, re.MULTILINE)
     comment = re.match(r"# (.*?)(?:\. .*|\.)?$", text, re.MULTILINE)
     return (title or comment or [""] * 2)[1]
 
@@ -145,6 +145,6 @@ def _print_outcome(outcome: dict[str, Any], folder: Path) -> None:
     if status == "interrupted":
         print(f"{run_id} stopped ({outcome['message']}); the same command resumes it")
     elif outcome.get("skipped"):
-        final = f"  {(outcome.get('metric') or {}).get('key')} {text}" if (text := final_text(outcome)) else ""
+        final = f": {(outcome.get('metric') or {}).get('key')} {text}" if (text := final_text(outcome)) else ""
         print(f"{run_id} is {status} already{final}; to train it again, log it elsewhere: store=DIR")
     print(f"logged in {short_path(folder)}")
