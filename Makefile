@@ -114,7 +114,7 @@ smoke: $(READY)  ## the whole chain on embedded data, in minutes on a laptop: tr
 	NERO_RUNS=$(SMOKE_STORE) $(TRAIN) experiment=smoke machine=cpu $(ARGS)
 	$(NERO) report smoke --page --store $(SMOKE_STORE) --out results/smoke
 
-compare: $(READY)  ## an optimiser of your own beside Nero, SGD, Adam and LAMB: OPTIM=my_package.Lion TASKS="mnist_mlp100 cifar10_vgg11" LR="0.001 0.01" (EMBEDDED=1: a try in minutes; ARGS=--plan: how long)
+compare: $(READY)  ## an optimiser of your own beside Nero, SGD, Adam and LAMB: OPTIM=my_package.MyOptimizer TASKS="mnist_mlp100 cifar10_vgg11" LR="0.001 0.01" (EMBEDDED=1: a try in minutes; ARGS=--plan: how long)
 	$(NERO) compare $(OPTIM) $(if $(or $(TASKS),$(TASK)),--tasks $(or $(TASKS),$(TASK))) $(if $(LR),--lr $(LR)) $(if $(EMBEDDED),--embedded) $(LAUNCH) $(ARGS)
 
 test: $(READY)  ## the fast tests, in minutes (CPU only; those for a GPU or for real data skip themselves with a reason)

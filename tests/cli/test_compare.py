@@ -68,7 +68,10 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["own_optim.Lion"], "cannot import own_optim.Lion: module 'own_optim' has no attribute 'Lion'"),
         (["own_optim.NUMBER"], "own_optim.NUMBER is neither a class nor a function"),
         (["own_optim.WithoutRate"], "own_optim.WithoutRate takes no lr; it takes: params, rate"),
-        (["adm"], "unknown optimiser adm (did you mean adam?); give a class, such as my_package.Lion, or one of: "),
+        (
+            ["adm"],
+            "unknown optimiser adm (did you mean adam?); give a class, such as my_package.MyOptimizer, or ",
+        ),
         (["adam", "--tasks", "mnist_mpl100"], "unknown task mnist_mpl100 (did you mean mnist_mlp100?); there are: "),
         (["lamb", "--baselines", "adm"], "unknown baseline adm (did you mean adam?); there are: "),
         (["adam", "--lr"], "there must be at least one learning rate"),
@@ -86,7 +89,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (["adam", "machine.devic=cpu"], "there is no machine.devic; there are: device, "),
         (["adam", "task.epoch=1"], "task=mnist_mlp100 optim=adam task.epoch=1: Could not override 'task.epoch'."),
-        ([], "name an optimiser: a class such as my_package.Lion, or one of: adam, "),
+        ([], "name an optimiser: a class such as my_package.MyOptimizer, or one of: adam, "),
         (["adam", "--embeded"], "unknown option --embeded (did you mean --embedded?); see nero compare --help"),
     ],
 )

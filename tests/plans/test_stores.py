@@ -94,8 +94,9 @@ def test_git_ignores_the_users_folder() -> None:
 
 
 def test_report_of_own_experiment_stays_out_of_results(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status("report", ["own"]) == 1, "its runs are missing"
-    assert (local / "results" / "tables" / "own.md").is_file()
-    capsys.readouterr()
-    assert exit_status("report", ["smoke", "mnist"]) == 2
-    assert capsys.readouterr().err.startswith("error: these experiments have their runs in different stores: smoke in ")
+    assert exit_status("report", ["own", "--check"]) == 1
+    assert f"{local / 'results' / 'tables' / 'own.md'} is missing" in capsys.readouterr().err
+    trial = (local / "experiments" / "own.yaml").read_text() + "overrides: [data=embedded]\n"
+    (local / "experiments" / "trial.yaml").write_text(trial)
+    assert exit_status("report", ["trial", "own"]) == 2
+    assert capsys.readouterr().err.startswith("error: these experiments have their runs in different stores: trial in ")

@@ -1,9 +1,9 @@
 """Compare an optimiser of your own with others: the same tasks, searches of learning rates and seeds, in one table.
 
-    nero compare my_package.Lion --embedded                  a try on embedded data: minutes on a laptop
-    nero compare my_package.Lion --tasks mnist_mlp100 cifar10_vgg11 --plan        what is to be run, and how long
-    nero compare my_package.Lion --tasks mnist_mlp100 cifar10_vgg11 --lr 1e-4 1e-3 1e-2 --set betas=[0.9,0.99]
-    nero compare lion hydra/launcher=joblib machine.budget_seconds=600     by its YAML, with settings of the sweep
+    nero compare my_package.MyOptimizer --embedded           a try on embedded data: minutes on a laptop
+    nero compare my_package.MyOptimizer --tasks mnist_mlp100 cifar10_vgg11 --plan        what is to be run, and how long
+    nero compare my_package.MyOptimizer --tasks mnist_mlp100 cifar10_vgg11 --lr 1e-4 1e-3 1e-2 --set betas=[0.9,0.99]
+    nero compare muon hydra/launcher=joblib machine.budget_seconds=600        by its YAML, with settings of the sweep
 
 OPTIM is a class or function that Python can import, from the current folder too, or the name of a YAML in configs/optim
 or local/configs/optim. For a class, that YAML is written, and local/experiments/compare_NAME.yaml with it. Runs of the
@@ -46,7 +46,7 @@ SPLIT_HINT = "for an optimiser of some parameters alone see nero.optim.split in 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="nero compare", description=__doc__)
-    parser.add_argument("optim", nargs="?", metavar="OPTIM", help="a class such as my_package.Lion, or a YAML's name")
+    parser.add_argument("optim", nargs="?", metavar="OPTIM", help="a class, or the name of a YAML")
     parser.add_argument("--optim", dest="also_optim", metavar="OPTIM", help="the same")
     parser.add_argument("--tasks", nargs="+", default=["mnist_mlp100"], metavar="TASK", help="default: mnist_mlp100")
     parser.add_argument("--lr", nargs="*", metavar="LR", help="its learning rates (default: those of the baselines)")
@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args([word for word, is_setting in zip(given, are_settings, strict=True) if not is_setting])
     options.optim = options.optim or options.also_optim
     if not options.optim:
-        parser.error("name an optimiser: a class such as my_package.Lion, or one of: " + ", ".join(names("optim")))
+        known = ", ".join(names("optim"))
+        parser.error(f"name an optimiser: a class such as my_package.MyOptimizer, or one of: {known}")
     import_from_here()
     try:
         return _compare(options, settings)
@@ -139,7 +140,7 @@ def _optimizer(given: str, name: str | None, arguments: list[str]) -> tuple[str,
         return given, None
     if "." not in given:
         known = names("optim")
-        hint = f"{nearest(given, known)}; give a class, such as my_package.Lion, or one of: {', '.join(known)}"
+        hint = f"{nearest(given, known)}; give a class, such as my_package.MyOptimizer, or one of: {', '.join(known)}"
         raise ConfigError(f"unknown optimiser {given}{hint}")
     module, _, last = given.rpartition(".")
     display_name = name or last
