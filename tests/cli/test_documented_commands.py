@@ -67,7 +67,9 @@ def _composed(words: list[str], **_: Any) -> None:
             listed = value.list if override.is_sweep_override() else [value]
             assert {str(name) for name in listed} <= EXPERIMENT_NAMES
         elif not key.startswith(("only.", "hydra")):
-            first = next(override.sweep_string_iterator()) if override.is_sweep_override() else None
+            first = None
+            if override.is_sweep_override():  # an interval, for Optuna, cannot be listed
+                first = str(value.start) if override.is_interval_sweep() else next(override.sweep_string_iterator())
             overrides.append(f"{key}={first}" if first is not None else str(override.input_line))
     compose(overrides)
     raise Parsed

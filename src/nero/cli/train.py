@@ -12,6 +12,7 @@ runs of experiments, and local/runs all others, such as trials and runs on embed
 trained again, and one that was interrupted continues from its last checkpoint. `nero sweep` trains many.
 """
 
+import math
 import os
 import re
 import sys
@@ -47,6 +48,10 @@ from nero.sweep.sweeper import PlanSweeper
 SCRIPT = ROOT / "scripts" / "train.py"
 
 
+class RunFailed(RuntimeError):
+    """A run has no value for a sweeper; the message is one line."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "-h" in words or "--help" in words:
@@ -71,8 +76,11 @@ def start(words: list[str], from_script: bool = False) -> int:
     import_from_here()
     register_sweeper(PlanSweeper)
     add_local_configs()
-    with one_line_errors():
-        hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")(train_one)()
+    try:
+        with one_line_errors():
+            hydra.main(config_path=str(CONFIG_DIR), config_name="config", version_base="1.3")(train_one)()
+    except RunFailed as error:
+        sys.exit(f"error: {error}")
     return 0
 
 
@@ -105,8 +113,11 @@ def _summary(path: Path) -> str:
     return (title or comment or [""] * 2)[1]
 
 
-def train_one(cfg: DictConfig) -> dict[str, Any]:
-    """One job of the Hydra program: a single run, or a run of a sweep."""
+def train_one(cfg: DictConfig) -> dict[str, Any] | float:
+    """One job of the Hydra program: a single run, or a run of a sweep.
+
+    Returns the outcome, or its `objective` for a sweeper other than ours, such as Optuna's.
+    """
     from nero.data.sources import MissingData
     from nero.engine.distributed import BrokenGroup, is_main_process
     from nero.runs.store import Outcome
@@ -115,9 +126,10 @@ def train_one(cfg: DictConfig) -> dict[str, Any]:
 
     context = HydraConfig.get()
     alone = context.mode == RunMode.RUN
-    if alone and cfg.experiment is not None:
+    planned = not alone and context.sweeper._target_ == f"{PlanSweeper.__module__}.{PlanSweeper.__name__}"
+    if not planned and cfg.experiment is not None:
         sys.exit(f"error: experiment=NAME is a sweep: nero sweep {cfg.experiment}")
-    if alone and any(names is not None for names in (cfg.only or {}).values()):
+    if not planned and any(names is not None for names in (cfg.only or {}).values()):
         sys.exit(f"error: {ONLY_WITHOUT_EXPERIMENT}")
     try:
         # Runs that share a terminal print plain lines.
@@ -129,10 +141,39 @@ def train_one(cfg: DictConfig) -> dict[str, Any]:
     except (ConfigError, MissingData) as error:
         if alone:
             sys.exit(f"error: {error}" if is_main_process() else 1)
-        return {"run_id": identity_overrides(context.overrides.task), "status": Outcome.REFUSED, "message": str(error)}
+        run_id = identity_overrides(context.overrides.task)
+        outcome = {"run_id": run_id, "status": Outcome.REFUSED, "message": str(error)}
+    if not alone and not planned:
+        return objective(outcome, context.sweeper.get("direction"))
     if alone and is_main_process():
         _print_outcome(outcome, store_of_run(config).run(config.task_name, config.run_id).path)
     return outcome
+
+
+def objective(outcome: dict[str, Any], direction: Any = None) -> float:
+    """The final value of a run's metric; infinite and worst if it diverged, since sweepers do not accept NaN.
+
+    Args:
+        direction: of the sweeper, `minimize` or `maximize`, if it has one
+
+    Raises:
+        RunFailed: there is no value, or the sweeper searches in the wrong direction
+        SystemExit: the run was interrupted, and the sweep must not go on with the next
+    """
+    from nero.runs.store import is_settled
+
+    run_id, status, message = outcome["run_id"], outcome["status"], outcome.get("message")
+    if status == "interrupted":
+        sys.exit(f"{run_id} stopped ({message}), and the sweep with it")
+    if not is_settled(outcome):
+        print(outcome.get("traceback") or "", end="", file=sys.stderr)
+        raise RunFailed(f"{run_id}: {message or 'it ended without its metric'}")
+    metric = outcome["metric"]
+    right, worst = ("maximize", -math.inf) if metric["goal"] == "max" else ("minimize", math.inf)
+    if (asked := getattr(direction, "name", direction)) in ("minimize", "maximize") and asked != right:
+        raise RunFailed(f"{metric['key']} needs hydra.sweeper.direction={right}; runs so far are logged")
+    final = outcome["final"]
+    return float(final) if final is not None and math.isfinite(final) else worst
 
 
 def _print_outcome(outcome: dict[str, Any], folder: Path) -> None:
