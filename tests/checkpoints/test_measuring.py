@@ -115,7 +115,7 @@ def test_balance_is_measured_for_any_task(store: Path) -> None:
 
 def test_run_without_checkpoint_raises(tmp_path: Path) -> None:
     run_id = trained(tmp_path, "task.epochs=1", "machine.keep_checkpoint=false")
-    with pytest.raises(Unusable, match="kept no checkpoint"):
+    with pytest.raises(Unusable, match="has no checkpoint; to train it again, add --retrain, or: nero train "):
         measure_run(run_id, tmp_path, Path("none"), "cpu")
 
 

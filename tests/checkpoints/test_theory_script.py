@@ -29,7 +29,7 @@ def test_run_is_measured_once_and_failures_do_not_stop_the_rest(
     where = ["--store", str(store), "--records", str(tmp_path), "--device", "cpu", "--without", "robustness"]
     assert theory.main(["measure", second, str(store / "mnist_mlp100" / first), *where]) == 1
     streams = capsys.readouterr()
-    assert f"not measured: {second} kept no checkpoint" in streams.err
+    assert f"not measured: {second} has no checkpoint; " in streams.err
     path = tmp_path / "networks" / f"{first}.json"
     assert f"[2/2] {path}" in streams.out
     assert "2 runs requested; 1 could not be measured" in streams.out
@@ -89,12 +89,18 @@ def test_retrain_option_retrains_runs_without_checkpoint(tmp_path: Path, monkeyp
     assert theory.main([*asked, "--retrain", str(again), "machine=cpu"]) == 0
     assert (tmp_path / "theory" / "networks" / f"{run_id}.json").exists()
     assert list(again.glob(f"mnist_mlp100/{run_id}/checkpoint*.pt"))
+    asked = ["measure", run_id, "--again", *asked[3:]]  # by its name, and not trained once more
+    before = (again / "mnist_mlp100" / run_id / "summary.json").stat().st_mtime_ns
+    assert theory.main(asked) == 1
+    assert theory.main([*asked, "--retrain", str(again)]) == 0
+    assert (again / "mnist_mlp100" / run_id / "summary.json").stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["measure"], "name runs, or an --experiment"),
+        (["measure", "x", "machine=cpu"], "machine=cpu: settings are those of --retrain"),
         (["along"], "give the settings of a training"),
         (["along", "nonsense"], "unknown argument nonsense"),
         (["report", "task=x"], "unknown argument task"),

@@ -127,7 +127,7 @@ def test_missing_run_or_checkpoint_gives_one_line_error(
     assert "error: no run is called 'nope' (in " in refused(capsys, "nope", "--store", str(damaged.path.parent))
     damaged.drop_checkpoints()
     line = refused(capsys, str(damaged.path))
-    assert line.endswith(f"{damaged.run_id} kept no checkpoint; train with machine.keep_checkpoint=true")
+    assert f"{damaged.run_id} has no checkpoint; to train it again, add --retrain, or: nero train " in line
 
 
 def test_damaged_checkpoint_gives_one_line_error(damaged: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from conftest import PAGES, ROOT, exit_status
+from nero.checkpoints import loading
 from nero.cli import sweep, theory, train
 from nero.cli.main import COMMANDS, main
 from nero.plans.argparse_types import Parser
@@ -40,6 +41,7 @@ def test_manual_has_commands_of_every_kind() -> None:
 def _stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("parse_args", "parse_intermixed_args"):
         monkeypatch.setattr(Parser, name, _then_stop(getattr(Parser, name)))
+    monkeypatch.setattr(loading, "retraining_of", _then_stop(loading.retraining_of))
     for name in ("_measure", "_along", "_report"):
         monkeypatch.setattr(theory, name, _parsed)
     monkeypatch.setattr(train, "start", _composed)
@@ -47,8 +49,8 @@ def _stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _then_stop(parse: Callable[..., Any]) -> Callable[..., None]:
-    def parse_and_stop(parser: Parser, words: list[str]) -> None:
-        parse(parser, words)
+    def parse_and_stop(*arguments: Any) -> None:
+        parse(*arguments)
         raise Parsed
 
     return parse_and_stop

@@ -117,4 +117,4 @@ def assert_only_runs_of_a_kind(
     assert f"is a run of multi30k_transformer, not of a {kind} task" in capsys.readouterr().err
     other.write_config(config)
     assert main([str(other.path)]) == 2
-    assert "other kept no checkpoint" in capsys.readouterr().err
+    assert "other has no checkpoint" in capsys.readouterr().err

@@ -4,10 +4,10 @@
     nero generate RUN --prompt "the game was" --words 50 --temperature 0.8 --top-k 40 --seed 1
     nero generate RUN --words 0 --evaluate       only validation and test perplexity
 
-RUN is the directory, the id or the hash of a run that kept its checkpoint. The text starts on a new line. Each word is
-sampled given at most as many words as one training sequence has (35 in the paper's runs); <eos> is shown as a line
-break. On a CPU the same seed gives the same text. Words of the prompt outside the vocabulary become <unk> if the
-vocabulary has it.
+RUN is the directory, the id or the hash of a run; --retrain trains it again if it has no checkpoint. The text starts on
+a new line. Each word is sampled given at most as many words as one training sequence has (35 in the paper's runs);
+<eos> is shown as a line break. On a CPU the same seed gives the same text. Words of the prompt outside the vocabulary
+become <unk> if the vocabulary has it.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from nero.checkpoints.loading import Trained, Unusable, run_command, run_parser
+from nero.checkpoints.loading import Trained, Unusable, parse, run_command, run_parser
 from nero.data.text.corpus import END_OF_LINE
 from nero.data.text.vocabulary import Vocabulary
 from nero.plans.argparse_types import non_negative_float, non_negative_int
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     number("--top-k", type=non_negative_int, default=0, help="sample from N words (default: 0, all)")
     number("--seed", type=non_negative_int, default=0, help="default: 0")
     parser.add_argument("--evaluate", action="store_true", help="print validation and test perplexity")
-    return run_command(parser.parse_args(arguments), LanguageModelling, _generate)
+    return run_command(parse(parser, arguments), LanguageModelling, _generate)
 
 
 def _generate(trained: Trained[LanguageModelling], options: argparse.Namespace) -> None:

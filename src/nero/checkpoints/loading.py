@@ -4,7 +4,7 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from hydra.utils import get_class
 
+from nero.checkpoints.retraining import Retraining, Unusable, local_store, run_with_checkpoint
 from nero.data.sources import default_root
 from nero.engine.precision import autocast, set_precision
 from nero.plans.argparse_types import Parser
@@ -27,25 +28,26 @@ RUN_HELP = "a run's directory, its id in the store, or the hash at the end of it
 REQUIRED_KEYS = ("task_name", "task", "seed", "data", "precision")  # in config.yaml
 
 
-class Unusable(ValueError):
-    """The request cannot be met with this run on this machine; the message is one line."""
-
-
 @dataclass(frozen=True)
 class Trained(Generic[T]):
     """A task whose networks have the weights of a checkpoint.
 
+    run:          the directory of the checkpoint
     identity:     the run's config.yaml
     epochs_done:  completed epochs of training
     steps_done:   steps of the next epoch
     """
 
-    run_id: str
+    run: RunDirectory
     identity: Record
     context: Context
     task: T
     epochs_done: int
     steps_done: int = 0
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context of forward passes in the run's precision, as in its own evaluation."""
@@ -55,12 +57,20 @@ class Trained(Generic[T]):
         return f"{self.run_id}: after {self.epochs_done} of {self.task.epochs} epochs, {self.identity['data']} data"
 
 
-def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, device: str) -> Trained[T]:
+def load_trained(
+    name: str,
+    store: Path | str,
+    kind: type[T],
+    data_root: Path,
+    device: str,
+    retraining: Retraining | None = None,
+) -> Trained[T]:
     """Load the run with this directory or id. Its task must be of this kind.
 
     Args:
         store: where ids are looked up
         device: auto, cpu or cuda
+        retraining: how to train it again if it has no checkpoint; None: look for it in the local store
 
     Raises:
         Unusable, ConfigError, MissingData
@@ -77,11 +87,12 @@ def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, d
         raise Unusable(f"{run.run_id}: this code has no such task as in its config.yaml") from error
     if not issubclass(task_class, kind):
         raise Unusable(f"{run.run_id} is a run of {identity['task_name']}, not of a {kind.__name__} task")
-    state = _read_checkpoint(run)
     try:
         context = context_of(identity, data_root.expanduser(), choose_device(device))
     except ConfigError as error:
         raise Unusable(f"--device {device}: torch sees no CUDA GPU here; use --device cpu") from error
+    run = run_with_checkpoint(run, identity, data_root, retraining)
+    state = _read_checkpoint(run)
     set_precision(identity["precision"])
     task = task_of(identity, context)
     assert isinstance(task, kind)
@@ -94,24 +105,28 @@ def load_trained(name: str, store: Path | str, kind: type[T], data_root: Path, d
         raise Unusable(f"{run.run_id}: its checkpoint does not fit its config.yaml with this code and data") from error
     if not all(p.isfinite().all() for network in task.networks().values() for p in network.parameters()):
         raise Unusable(f"{run.run_id}: its checkpoint has weights that are not finite")
-    return Trained(run.run_id, identity, context, task, epochs, steps)
+    return Trained(run, identity, context, task, epochs, steps)
 
 
 def find_run(name: str, store: Store) -> RunDirectory:
-    """Find a run by its directory, or in the store by its id or a part of it, such as the hash at its end."""
+    """Find a run by its directory, or by its id or a part of it, such as the hash at its end.
+
+    Ids are looked up in the store, then in the local one.
+    """
     if (Path(name) / "config.yaml").is_file():
         return RunDirectory(Path(name).resolve())
-    try:
-        runs = {path.parent.name: path.parent for path in store.root.glob("*/*/config.yaml")}
-        return RunDirectory(runs[matching_id(runs, name)])
-    except UnknownRun as error:
-        raise Unusable(f"{error} (in {store.root})") from error
+    unknown = None
+    for root in (store.root, local_store()):
+        runs = {path.parent.name: path.parent for path in root.glob("*/*/config.yaml")}
+        try:
+            return RunDirectory(runs[matching_id(runs, name)])
+        except UnknownRun as error:
+            unknown = unknown or error
+    raise Unusable(f"{unknown} (in {store.root})")
 
 
 def _read_checkpoint(run: RunDirectory) -> dict[str, Any]:
     data = run.load_checkpoint()
-    if data is None and not any(run.path.glob("checkpoint*")):
-        raise Unusable(f"{run.run_id} kept no checkpoint; train with machine.keep_checkpoint=true")
     try:
         state = torch.load(io.BytesIO(data or b""), map_location="cpu", weights_only=True)
     except Exception:  # torch raises many types for bytes it did not write
@@ -127,12 +142,39 @@ def run_parser(command: str, description: str | None) -> Parser:
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     add_store(parser)
     add_data_and_device(parser)
+    add_retrain(parser)
     return parser
+
+
+def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the options of a command on a trained run; `retraining` is among them."""
+    options, others = parser.parse_known_args(arguments)
+    options.retraining = retraining_of(parser, options.retrain, others)
+    return options
+
+
+def retraining_of(parser: Parser, store: str | None, others: Sequence[str]) -> Retraining | None:
+    """From the value of --retrain and the arguments that are no options: settings, all others are errors."""
+    settings = [word for word in others if "=" in word and not word.startswith("-")]
+    if unknown := [word for word in others if word not in settings]:
+        parser.error(f"unrecognized arguments: {unknown[0]}")
+    if store is None:
+        if settings:
+            parser.error(f"{settings[0]}: settings are those of --retrain")
+        return None
+    if "=" in store and not Path(store).exists():  # argparse takes the first setting for the store
+        store, settings = "", [store, *settings]
+    return Retraining(Path(store) if store else local_store(), settings)
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
     store = os.environ.get("NERO_RUNS") or "results/runs"
     parser.add_argument("--store", default=store, metavar="DIR", help="where ids are looked up (default: %(default)s)")
+
+
+def add_retrain(parser: argparse.ArgumentParser) -> None:
+    text = "train a run without a checkpoint again, into STORE (default: local/runs), with settings such as machine=gpu"
+    parser.add_argument("--retrain", nargs="?", const="", metavar="STORE", help=text)
 
 
 def add_data_and_device(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +192,8 @@ def run_command(
     """`check()`, load the run, `act` on it. An error is printed in one line; gives the exit status."""
     try:
         check()
-        trained = load_trained(options.run, options.store, kind, options.data_root, options.device)
+        where = options.data_root, options.device
+        trained = load_trained(options.run, options.store, kind, *where, options.retraining)
         print(trained.describe(), file=sys.stderr)
         act(trained, options)
     except (ValueError, OSError) as error:

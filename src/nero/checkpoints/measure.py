@@ -15,7 +15,8 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nero.checkpoints.loading import find_run, load_trained
+from nero.checkpoints.loading import load_trained
+from nero.checkpoints.retraining import Retraining
 from nero.engine.loop import Loop
 from nero.engine.precision import autocast, set_precision
 from nero.engine.seeding import global_state, restore_global_state
@@ -110,10 +111,11 @@ def measure_run(
     device: str,
     log: Log = lambda line: None,
     parts: Collection[str] = PARTS,
+    retraining: Retraining | None = None,
 ) -> Record:
-    """Measure the run with this directory or id, which kept its checkpoint; raises `Unusable` if that is impossible."""
+    """Measure the run with this directory or id; see `load_trained`. Raises `Unusable` if that is impossible."""
     start = time.monotonic()
-    trained = load_trained(name, store, Task, data_root, device)  # type: ignore[type-abstract]
+    trained = load_trained(name, store, Task, data_root, device, retraining)  # type: ignore[type-abstract]
     log(trained.describe())
     set_precision("fp32")
     task = trained.task
@@ -125,7 +127,7 @@ def measure_run(
 
     epochs = round(trained.epochs_done + trained.steps_done / task.steps_per_epoch, 3)
     record = _record_header(trained.run_id, trained.identity, task, epochs)
-    metrics = find_run(name, Store(store)).read_metrics()
+    metrics = trained.run.read_metrics()
     record["metrics"] = {key: value for key, value in (metrics[-1] if metrics else {}).items() if key != "trace"}
     stages = {"start": initial, "end": task}
     record["networks"] = {

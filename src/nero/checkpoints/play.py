@@ -4,10 +4,10 @@
     nero play RUN --out pong.mp4 --scale 3       a video; or .webp, or .png (animated)
     nero play RUN --games 3 --seed 1 --greedy
 
-RUN is the directory, the id or the hash of a run that kept its checkpoint; `nero train task=pong_ppo` trains one, and
-`data=embedded` a small one. The animation shows the run's own game, in colour and at its own speed: 15 actions per
-second. Actions are sampled from the policy, as in training, or the most probable one is taken (--greedy). On a CPU the
-same seed gives the same games. The score is the game's own.
+RUN is the directory, the id or the hash of a run; --retrain trains it again if it has no checkpoint. The animation
+shows the run's own game, in colour and at its own speed: 15 actions per second. Actions are sampled from the policy, as
+in training, or the most probable one is taken (--greedy). On a CPU the same seed gives the same games. The score is the
+game's own.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from nero.checkpoints.animation import Frame, check_path, write_animation
-from nero.checkpoints.loading import Trained, Unusable, run_command, run_parser
+from nero.checkpoints.loading import Trained, Unusable, parse, run_command, run_parser
 from nero.models.policy import FRAMES, SIDE
 from nero.plans.argparse_types import non_negative_int, positive_int
 from nero.tasks.ppo import PPO, as_input
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--greedy", action="store_true", help="always take the most probable action")
     scale_help = "enlarge by 1 to 8 (default: 1); .mp4 takes the least memory"
     number("--scale", type=positive_int, choices=range(1, 9), default=1, help=scale_help)
-    options = parser.parse_args(arguments)
+    options = parse(parser, arguments)
     return run_command(options, PPO, _play, check=lambda: check_path(options.out or Path("default.gif")))
 
 

@@ -4,10 +4,10 @@
     nero sample RUN --out frogs.png --classes 6 --rows 10 --columns 10 --scale 4 --seed 1
     nero sample RUN --fid                 from the training and the test images; minutes without a GPU
 
-RUN is the directory, the id or the hash of a run that kept its checkpoint. The picture has a row per draw of z and a
-column per class, in order of class number; with --columns, that many columns that repeat the classes. The suffix of
---out decides the format. FID is measured with as many samples as there are test images, with their labels: plain, and
-as the authors' released code measures it. On a CPU the same seed gives the same images.
+RUN is the directory, the id or the hash of a run; --retrain trains it again if it has no checkpoint. The picture has a
+row per draw of z and a column per class, in order of class number; with --columns, that many columns that repeat the
+classes. The suffix of --out decides the format. FID is measured with as many samples as there are test images, with
+their labels: plain, and as the authors' released code measures it. On a CPU the same seed gives the same images.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nero.checkpoints.loading import Trained, Unusable, run_command, run_parser
+from nero.checkpoints.loading import Trained, Unusable, parse, run_command, run_parser
 from nero.models.biggan import Z
 from nero.plans.argparse_types import check_out, non_negative_int, positive_int
 from nero.tasks.cgan import ConditionalGAN, grid, to_image
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     number("--scale", type=positive_int, default=1, help="enlarge by (default: %(default)s)")
     number("--seed", type=non_negative_int, default=0, help="of z (default: %(default)s)")
     parser.add_argument("--fid", action="store_true", help="measure FID")
-    options = parser.parse_args(arguments)
+    options = parse(parser, arguments)
     if options.out.suffix.lower() not in Image.registered_extensions():
         parser.error(f"--out: {options.out.name} does not end with the suffix of an image format, such as .png or .jpg")
     check_out(parser, options.out)

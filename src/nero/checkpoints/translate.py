@@ -5,8 +5,8 @@
     nero translate RUN --text "Ein Hund läuft durch den Schnee."
     nero translate RUN --input sentences.de      one sentence per line; - for standard input
 
-RUN is the directory, the id or the hash of a run that kept its checkpoint. Data, vocabulary and network are those of
-the run's config; a run on embedded data is tested on embedded data.
+RUN is the directory, the id or the hash of a run; --retrain trains it again if it has no checkpoint. Data, vocabulary
+and network are those of the run's config; a run on embedded data is tested on embedded data.
 
 The paper reports perplexity only. BLEU is defined here as follows: beam search maximises log probability / (words +
 1)**alpha; a few rules join the words to written English; sacrebleu scores it in lower case against the reference lines
@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from nero.atomic import write_atomic
 from nero.checkpoints.beam_search import CachedDecoder, search
-from nero.checkpoints.loading import Trained, Unusable, run_command, run_parser
+from nero.checkpoints.loading import Trained, Unusable, parse, run_command, run_parser
 from nero.data.text.buckets import padded
 from nero.data.text.parallel_text import BEGIN, END, tokeniser
 from nero.models.translator import Translator
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all translations, one per line")
     number("--examples", type=non_negative_int, default=3, help="sentences to show (default: 3)")
     number("--batch-size", type=positive_int, default=128, help="sentences (default: 128)")
-    options = parser.parse_args(arguments)
+    options = parse(parser, arguments)
     own = options.text is not None or options.input is not None
     return run_command(options, Translation, _translate_lines if own else _measure)
 

@@ -1,7 +1,7 @@
 """Measure the paper's theory (Sections 3 and 8) on runs, and make tables and figures of the measurements.
 
     nero theory measure --experiment theory             balance, activations and robustness of its best runs
-    nero theory measure RUN ...                         the same for any runs that kept their checkpoint
+    nero theory measure RUN ...                         the same for any runs
     nero theory along --experiment theory --task mnist_mlp100
                                                         steps, trust and angles during training of its runs
     nero theory along task=mnist_mlp100 task.depth=5 optim=lamb optim.lr=0.01
@@ -10,7 +10,8 @@
     nero theory report --check                          compare these with the records; writes nothing
 
 RUN is a run's directory, its id or the hash at its end. Records are stored in results/theory. A finished run is
-measured once (--again repeats it); a run measured before it finished is measured again.
+measured once (--again repeats it); a run measured before it finished is measured again. Measuring needs the checkpoint
+of a run: --retrain [STORE] trains it again if there is none.
 Exit status: 0; 1 if something could not be measured, or differs under --check; 2 for invalid arguments.
 """
 
@@ -25,13 +26,15 @@ from pathlib import Path
 from nero.data.sources import MissingData
 from nero.plans.argparse_types import Parser, int_at_least, positive_int
 from nero.plans.config import ROOT, ConfigError, compose
-from nero.plans.plan import PlannedRun, load_experiment
+from nero.plans.plan import load_experiment
 from nero.report.cells import EmbeddedDataError
 from nero.runs.store import Store
 from nero.theory import records
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    from nero.checkpoints.loading import retraining_of
+
     parser = _parser()
     options, overrides = parser.parse_known_args(arguments)
     if options.command == "measure":  # argparse takes overrides for runs
@@ -42,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     allowed = options.command != "report"
     if unknown := [word for word in overrides if "=" not in word or word.startswith("-") or not allowed]:
         parser.error(f"unrecognized arguments: {unknown[0]}")
+    if options.command == "measure":
+        options.retraining = retraining_of(parser, options.retrain, overrides)
     if options.command == "along" and not overrides and not options.experiment:
         parser.error("along: give the settings of a training, such as task=mnist_mlp100, or an --experiment")
     try:
@@ -51,19 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _measure(options: argparse.Namespace, overrides: list[str]) -> int:
+def _measure(options: argparse.Namespace, _: list[str]) -> int:
     from nero.checkpoints.loading import Unusable, find_run
     from nero.checkpoints.measure import PARTS, leading_runs, measure_run
-    from nero.train.run import train
 
     parts = [part for part in PARTS if part not in options.without]
+    where = options.store, options.data_root, options.device
 
-    def measure(name: str, run: PlannedRun | None = None) -> records.Record:
-        store = options.store
-        if run and options.retrain and find_run(name, Store(store)).load_checkpoint() is None:
-            store = options.retrain
-            train(compose([*run.overrides, *overrides, f"store={store}", f"data_root={options.data_root}"]))
-        return measure_run(name, store, options.data_root, options.device, _log, parts)
+    def measure(name: str) -> records.Record:
+        return measure_run(name, *where, _log, parts, options.retraining)
 
     def directory(name: str) -> str:
         with suppress(Unusable):  # measuring it reports the problem
@@ -73,7 +74,7 @@ def _measure(options: argparse.Namespace, overrides: list[str]) -> int:
     work = {name: partial(measure, name) for name in map(directory, options.runs)}
     if options.experiment:
         runs = leading_runs(load_experiment(options.experiment), Store(options.store))
-        work |= {run.run_id: partial(measure, run.run_id, run) for run in runs}
+        work |= {run.run_id: partial(measure, run.run_id) for run in runs}
     return _measure_each(records.NETWORKS, work, options)
 
 
@@ -129,7 +130,7 @@ def _log(line: str) -> None:
 
 
 def _parser() -> Parser:
-    from nero.checkpoints.loading import RUN_HELP, add_data_and_device, add_store
+    from nero.checkpoints.loading import RUN_HELP, add_data_and_device, add_retrain, add_store
 
     parser = Parser(prog="nero theory", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -143,8 +144,7 @@ def _parser() -> Parser:
     measure = commands.add_parser("measure", parents=[runs], help="measure trained networks")
     measure.add_argument("runs", nargs="*", metavar="RUN", help=RUN_HELP)
     measure.add_argument("--without", nargs="+", choices=["activations", "robustness"], default=[], help="skip these")
-    retrain = "retrain an experiment's runs without a checkpoint, in this store, with any machine.* settings given"
-    measure.add_argument("--retrain", type=Path, metavar="STORE", help=retrain)
+    add_retrain(measure)
     add_data_and_device(measure)
     along = commands.add_parser("along", parents=[runs], help="measure steps during training")
     along.add_argument("--task", nargs="+", default=["mnist_mlp100"], metavar="TASK", help="of the experiment's tasks")

@@ -1,0 +1,141 @@
+"""Train a logged run again, for its checkpoint: checkpoints are not part of committed runs."""
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nero.plans.config import DEFAULTS_OF_LOGGED_RUNS, ROOT, ConfigError, RunConfig, compose, current_names
+from nero.runs.logged import dotted, same_value
+from nero.runs.store import Outcome, Record, RunDirectory, Status, Store
+from nero.runs.tracking import Progress
+from nero.train.run import train
+
+ROUNDS = 3  # a setting may follow from others that are changed only now
+SCHEDULE = re.compile(r"task\.schedule\._target_=nero\.engine\.schedules\.\w+")
+
+
+class Unusable(ValueError):
+    """The request cannot be met with this run on this machine; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """Where and how to train runs that have no checkpoint.
+
+    settings: overrides such as machine=gpu, which may not change what a run is
+    """
+
+    store: Path
+    settings: Sequence[str] = ()
+
+
+def local_store() -> Path:
+    """The user's own store, ignored by git."""
+    return Path(os.environ.get("NERO_LOCAL") or ROOT / "local") / "runs"
+
+
+def run_with_checkpoint(
+    run: RunDirectory, identity: Record, data_root: Path, retraining: Retraining | None = None
+) -> RunDirectory:
+    """This run if it has a checkpoint, else the same run in the local store, or trained again into a store.
+
+    Args:
+        identity: the run's config.yaml
+
+    Raises:
+        Unusable, ConfigError, MissingData
+    """
+    damaged = any(run.path.glob("checkpoint*"))
+    if run.load_checkpoint() is not None or (damaged and retraining is None):  # reading it reports the damage
+        return run
+    store = retraining.store if retraining else local_store()
+    again = Store(store).run(str(identity["task_name"]), run.run_id)
+    if (again.read_summary() or {}).get("status") == Status.DONE and again.load_checkpoint() is not None:
+        return again
+    if (run.read_summary() or {}).get("status") == Status.DIVERGED:
+        raise Unusable(f"{run.run_id} diverged: it has no checkpoint")
+    words = overrides_of(run.run_id, identity)
+    if retraining is None:
+        command = shlex.join(["nero", "train", *words, f"store={_relative(store)}"])
+        raise Unusable(f"{run.run_id} has no checkpoint; to train it again, add --retrain, or: {command}")
+    if foreign := [word for word in words if "_target_" in word and not SCHEDULE.fullmatch(word)]:
+        # Only what is typed decides which code runs, never a file that may come from elsewhere.
+        raise Unusable(f"{run.run_id} is not trained again from its config.yaml, since that has {foreign[0]}")
+    config = compose([*words, *retraining.settings])
+    if config.run_id != run.run_id:
+        changed = " ".join(retraining.settings)
+        raise Unusable(f"{changed}: changes the run; only settings outside its id, such as machine=gpu, may follow")
+    _train(config, again, data_root)
+    return again
+
+
+def _train(config: RunConfig, run: RunDirectory, data_root: Path) -> None:
+    store = run.path.parent.parent
+    config.cfg.store, config.cfg.data_root = str(store), str(data_root)
+    config.cfg.machine.keep_checkpoint = True
+    print(f"training {run.run_id} into {_relative(store)}", file=sys.stderr, flush=True)
+    outcome = train(config, Progress())
+    status, message = outcome["status"], outcome.get("message")
+    if status == Outcome.INTERRUPTED:
+        raise Unusable(f"{run.run_id} stopped ({message}); the same command continues")
+    if status == Outcome.FAILED:
+        print(outcome["traceback"], end="", file=sys.stderr)
+    if status != Outcome.DONE:
+        raise Unusable(f"{run.run_id}: {message or status}")
+    if outcome.get("skipped"):
+        raise Unusable(f"{run.run_id} is done in {_relative(store)} without a checkpoint; name another --retrain STORE")
+
+
+def overrides_of(run_id: str, identity: Record) -> list[str]:
+    """The overrides that give this run with today's configs; Unusable if there are none."""
+    try:
+        words = [f"task={identity['task_name']}", f"optim={identity['optim_name']}"]
+        words += [f"optim.lr={identity['optim']['lr']!r}", f"seed={identity['seed']}"]
+        wanted = _settings(identity)
+        for _ in range(ROUNDS):
+            config = compose(words)
+            if config.run_id == run_id and config.matches(identity):
+                return words
+            words += _differences(wanted, config)
+        reason = "its settings give another id today"
+    except (ConfigError, KeyError, TypeError) as error:
+        reason = str(error)
+    raise Unusable(f"{run_id} has no checkpoint and cannot be trained again with this code: {reason}")
+
+
+def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """With dotted keys, under the names of today, without those of the YAML files."""
+    found = dotted(current_names(identity))
+    return {key: value for key, value in found.items() if key not in ("task_name", "optim_name")}
+
+
+def _differences(wanted: Mapping[str, Any], config: RunConfig) -> list[str]:
+    """Overrides that change a config into the wanted settings."""
+    found, words = _settings(config.identity), []
+    for key in found:
+        if key in wanted or any(key.startswith(f"{other}.") for other in wanted):
+            continue
+        words.append(_override(key, DEFAULTS_OF_LOGGED_RUNS[key]) if key in DEFAULTS_OF_LOGGED_RUNS else f"~{key}")
+    for key, value in wanted.items():
+        if key not in found:
+            words.append(f"++{_override(key, value)}")
+        elif not same_value(found[key], value):
+            words.append(_override(key, value))
+    return words
+
+
+def _override(key: str, value: Any) -> str:
+    is_plain = isinstance(value, str) and re.fullmatch(r"[a-zA-Z_][\w.]*", value)
+    return f"{key}={value if is_plain else json.dumps(value, ensure_ascii=False)}"
+
+
+def _relative(path: Path) -> str:
+    """As it would be typed here."""
+    path = path.absolute()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
