@@ -59,8 +59,8 @@ def runs(tmp_path: Path) -> dict[str, dict[str, Any]]:
 def test_sweeper_gets_final_metric_also_of_logged_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = sweep(tmp_path, monkeypatch, "0.01,0.02")
     logged = runs(tmp_path)
-    assert sorted(found) == sorted(summary["final"] for summary in logged.values())
-    assert all(isinstance(value, float) for value in found)
+    assert {summary["lr"]: summary["final"] for summary in logged.values()} == dict(zip((0.01, 0.02), found, strict=True))
+    assert found[0] != found[1]
     assert sweep(tmp_path, monkeypatch, "0.01,0.02") == found
     assert runs(tmp_path) == logged
 

@@ -17,7 +17,7 @@ from nero.runs.tracking import Progress
 from nero.train.run import train
 
 ROUNDS = 3  # a setting may follow from others that are changed only now
-SCHEDULE = re.compile(r"task\.schedule\._target_=nero\.engine\.schedules\.\w+")
+SCHEDULE = re.compile(r"(\+\+)?(task|optim)\.schedule\._target_=nero\.engine\.schedules\.\w+")
 
 
 class Unusable(ValueError):
