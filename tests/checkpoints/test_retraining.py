@@ -186,6 +186,22 @@ def test_code_named_by_config_is_not_executed(
     assert not local.path.parent.parent.exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["optim=muon", "seed=4", "precision=bf16"],
+        ["optim=adam", "optim.betas=[0.5,0.9]", "+optim.clip_norm=0.25", "+optim.networks.network.lr=0.5"],
+        ["optim=adam", "+optim.x=[{a:1,b:'c, \"d\": e'}]", "+optim.y={}", "+optim.z=null"],
+        ["task=cifar10_resnet18", "task.augmentation=null", "~task.network.width", "+task.network.k='a b'"],
+        ["task=pong_ppo", "task.update_epochs=3"],
+    ],
+    ids=" ".join,
+)
+def test_overrides_give_the_same_run(words: list[str]) -> None:
+    config = compose(words)
+    assert compose(overrides_of(config.run_id, config.identity)).identity == config.identity
+
+
 def check_overrides(path: Path) -> None:
     words = overrides_of(path.parent.name, RunDirectory(path.parent).read_config())
     assert compose(words).run_id == path.parent.name

@@ -131,8 +131,11 @@ def _differences(wanted: Mapping[str, Any], config: RunConfig) -> list[str]:
 
 
 def _override(key: str, value: Any) -> str:
-    is_plain = isinstance(value, str) and re.fullmatch(r"[a-zA-Z_][\w.]*", value)
-    return f"{key}={value if is_plain else json.dumps(value, ensure_ascii=False)}"
+    if isinstance(value, str) and re.fullmatch(r"[a-zA-Z_][\w.]*", value):
+        return f"{key}={value}"
+    # JSON, but Hydra takes no quotes around the keys of a dict.
+    text = re.sub(r'"(\w+)":', r"\1:", json.dumps(value, ensure_ascii=False))
+    return f"{key}={text}"
 
 
 def _relative(path: Path) -> str:
