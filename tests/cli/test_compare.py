@@ -109,7 +109,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
         (
             ["own_optim.OfMatrices"],
             "of_matrices on mnist_mlp100: optim: only matrices; for an optimiser of some parameters alone see "
-            "nero.optim.split in docs/your_optimiser.md\n",
+            "nero.optim.Split in docs/your_optimiser.md\n",
         ),
         (["own_optim.SignDescent", "--set", "beta=1"], "sign_descent on mnist_mlp100: "),
     ],
@@ -121,7 +121,7 @@ def test_optimiser_that_refuses_a_network_is_reported_before_anything_is_written
     said = capsys.readouterr().err
     assert said.startswith(f"error: {message}")
     assert said.count("\n") == 1
-    assert ("nero.optim.split" in said) == ("OfMatrices" in words[0]), "the hint is about parameters"
+    assert ("nero.optim.Split" in said) == ("OfMatrices" in words[0]), "the hint is about parameters"
     assert not local.exists()
 
 

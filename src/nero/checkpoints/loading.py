@@ -13,11 +13,12 @@ from typing import Any, Generic, TypeVar
 import torch
 from hydra.utils import get_class
 
-from nero.checkpoints.retraining import Retraining, Unusable, local_store, run_with_checkpoint
+from nero.checkpoints.retraining import Retraining, Unusable, run_with_checkpoint
 from nero.data.sources import default_root
 from nero.engine.precision import autocast, set_precision
 from nero.plans.argparse_types import Parser
 from nero.plans.config import ConfigError
+from nero.plans.stores import local_runs
 from nero.runs.logged import UnknownRun, matching_id
 from nero.runs.store import Record, RunDirectory, Store
 from nero.tasks.base import Context, Task
@@ -116,7 +117,7 @@ def find_run(name: str, store: Store) -> RunDirectory:
     if (Path(name) / "config.yaml").is_file():
         return RunDirectory(Path(name).resolve())
     unknown = None
-    for root in (store.root, local_store()):
+    for root in (store.root, local_runs()):
         runs = {path.parent.name: path.parent for path in root.glob("*/*/config.yaml")}
         try:
             return RunDirectory(runs[matching_id(runs, name)])
@@ -164,7 +165,7 @@ def retraining_of(parser: Parser, store: str | None, others: Sequence[str]) -> R
         return None
     if "=" in store and not Path(store).exists():  # argparse takes the first setting for the store
         store, settings = "", [store, *settings]
-    return Retraining(Path(store) if store else local_store(), settings)
+    return Retraining(Path(store) if store else local_runs(), settings)
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:

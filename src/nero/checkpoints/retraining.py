@@ -1,7 +1,6 @@
 """Train a logged run again, for its checkpoint: checkpoints are not part of committed runs."""
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -10,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nero.plans.config import DEFAULTS_OF_LOGGED_RUNS, ROOT, ConfigError, RunConfig, compose, current_names
+from nero.plans.config import DEFAULTS_OF_LOGGED_RUNS, ConfigError, RunConfig, compose, current_names
+from nero.plans.stores import local_runs, short_path
 from nero.runs.logged import dotted, same_value
 from nero.runs.store import Outcome, Record, RunDirectory, Status, Store
 from nero.runs.tracking import Progress
@@ -35,11 +35,6 @@ class Retraining:
     settings: Sequence[str] = ()
 
 
-def local_store() -> Path:
-    """The user's own store, ignored by git."""
-    return Path(os.environ.get("NERO_LOCAL") or ROOT / "local") / "runs"
-
-
 def run_with_checkpoint(
     run: RunDirectory, identity: Record, data_root: Path, retraining: Retraining | None = None
 ) -> RunDirectory:
@@ -54,7 +49,7 @@ def run_with_checkpoint(
     damaged = any(run.path.glob("checkpoint*"))
     if run.load_checkpoint() is not None or (damaged and retraining is None):  # reading it reports the damage
         return run
-    store = retraining.store if retraining else local_store()
+    store = retraining.store if retraining else local_runs()
     again = Store(store).run(str(identity["task_name"]), run.run_id)
     if (again.read_summary() or {}).get("status") == Status.DONE and again.load_checkpoint() is not None:
         return again
@@ -62,7 +57,7 @@ def run_with_checkpoint(
         raise Unusable(f"{run.run_id} diverged: it has no checkpoint")
     words = overrides_of(run.run_id, identity)
     if retraining is None:
-        command = shlex.join(["nero", "train", *words, f"store={_relative(store)}"])
+        command = shlex.join(["nero", "train", *words, f"store={short_path(store)}"])
         raise Unusable(f"{run.run_id} has no checkpoint; to train it again, add --retrain, or: {command}")
     if foreign := [word for word in words if "_target_" in word and not SCHEDULE.fullmatch(word)]:
         # Only what is typed decides which code runs, never a file that may come from elsewhere.
@@ -79,7 +74,7 @@ def _train(config: RunConfig, run: RunDirectory, data_root: Path) -> None:
     store = run.path.parent.parent
     config.cfg.store, config.cfg.data_root = str(store), str(data_root)
     config.cfg.machine.keep_checkpoint = True
-    print(f"training {run.run_id} into {_relative(store)}", file=sys.stderr, flush=True)
+    print(f"training {run.run_id} into {short_path(store)}", file=sys.stderr, flush=True)
     outcome = train(config, Progress())
     status, message = outcome["status"], outcome.get("message")
     if status == Outcome.INTERRUPTED:
@@ -89,7 +84,9 @@ def _train(config: RunConfig, run: RunDirectory, data_root: Path) -> None:
     if status != Outcome.DONE:
         raise Unusable(f"{run.run_id}: {message or status}")
     if outcome.get("skipped"):
-        raise Unusable(f"{run.run_id} is done in {_relative(store)} without a checkpoint; name another --retrain STORE")
+        raise Unusable(
+            f"{run.run_id} is done in {short_path(store)} without a checkpoint; name another --retrain STORE"
+        )
 
 
 def overrides_of(run_id: str, identity: Record) -> list[str]:
@@ -136,9 +133,3 @@ def _override(key: str, value: Any) -> str:
     # JSON, but Hydra takes no quotes around the keys of a dict.
     text = re.sub(r'"(\w+)":', r"\1:", json.dumps(value, ensure_ascii=False))
     return f"{key}={text}"
-
-
-def _relative(path: Path) -> str:
-    """As it would be typed here."""
-    path = path.absolute()
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -41,7 +41,7 @@ from nero.report import catalogue
 from nero.report.assembly import Report
 
 HEADER = "# Written by `nero compare`, which overwrites it. Delete this line to keep changes of your own.\n"
-SPLIT_HINT = "for an optimiser of some parameters alone see nero.optim.split in docs/your_optimiser.md"
+SPLIT_HINT = "for an optimiser of some parameters alone see nero.optim.Split in docs/your_optimiser.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

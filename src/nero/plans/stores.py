@@ -16,11 +16,16 @@ from nero.runs.store import Store
 COMMITTED = ROOT / "results" / "runs"
 
 
+def local_runs() -> Path:
+    """The store of trials, which git ignores."""
+    return local_folder() / "runs"
+
+
 def store_of_run(config: RunConfig) -> Store:
     """Of a single run or a point of a grid."""
     if config.cfg.store:
         return Store(config.cfg.store)
-    committed, trials = Store(COMMITTED), Store(local_folder() / "runs")
+    committed, trials = Store(COMMITTED), Store(local_runs())
     if config.cfg.data == "embedded":
         return trials
     is_logged = committed.run(config.task_name, config.run_id).path.is_dir()
@@ -32,7 +37,7 @@ def store_of_experiment(experiment: Experiment, given: str | None = None) -> Sto
     if given := given or os.environ.get("NERO_RUNS"):
         return Store(given)
     embedded = all(cell.setting("data") == "embedded" for cell in experiment.cells)
-    return Store(local_folder() / "runs" if embedded else COMMITTED)
+    return Store(local_runs() if embedded else COMMITTED)
 
 
 def given_store(overrides: Iterable[str]) -> str | None:
