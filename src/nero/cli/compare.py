@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lr", nargs="*", metavar="LR", help="its learning rates (default: those of the baselines)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an argument of the class")
     parser.add_argument("--name", metavar="NAME", help="default: the name of the class in snake case")
-    parser.add_argument("--baselines", nargs="*", default=BASELINES, metavar="OPTIM", help=f"default: {[*BASELINES]}")
+    usual = f"default: {' '.join(BASELINES)}"
+    parser.add_argument("--baselines", nargs="*", default=BASELINES, metavar="OPTIM", help=usual)
     parser.add_argument("--with-baselines", action="store_true", help="also train missing runs of the baselines")
     parser.add_argument("--embedded", action="store_true", help="small networks on embedded data")
     parser.add_argument("--plan", action="store_true", help="print what is to be run, and run nothing")
@@ -189,13 +190,17 @@ def _check_networks(task: str, own: str, made: DictConfig | None, overrides: Seq
     """Raise ConfigError if the optimiser does not take the parameters of the task's networks, at a small size."""
     import torch
 
+    from nero.data.sources import MissingData
     from nero.train.build import build_optimizers, build_task
 
     optim = [f"optim={own}"] if made is None else []
     sizes = [EMBEDDED, *small_sizes(task)]
     config = compose([f"task={task}", *optim, *sizes, *overrides, "machine=cpu"])
     cfg = config.cfg.optim if made is None else made
-    built = build_task(config, torch.device("cpu"))
+    try:
+        built = build_task(config, torch.device("cpu"))
+    except MissingData:  # a task without embedded data
+        return
     try:
         build_optimizers(cfg, built)
     except Exception as error:  # of the user's class
