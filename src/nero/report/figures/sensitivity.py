@@ -20,6 +20,7 @@ from nero.report.figures.curves import label_metric, note_texts, panels_of_rows
 from nero.report.units import ShownMetric, rate, shown_metric
 
 WIDE = 100  # highest to lowest value from which a panel has a log scale
+HIGHEST = 1e4  # to the lowest value: lines to higher ones leave the panel
 CROSSES = 0.03  # of a panel's height, between crosses of different optimisers
 RING: Any = {"marker": "o", "markersize": 9, "fillstyle": "none"}
 PAPERS = Line2D([], [], linestyle="none", color="#444444", label="at the paper's best η", **RING)
@@ -45,6 +46,8 @@ def sensitivity_curves(evidence: Evidence) -> Figure:
         shown = [value for series in style.record(axes).series for value in series.mean if math.isfinite(value)]
         if shown and max(shown) > WIDE * min(shown) > 0:
             axes.set_yscale("log")
+            if max(shown) > HIGHEST * min(shown):
+                axes.set_ylim(min(shown) / 2, HIGHEST * min(shown))
         axes.set(xscale="log", xlabel="learning rate η")
         handles = axes.get_legend_handles_labels()[0]
         rings = any(line.get_gid() == "paper" for line in axes.lines)
