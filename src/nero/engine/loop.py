@@ -189,12 +189,11 @@ class Loop:
 
     def _evaluate(self) -> dict[str, Any]:
         """The task's metrics; its images go to the run directory."""
-        averages_weights = set_mode(self.optimizers.values(), "eval")
-        average_buffers_(self.task.networks(), self.settings.ranks)
         # Not compiled: once per epoch, in another mode and on other shapes, that would cost more than it saves.
         with autocast(self.settings.precision, self.settings.device), torch.compiler.set_stance("force_eager"):
-            if averages_weights:
+            if set_mode(self.optimizers.values(), "eval"):  # the weights to be measured may be other ones
                 measure_batch_norm(self.task, self.task.batches(self.position.epoch - 1))
+            average_buffers_(self.task.networks(), self.settings.ranks)
             metrics = self.task.evaluate()
         for name, data in self.task.pictures().items():
             self.run_directory.write_picture(name, self.position.epoch, data)
