@@ -37,7 +37,7 @@ from nero.plans.listing import count_logged, describe_expected, describe_plan
 from nero.plans.plan import Cell, CellState, Experiment, Summary, load_experiment, survey
 from nero.plans.schema import parse_lrs
 from nero.plans.stores import given_store, short_path, store_of_experiment
-from nero.report import catalogue
+from nero.report import catalogue, display
 from nero.report.assembly import Report
 
 HEADER = "# Written by `nero compare`, which overwrites it. Delete this line to keep changes of your own.\n"
@@ -94,7 +94,9 @@ def _compare(options: Any, settings: list[str]) -> int:
         _check_networks(task, own, made, of_runs)
     kind, where = ("_embedded", " on embedded data") if options.embedded else ("", "")
     name = f"{options.name or own}{kind}"
-    title = f"{own} beside {', '.join(each for each in baselines if each != own)}{where}"
+    shown = {**display.optimizer_names(), **({own: made["display_name"]} if made else {})}
+    others = ", ".join(shown[each] for each in baselines if each != own)
+    title = f"{shown[own]} beside {others}{where}"
     _write(f"compare_{name}", title, cells, own, made)
     for task in tasks if options.embedded else ():
         if not small_sizes(task):
