@@ -43,7 +43,7 @@ PAGES = ("experiments", "adding_a_task", "your_optimiser")
 # Keys of the open groups that no schema declares: Hydra's own, and those that `nero.train.build` reads.
 UNDECLARED = {
     "task": {"_target_", "schedule", "display"},
-    "optim": {"_target_", "_partial_", "clip_norm", "schedule", "networks", "display_name"},
+    "optim": {"_target_", "_partial_", "clip_norm", "schedule", "networks", "display_name", "code"},
     "tracking": {"mirror"},
 }
 GUESS = 1 / 3**0.5  # RMSE of the best guess: frequencies are uniform between 1 and 3 Hz

@@ -223,3 +223,27 @@ def test_embedded_comparison_ends_in_a_page_and_leaves_no_trace_in_the_project(
     # The same command has nothing left to train.
     assert exit_status("compare", [*words, *TINY]) == 0
     assert "6 runs done; 0 pending" in capsys.readouterr().err
+
+
+def test_changed_file_of_the_class_gives_other_runs(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--tasks", "mnist_mlp100", "--lr", "0.1", "--plan"]
+
+    def planned(given: str) -> str:
+        sys.modules.pop("own_optim", None)
+        assert exit_status("compare", [given, *words]) == 0
+        text = capsys.readouterr().out
+        [run_id] = [word for word in text.split() if word.startswith("mnist_mlp100-sign_descent-0.1-s0-")]
+        assert ("has changed: its runs are trained anew" in text) == (file.read_text() != known)
+        return run_id
+
+    file = local.parent / "own_optim.py"
+    known = file.read_text()
+    first = planned("own_optim.SignDescent")
+    path = local / "configs" / "optim" / "sign_descent.yaml"
+    path.write_text(f"{path.read_text()}# mine\n")
+    assert planned("own_optim.SignDescent") == planned("sign_descent") == first
+    file.write_text(f"{known}\n# another version\n")
+    second = planned("sign_descent")
+    known = file.read_text()
+    assert planned("own_optim.SignDescent") == planned("sign_descent") == second != first
+    assert path.read_text().endswith("# mine\n")

@@ -13,6 +13,7 @@ KEY=VALUE: settings of the sweep, such as a launcher or machine.*; any other, su
 runs. Tables, figures and a page go to local/compare/NAME. Exit status: 0; 1 if a run failed; 2 for an error.
 """
 
+import hashlib
 import importlib
 import inspect
 import re
@@ -31,7 +32,7 @@ from nero.cli import report
 from nero.cli.train import import_from_here, start
 from nero.plans.argparse_types import Parser, nearest
 from nero.plans.comparison import BASELINES, EMBEDDED, as_yaml, cells_on, embedded_cells_on, small_sizes
-from nero.plans.config import NOT_IDENTITY, ConfigError, compose, config_file, local_folder, names
+from nero.plans.config import NOT_IDENTITY, ROOT, ConfigError, compose, config_file, local_folder, names
 from nero.plans.expected import device_here, expected, timed_on
 from nero.plans.listing import count_logged, describe_expected, describe_plan
 from nero.plans.plan import Cell, CellState, Experiment, Summary, load_experiment, survey
@@ -94,7 +95,7 @@ def _compare(options: Any, settings: list[str]) -> int:
         _check_networks(task, own, made, of_runs)
     kind, where = ("_embedded", " on embedded data") if options.embedded else ("", "")
     name = f"{options.name or own}{kind}"
-    shown = {**display.optimizer_names(), **({own: made["display_name"]} if made else {})}
+    shown = {**display.optimizer_names(), **({own: made.get("display_name") or own} if made else {})}
     others = ", ".join(shown[each] for each in baselines if each != own)
     title = f"{shown[own]} beside {others}{where}"
     _write(f"compare_{name}", title, cells, own, made)
@@ -137,47 +138,72 @@ def _known(group: str, given: Sequence[str], kind: str | None = None) -> list[st
 def _optimizer(given: str, name: str | None, arguments: list[str]) -> tuple[str, DictConfig | None]:
     """The name of the user's optimiser, and the settings of its YAML if that is still to be written."""
     if given in names("optim"):
+        path = config_file("optim", given)
         if arguments:
-            path = short_path(config_file("optim", given))
-            raise ConfigError(f"--set is for a class; the settings of {given} are in {path}")
-        return given, None
+            raise ConfigError(f"--set is for a class; the settings of {given} are in {short_path(path)}")
+        logged = OmegaConf.load(path)
+        assert isinstance(logged, DictConfig)
+        code = _code(_imported(str(logged._target_))) if "code" in logged else None
+        return given, None if code == logged.get("code") else OmegaConf.merge(logged, {"code": code})  # type: ignore
     if "." not in given:
         known = names("optim")
         hint = f"{nearest(given, known)}; give a class, such as my_package.MyOptimizer, or one of: {', '.join(known)}"
         raise ConfigError(f"unknown optimiser {given}{hint}")
-    module, _, last = given.rpartition(".")
+    found, last = _imported(given), given.rpartition(".")[2]
     display_name = name or last
     name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", last).lower()
     if not re.fullmatch(r"\w+", name):
         raise ConfigError(f"--name must be made of letters, digits and _, not {name!r}")
-    lr = _default_lr(module, last)
+    lr = _default_lr(found, given)
     cfg = OmegaConf.create({"_target_": given, "_partial_": True, "lr": lr, "display_name": display_name})
+    if code := _code(found):
+        cfg.code = code
     for argument in arguments:
         try:
             override = OverridesParser.create().parse_override(argument)
             OmegaConf.update(cfg, override.key_or_group, override.value(), force_add=True)
         except HydraException as error:
             raise ConfigError(f"--set {argument}: {' '.join(str(error).split())}") from error
-    if name in names("optim") and OmegaConf.load(config_file("optim", name)) != cfg:
-        path = short_path(config_file("optim", name))
-        raise ConfigError(f"{path} has other settings: edit it and run nero compare {name}, or use --name")
-    return name, None if name in names("optim") else cfg
+    if name not in names("optim"):
+        return name, cfg
+    path = config_file("optim", name)
+    before = OmegaConf.load(path)
+    assert isinstance(before, DictConfig)
+    if {**before, "code": None} != {**cfg, "code": None}:
+        raise ConfigError(f"{short_path(path)} has other settings: edit it and run nero compare {name}, or use --name")
+    return name, cfg if before != cfg else None
 
 
-def _default_lr(module: str, name: str) -> float:
-    """The class's own default, or 0.001. Raises ConfigError if it cannot be imported or takes no lr."""
+def _imported(given: str) -> Any:
+    """The class or function with this name. Raises ConfigError if there is none."""
+    module, _, name = given.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
     except Exception as error:  # importing runs the user's code
-        raise ConfigError(f"cannot import {module}.{name}: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"cannot import {given}: {' '.join(str(error).split())}") from error
     if not callable(found):
-        raise ConfigError(f"{module}.{name} is neither a class nor a function")
+        raise ConfigError(f"{given} is neither a class nor a function")
+    return found
+
+
+def _code(found: Any) -> str | None:
+    """A digest of the file of a class, which makes its runs other ones when it changes; None for installed packages."""
+    try:
+        path = Path(inspect.getsourcefile(found) or "")
+        installed = "site-packages" in path.parts or path.is_relative_to(ROOT / "src")
+        return None if installed else f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+    except (TypeError, OSError):  # not written in Python
+        return None
+
+
+def _default_lr(found: Any, name: str) -> float:
+    """The class's own default, or 0.001. Raises ConfigError if it takes no lr."""
     try:
         parameters = inspect.signature(found).parameters
     except ValueError:  # not written in Python
         return 0.001
     if "lr" not in parameters and all(one.kind != one.VAR_KEYWORD for one in parameters.values()):
-        raise ConfigError(f"{module}.{name} takes no lr; it takes: {', '.join(parameters)}")
+        raise ConfigError(f"{name} takes no lr; it takes: {', '.join(parameters)}")
     default: Any = parameters["lr"].default if "lr" in parameters else None
     return float(default) if type(default) in (int, float) and default > 0 else 0.001
 
@@ -220,7 +246,11 @@ def _write(name: str, title: str, cells: list[Cell], own: str, made: DictConfig 
     """Write the YAML of the optimiser, if it has none, and of the experiment."""
     texts: dict[Path, str] = {}
     if made is not None:
-        texts[local_folder() / "configs" / "optim" / f"{own}.yaml"] = f"# {made['_target_']}\n{OmegaConf.to_yaml(made)}"
+        file = local_folder() / "configs" / "optim" / f"{own}.yaml"
+        texts[file] = f"# {made['_target_']}\n{OmegaConf.to_yaml(made)}"
+        if file.is_file():
+            texts[file] = re.sub(r"^code: .*$", f"code: {made.get('code')}", file.read_text(), flags=re.MULTILINE)
+            print(f"the file of {made['_target_']} has changed: its runs are trained anew")
     path, text = local_folder() / "experiments" / f"{name}.yaml", HEADER + as_yaml(title, cells)
     before = path.read_text() if path.is_file() else HEADER
     if before != text:

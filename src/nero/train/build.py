@@ -30,7 +30,7 @@ from nero.runs.tracking import Progress, Tracker
 from nero.tasks.base import BadSetting, Context, Machine, Task
 
 # Keys of an optimiser's config that its class does not get.
-NOT_OF_CLASS = ("clip_norm", "networks", "schedule", "display_name")
+NOT_OF_CLASS = ("clip_norm", "networks", "schedule", "display_name", "code")
 
 
 def choose_device(name: str) -> torch.device:
