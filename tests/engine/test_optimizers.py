@@ -137,11 +137,11 @@ def test_lbfgs_gets_closure_that_matches_hand_written_training(tmp_path: Path) -
 class WithLoss(torch.optim.SGD):
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, lr=lr)
-        self.seen: list[float] = []
+        self.seen: list[Tensor] = []
 
     def step(self, closure: Any = None, *, loss: Tensor) -> None:  # type: ignore[override]
         assert not loss.requires_grad
-        self.seen.append(loss.item())
+        self.seen.append(loss)
         super().step()
 
 
@@ -151,7 +151,7 @@ def test_optimiser_that_takes_loss_gets_it(tmp_path: Path) -> None:
     [optimizer] = loop.optimizers.values()
     assert isinstance(optimizer, WithLoss)
     [line] = RunDirectory(tmp_path).read_metrics()
-    assert sum(optimizer.seen) / 5 == pytest.approx(line["train/loss"])
+    assert float(sum(optimizer.seen)) / 5 == pytest.approx(line["train/loss"])
 
 
 class WithModes(torch.optim.SGD):
@@ -242,6 +242,26 @@ def test_state_on_host_is_detected_without_changing_training(make: Maker, reason
     for param, before in zip(network.parameters(), weights, strict=True):
         assert torch.equal(param, before)
         assert param.grad is None
+
+
+class WithAttribute(torch.optim.SGD):
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr=lr)
+        self.count = 0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.count += 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (WithAttribute, Capturable(False, False, "its step changes 'count' on the host")),
+        (WithLoss, Capturable(True, True)),
+    ],
+)
+def test_attributes_and_losses_of_steps_are_probed(kind: type[Optimizer], expected: Capturable) -> None:
+    assert capturable(kind(Curve().network.parameters(), lr=0.1)) == expected  # type: ignore[call-arg]
 
 
 def test_step_that_fails_with_tensor_as_rate_is_reported_as_such() -> None:

@@ -96,8 +96,9 @@ def _probe(optimizer: Optimizer, as_tensor: bool) -> str | None:
     device = optimizer.param_groups[0]["params"][0].device
     on_gpu = device.type == "cuda"
     try:
-        probe = _copy(optimizer)
+        probe: Any = _copy(optimizer)
         set_mode([probe], "train")
+        loss = {"loss": torch.ones((), device=device)} if takes_loss(probe) else {}
         before: list[tuple[str, Any]] = []
         after: list[tuple[str, Any]] = []
         syncs: list[str] = []
@@ -108,8 +109,8 @@ def _probe(optimizer: Optimizer, as_tensor: bool) -> str | None:
                 for param in (param for group in probe.param_groups for param in group["params"]):
                     param.grad = torch.randn_like(param)
                 with _synchronisations(on_gpu) as syncs:
-                    probe.step()
-                before, after = after, list(_host_values([probe.param_groups, *probe.state.values()], device))
+                    probe.step(**loss)
+                before, after = after, list(_host_values(vars(probe), device))
     except Exception as error:
         return f"its step does not take a learning rate on the GPU ({' '.join(str(error).split())[:100]})"
     changed = [now[0] for now, then in zip_longest(after, before, fillvalue=("state", None)) if now != then]
@@ -150,7 +151,7 @@ def _host_values(value: Any, device: torch.device, name: str = "") -> Iterator[t
     if isinstance(value, Mapping):
         for key, entry in value.items():
             if key not in ("params", "lr"):
-                yield from _host_values(entry, device, str(key))
+                yield from _host_values(entry, device, key if isinstance(key, str) else name)
     elif isinstance(value, list | tuple):
         for entry in value:
             yield from _host_values(entry, device, name)
