@@ -124,7 +124,8 @@ def test_constrained_configs_project_only_after_each_step(name):
     raw = 5 * torch.randn(6, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     grad = torch.randn(6, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     weight = nn.Parameter(raw.clone())
-    optimizer = instantiate(compose([f"optim={name}_constrained"]).cfg.optim)([weight], lr=0.1)
+    config = compose([f"optim={name}_constrained", "~optim.display_name"])
+    optimizer = instantiate(config.cfg.optim)([weight], lr=0.1)
     assert torch.equal(weight, raw), "not projected at construction"
     weight.grad = grad.clone()
     optimizer.step()

@@ -58,7 +58,7 @@ class Cell:
     overrides: tuple[str, ...] = ()  # settings shared by all of the experiment's or row's runs
     label: str = ""  # short text that distinguishes the rows of one task in tables and figures; no part of a run
 
-    @cached_property
+    @property
     def missing_config(self) -> str | None:
         """Why the cell cannot be run yet (its task or optimiser has no YAML), or None."""
         for group, name in (("task", self.task), ("optim", self.optim)):
