@@ -69,6 +69,9 @@ OVERVIEWS = {
 CHECKS_FILES = {f"tables/checks.{ending}" for ending in ("md", "csv", "tex")} | {
     f"figures/checks.{ending}" for ending in ("pdf", "svg", "png")
 }
+MODERN_FILES = {f"tables/modern.{ending}" for ending in ("md", "csv", "tex")} | {
+    f"figures/{name}.{ending}" for name in ("modern", "modern_sensitivity") for ending in ("pdf", "svg", "png")
+}
 
 
 @pytest.mark.slow
@@ -94,7 +97,7 @@ def test_missing_cells_exit_1_after_all_files_are_written(
     report: Run, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report() == 1
-    every = (MNIST_FILES, TABLE1_FILES, PONG_FILES, IMAGENET_FILES, ABLATION_FILES, CHECKS_FILES)
+    every = (MNIST_FILES, TABLE1_FILES, PONG_FILES, IMAGENET_FILES, ABLATION_FILES, CHECKS_FILES, MODERN_FILES)
     assert written(out) == set().union(*every, OVERVIEWS)
     streams = capsys.readouterr()
     assert not streams.err
@@ -116,14 +119,14 @@ def test_failed_runs_are_listed(report: Run, store: Store, capsys: pytest.Captur
 
 
 @pytest.mark.slow
-def test_experiment_not_in_catalogue_gets_table_and_learning_curves(
+def test_experiment_not_in_catalogue_gets_table_and_curves(
     report: Run, store: Store, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogue, "ON_REQUEST", {})
     fill(store, "smoke", plausible, data="embedded")
     assert report("smoke") == 0
     assert written(out) == {f"tables/smoke.{ending}" for ending in ("md", "csv", "tex")} | {
-        f"figures/smoke.{ending}" for ending in ("pdf", "svg", "png")
+        f"figures/{name}.{ending}" for name in ("smoke", "smoke_sensitivity") for ending in ("pdf", "svg", "png")
     }
 
 
