@@ -24,14 +24,14 @@ from nero.atomic import write_atomic
 from nero.plans.argparse_types import Parser
 from nero.plans.config import ROOT, local_folder
 from nero.plans.plan import load_experiment
-from nero.plans.stores import short_path, store_of_experiment
+from nero.plans.stores import COMMITTED, local_runs, short_path, store_of_experiment
 from nero.report import catalogue, files
 from nero.report.assembly import PAGE, Report
 from nero.runs.store import Store
 
 DEFAULT = tuple(catalogue.CATALOGUE)
 LINKS = re.compile(r"(?:[;,] )?\[[^]]*\]\([^)]*\)")
-OWN_RUNS, OWN_RESULTS, OWN_README = ROOT / "results" / "runs", ROOT / "results", ROOT / "README.md"
+OWN_RUNS, OWN_RESULTS, OWN_README = COMMITTED, ROOT / "results", ROOT / "README.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +71,7 @@ def _common_store(names: Iterable[str]) -> Store:
 
 def _default_out(names: Iterable[str], store: Store) -> Path:
     """A report of the user's own experiments or trials stays out of the committed results."""
-    own = store.root == local_folder() / "runs" or not all(load_experiment(name).is_shipped for name in names)
+    own = store.root == local_runs() or not all(load_experiment(name).is_shipped for name in names)
     return local_folder() / "results" if own else OWN_RESULTS
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from nero.plans.config import ROOT
 from nero.plans.plan import Summary, load_experiment, survey
+from nero.plans.stores import COMMITTED
 from nero.report import paper
 from nero.report.evidence import Evidence
 from nero.report.figures import figure3, figure4, figure8, figure9, language
@@ -96,7 +96,7 @@ def contents_of(evidence: Evidence) -> Contents:
 
 def default_store() -> Store:
     """The store at NERO_RUNS, else the committed runs."""
-    return Store(os.environ.get("NERO_RUNS") or ROOT / "results" / "runs")
+    return Store(os.environ.get("NERO_RUNS") or COMMITTED)
 
 
 def gather(name: str, store: Store, summaries: Mapping[str, Summary] | None = None) -> Evidence:
