@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "nero.optim": set(),
     "nero.models": {"nero.optim.triton.pointer_tables"},
     "nero.data": {"nero.atomic"},
-    "nero.games": set(),
+    "nero.games": {"nero.atomic"},
     "nero.runs": {"nero", "nero.atomic"},
     "nero.bundle": {"nero.data", "nero.runs", "nero.atomic"},
     "nero.tasks": {"nero.optim", "nero.models", "nero.data", "nero.games", "nero.runs", "nero.atomic"},

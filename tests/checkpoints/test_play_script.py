@@ -1,5 +1,7 @@
 """Tests of `nero play` on a run trained on the embedded game."""
 
+import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from nero.checkpoints.play import main
 from nero.games.catch import Catch
@@ -98,6 +101,26 @@ def test_greedy_actions_match_network(play: Play, run: RunDirectory, tmp_path: P
     drawn = tmp_path / "drawn.gif"
     play(drawn, "--seed", "5", "--games", "2")
     assert drawn.read_bytes() != place.read_bytes()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_policy_plays_in_precision_of_run(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    copy = tmp_path / run.path.name
+    shutil.copytree(run.path, copy)
+    config = copy / "config.yaml"
+    config.write_text(re.sub("^precision: .*$", f"precision: {precision}", config.read_text(), flags=re.MULTILINE))
+    seen, forward = set(), Policy.forward
+
+    def noting(self: Policy, x: Tensor) -> tuple[Tensor, Tensor]:
+        seen.add(torch.is_autocast_enabled("cpu"))
+        return forward(self, x)
+
+    monkeypatch.setattr(Policy, "forward", noting)
+    assert main([str(copy), "--device", "cpu", "--out", str(tmp_path / "game.gif"), "--steps", "3"]) == 0
+    assert seen == {precision == "bf16"}
+    assert not torch.is_autocast_enabled("cpu")
 
 
 def test_steps_option_limits_number_of_actions(play: Play, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from nero.games.atari import AtariGames
 from nero.models.policy import FRAMES, SIDE, AreaResize, Policy
 from nero.optim.nero import Nero
-from nero.tasks.ppo import as_input
+from nero.tasks.rollout import as_input
 
 
 def test_parameter_shapes_and_count_match_the_paper() -> None:

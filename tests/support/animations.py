@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageSequence
 
-from nero.checkpoints.animation import Frame
+from nero.games.animation import Frame
 
 
 def pictures(path: Path) -> list[tuple[Frame, float]]:

@@ -1,5 +1,6 @@
 """Tests of PPO on the embedded game: rollouts, the loss against a plain implementation, and resumed runs."""
 
+import io
 import math
 from collections import deque
 from functools import partial
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
@@ -22,10 +24,12 @@ from nero.models.policy import Policy
 from nero.plans.config import compose
 from nero.runs.store import RunDirectory
 from nero.tasks.base import Context
-from nero.tasks.ppo import PPO, as_input, discounted_sums
-from nero.tasks.rollout import EpisodeStatistics
+from nero.tasks.playing import moves
+from nero.tasks.ppo import PPO, discounted_sums
+from nero.tasks.rollout import EpisodeStatistics, as_input
 from nero.train.build import build_optimizers, build_task
 from nero.train.run import train
+from support.animations import pictures
 from support.toy import make_loop, without_times
 from support.whole_runs import assert_one_line, final_weights, prepare, train_until
 
@@ -43,9 +47,9 @@ SMALL = (
 GAMES, STEPS = 3, 40  # two thirds of a game, so that games end within the second rollout
 
 
-def make_task(device: torch.device = CPU, seed: int = 0, **settings: Any) -> PPO:
+def make_task(device: torch.device = CPU, seed: int = 0, data: str = "embedded", **settings: Any) -> PPO:
     torch.manual_seed(0)
-    context = Context(device, SeedStreams(seed), "embedded", Path())
+    context = Context(device, SeedStreams(seed), data, Path())
     defaults: dict[str, Any] = {
         "game": "pong",
         "epochs": 3,
@@ -339,6 +343,63 @@ def test_reward_is_logged_over_10_games_and_over_window() -> None:
 
 
 @pytest.mark.slow
+def test_animation_is_made_after_last_update_and_changes_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = prepare(tmp_path / "with", TASK, *SMALL)
+    train(config)
+    assert list(run.pictures("game")) == [6], "the last epoch"
+    monkeypatch.setattr(PPO, "_animation", lambda task: None)
+    config, without = prepare(tmp_path / "without", TASK, *SMALL)
+    train(config)
+    assert without.pictures("game") == {}
+    assert without_times(run.read_metrics()) == without_times(without.read_metrics())
+    assert all(map(torch.equal, final_weights(run), final_weights(without)))
+    ours, theirs = (torch.load(io.BytesIO(each.load_checkpoint() or b"")) for each in (run, without))
+    assert ours["task"]["games"] == theirs["task"]["games"], "those of training go on as before"
+    assert torch.equal(ours["rng"]["cpu"], theirs["rng"]["cpu"])
+
+
+def test_animation_shows_twenty_seconds_of_play_of_trained_policy(tmp_path: Path) -> None:
+    task = make_policy_confident(make_task())
+    task.evaluate()
+    path = tmp_path / "game.gif"
+    path.write_bytes(task.pictures()["game.gif"])
+    assert path.stat().st_size < 150_000
+    read = pictures(path)
+    assert sum(duration for _, duration in read) == 20_000
+    played = [move.frame for move in moves(task, 300, 300, seed=task.context.streams.number("games shown"))]
+    assert len(read) == len(played), "the ball always moves"
+    assert all(np.array_equal(ours, theirs) for (ours, _), theirs in zip(read, played, strict=True))
+    list(task.batches(0))
+    task.evaluate()
+    assert task.pictures() == {}, "not the last epoch"
+
+
+@pytest.mark.slow
+def test_animation_of_pong_is_small() -> None:
+    """A confident policy moves the paddle all the time, so that most of the screen changes."""
+    pytest.importorskip("ale_py")
+    task = make_policy_confident(make_task(data="real"))
+    task.evaluate()
+    with Image.open(io.BytesIO(task.pictures()["game.gif"])) as image:
+        assert image.size == (160, 210)
+    assert 10_000 < len(task.pictures()["game.gif"]) < 150_000
+
+
+def test_failed_animation_gives_warning_and_keeps_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task()
+
+    def broken(*words: Any, **options: Any) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr("nero.tasks.ppo.small_gif", broken)
+    with pytest.warns(UserWarning, match="^no animation of the policy's play: OSError: no space$"):
+        assert "train/return" in task.evaluate()
+    assert task.pictures() == {}
+
+
+@pytest.mark.slow
 def test_interrupted_run_on_saveable_games_resumes_exactly(tmp_path: Path) -> None:
     config, whole = prepare(tmp_path / "whole", TASK, *SMALL)
     train(config)
@@ -361,6 +422,7 @@ def test_steps_per_second_excludes_time_before_resume(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("nero.tasks.ppo.time.monotonic", lambda: now[0])
     monkeypatch.setattr(PPO, "_collect", slowly)
+    monkeypatch.setattr("nero.tasks.ppo.SHOWN", 3)
     config, run = prepare(tmp_path, TASK, *SMALL)
     train_until(config, 3)
     now[0] += 500

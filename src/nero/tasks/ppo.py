@@ -6,6 +6,7 @@ One update is an epoch of the engine's loop, from top to bottom of this file (`r
                advantages and returns (`_finish`), and yields minibatches of indices into the rollout
     losses     the clipped objective on a minibatch; the engine does the step
     evaluate   returns and lengths of the last finished games, and means over the minibatches
+    pictures   after the last update an animation of the policy's play, in games of its own
 
 The rollout stays on the device: each frame is uploaded once, as bytes, and stacks of four are gathered where they are
 used. The work on the device between two steps of the games is captured like a training step. The games' threads run
@@ -18,6 +19,7 @@ are clipped by their joint norm for every optimiser.
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -25,15 +27,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
+from nero.games.animation import small_gif
 from nero.games.atari import AtariGames
 from nero.games.base import GameError, Games, Turn
 from nero.games.catch import Catch
 from nero.models.policy import SIDE, AreaResize
 from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Task, Work, check_positive
-from nero.tasks.rollout import EpisodeStatistics, Rollout, entries_at
+from nero.tasks.playing import moves
+from nero.tasks.rollout import EpisodeStatistics, Rollout, as_input, entries_at
 
 RECENT = 10  # finished games of "train/return", which is always logged; the authors' code prints the same mean
 MEANS = ("entropy", "value_loss", "policy_loss", "kl", "clip_fraction")  # logged as means over minibatches
+SHOWN = 300  # actions of the animation at the end of training: 20 seconds
+LARGEST_GIF = 150_000  # bytes
 
 
 class PPO(Task):
@@ -87,6 +93,8 @@ class PPO(Task):
         self.episodes = EpisodeStatistics(environments, max(window, RECENT))
         self.started = False  # whether the games have been reset
         self.restarts = 0
+        self.ended = epochs  # an evaluation before any batch is one of a finished run
+        self.animation: bytes | None = None
         self.last_log = time.monotonic(), 0  # time and environment steps
         self.act: Work = self._act
         self.observe_and_act: Work = self._observe_and_act
@@ -108,6 +116,7 @@ class PPO(Task):
     # collecting a rollout
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        self.ended = epoch + 1
         if not self.started:
             self.started = True
             self.rollout.reset_(self.games.reset(self.context.streams.number("games", epoch)))
@@ -210,6 +219,7 @@ class PPO(Task):
         sums = self.meters.read()
         (begun, steps), self.last_log = self.last_log, (time.monotonic(), self.episodes.steps)
         recent_return, recent_length = self.episodes.means(RECENT)
+        self.animation = self._animation() if self.ended == self.epochs else None
         return {
             **{f"train/{name}": sums[name] / max(sums["count"], 1.0) for name in MEANS},
             "train/return": recent_return,
@@ -219,6 +229,18 @@ class PPO(Task):
             "train/steps_per_second": (self.last_log[1] - steps) / (self.last_log[0] - begun),
             "train/restarts": self.restarts,
         }
+
+    def _animation(self) -> bytes | None:
+        """A GIF of the policy's play from the start of a game. A run is not lost because it cannot be made."""
+        try:
+            seed = self.context.streams.number("games shown")
+            return small_gif((move.frame for move in moves(self, games=SHOWN, steps=SHOWN, seed=seed)), LARGEST_GIF)
+        except Exception as error:
+            warnings.warn(f"no animation of the policy's play: {type(error).__name__}: {error}", stacklevel=2)
+            return None
+
+    def pictures(self) -> dict[str, bytes]:
+        return {"game.gif": self.animation} if self.animation is not None else {}
 
     # resuming
 
@@ -239,11 +261,6 @@ class PPO(Task):
         self.games.restore(state["games"])
         self.rollout.restore_last_frames_(state["seen"])
         self.started = True
-
-
-def as_input(stacks: Tensor) -> Tensor:
-    """uint8 stacks of frames as the network takes them: from 0 to 1, in channels-last format."""
-    return stacks.to(torch.float32, memory_format=torch.channels_last) / 255
 
 
 def discounted_sums(values: Tensor, ended: Tensor, factor: float) -> Tensor:

@@ -149,3 +149,8 @@ class EpisodeStatistics:
 def entries_at(indices: Tensor, recorded: Tensor) -> Tensor:
     """Entries of one of a rollout's tensors."""
     return recorded.flatten(0, 1)[indices]
+
+
+def as_input(stacks: Tensor) -> Tensor:
+    """uint8 stacks of frames as the network takes them: from 0 to 1, in channels-last format."""
+    return stacks.to(torch.float32, memory_format=torch.channels_last) / 255

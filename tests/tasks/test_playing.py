@@ -11,13 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nero.checkpoints.loading import Trained, Unusable
-from nero.checkpoints.play import Move, moves
-from nero.engine.precision import autocast
 from nero.games.atari import AtariGames
-from nero.games.base import Games, Turn
+from nero.games.base import GameError, Games, Turn
 from nero.games.catch import Catch
 from nero.models.policy import AreaResize, Policy
+from nero.tasks.playing import Move, moves
 from nero.tasks.ppo import PPO
 
 
@@ -31,7 +29,6 @@ class Watched(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         assert not torch.is_grad_enabled()
-        assert torch.is_autocast_enabled("cpu"), "the run's arithmetic"
         self.saw.append(x)
         return self.logits[None], torch.zeros(1)
 
@@ -67,14 +64,12 @@ class Counting:
         return np.full((1, 84, 84, 3) if self.colour else (1, 84, 84), self.screens % 256, dtype=np.uint8)
 
 
-def at_play(network: nn.Module, make_games: Callable[..., Any]) -> Trained[PPO]:
-    """The parts of a trained run that `moves` uses."""
+def at_play(network: nn.Module, make_games: Callable[..., Any]) -> PPO:
+    """The parts of a task that `moves` uses."""
     screen = cast(Games, make_games(1)).screen
     resize = AreaResize(screen, 84, torch.device("cpu"))
-    task = SimpleNamespace(network=network, resize=resize, make_games=make_games)
     context = SimpleNamespace(device=torch.device("cpu"))
-    run = SimpleNamespace(task=task, context=context, autocast=lambda: autocast("bf16", context.device))
-    return cast(Trained[PPO], run)
+    return cast(PPO, SimpleNamespace(network=network, resize=resize, make_games=make_games, context=context))
 
 
 def counting(**twin: Any) -> Callable[..., Counting]:
@@ -94,10 +89,7 @@ def test_frame_stack_is_zeroed_when_life_starts() -> None:
 
 
 def test_scores_and_lengths_cover_whole_games() -> None:
-    played: list[Move] = []
-    for move in moves(at_play(Watched(0.5, 0.5), counting()), games=2, steps=100):
-        assert not torch.is_autocast_enabled("cpu"), "it is nobody else's"
-        played.append(move)
+    played = list(moves(at_play(Watched(0.5, 0.5), counting()), games=2, steps=100))
     assert [move[1:] for move in played] == [(g, n, 2.0 * n, n == 5) for g in (1, 2) for n in (1, 2, 3, 4, 5)]
     cut = list(moves(at_play(Watched(0.5, 0.5), counting()), games=2, steps=7))
     assert [move[1:] for move in cut] == [move[1:] for move in played[:7]]
@@ -109,7 +101,7 @@ def test_scores_and_lengths_cover_whole_games() -> None:
 )
 def test_diverging_colour_copy_of_game_raises(twin: dict[str, Any], at: int) -> None:
     played: list[Move] = []
-    with pytest.raises(Unusable, match=f"^game 1: its copy in colour diverged at action {at}$"):
+    with pytest.raises(GameError, match=f"^game 1: its copy in colour diverged at action {at}$"):
         played.extend(moves(at_play(Watched(0.5, 0.5), counting(**twin)), games=1, steps=100))
     assert not played or len(played) == at - 1
 
@@ -139,8 +131,8 @@ def test_actions_follow_policy_distribution() -> None:
 
 def test_both_copies_of_game_get_same_seed() -> None:
     def first_frames(seed: int) -> list[NDArray[np.uint8]]:
-        trained = at_play(Watched(0.2, 0.5, 0.3), Catch)
-        return [move.frame for move in moves(trained, games=3, steps=400, seed=seed)][::57]
+        task = at_play(Watched(0.2, 0.5, 0.3), Catch)
+        return [move.frame for move in moves(task, games=3, steps=400, seed=seed)][::57]
 
     for seed in (0, 7):
         frames = first_frames(seed)

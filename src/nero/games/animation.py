@@ -4,6 +4,7 @@ GIF, PNG and WebP are written by Pillow and are lossless for frames of at most 2
 written by the ffmpeg that imageio-ffmpeg installs.
 """
 
+import io
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from itertools import chain, groupby, islice, pairwise
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from nero.atomic import replacing
-from nero.checkpoints.loading import Unusable
 
 SUFFIXES = (".gif", ".png", ".webp", ".mp4")
 RATE = 15  # frames per second: games run at 60 frames per second, and an action lasts 4 of them
@@ -23,17 +23,21 @@ LONGEST_STILL = 60 * RATE
 Frame = NDArray[np.uint8]  # [height, width, 3]
 
 
+class AnimationError(ValueError):
+    """An animation cannot be written; the message is one line."""
+
+
 def check_path(path: Path) -> None:
-    """Raise Unusable if no animation can be written to `path`. Call it before anything is played."""
+    """Raise AnimationError if no animation can be written to `path`. Call it before anything is played."""
     if path.suffix.lower() not in SUFFIXES:
-        raise Unusable(f"{path}: the name of an animation must end with one of {', '.join(SUFFIXES)}")
+        raise AnimationError(f"{path}: the name of an animation must end with one of {', '.join(SUFFIXES)}")
     if path.is_dir():
-        raise Unusable(f"{path} is a directory")
+        raise AnimationError(f"{path} is a directory")
     if path.suffix.lower() == ".mp4":
         try:
             import imageio_ffmpeg  # noqa: F401
         except ImportError as error:
-            raise Unusable("a video needs imageio-ffmpeg; get it with: pip install -e '.[suite]'") from error
+            raise AnimationError("a video needs imageio-ffmpeg; get it with: pip install -e '.[suite]'") from error
 
 
 def write_animation(path: Path, frames: Iterable[Frame], scale: int = 1) -> None:
@@ -49,7 +53,18 @@ def write_animation(path: Path, frames: Iterable[Frame], scale: int = 1) -> None
         write(part, kind, shown, scale)
 
 
-def _write_pictures(part: Path, kind: str, frames: Iterator[Frame], scale: int) -> None:
+def small_gif(frames: Iterable[Frame], largest: int) -> bytes:
+    """The bytes of a GIF of at most `largest` bytes: frames are halved in height and width as often as needed."""
+    shown = [frame.copy() for frame in frames]
+    while True:
+        file = io.BytesIO()
+        _write_pictures(file, "gif", iter(shown), scale=1)
+        if file.tell() <= largest or min(shown[0].shape[:2]) == 1:
+            return file.getvalue()
+        shown = [frame[::2, ::2] for frame in shown]
+
+
+def _write_pictures(file: Path | io.BytesIO, kind: str, frames: Iterator[Frame], scale: int) -> None:
     pictures = [Image.fromarray(frame) for frame in frames]
     if kind == "gif":
         pictures = [picture.convert("P", palette=Image.Palette.ADAPTIVE) for picture in pictures]
@@ -59,7 +74,7 @@ def _write_pictures(part: Path, kind: str, frames: Iterator[Frame], scale: int) 
     unit = 10 if kind == "gif" else 1  # milliseconds
     times = (unit * round(1000 * number / RATE / unit) for number in range(len(pictures) + 1))
     next(scaled).save(
-        part,
+        file,
         kind,
         save_all=True,
         append_images=scaled if kind == "gif" else list(scaled),  # the other formats read them twice
@@ -83,9 +98,9 @@ def _write_mp4(part: Path, kind: str, frames: Iterator[Frame], scale: int) -> No
             try:
                 writer.send(frame.repeat(scale, axis=0).repeat(scale, axis=1).tobytes())
             except OSError as error:
-                raise Unusable("ffmpeg failed: it did not take all frames") from error
+                raise AnimationError("ffmpeg failed: it did not take all frames") from error
             count += 1
     with suppress(RuntimeError):  # imageio-ffmpeg ignores the exit status of ffmpeg
         written = count_frames_and_secs(part)[0]
     if written != count:
-        raise Unusable(f"ffmpeg failed: {written} of {count} frames are in the video")
+        raise AnimationError(f"ffmpeg failed: {written} of {count} frames are in the video")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nero.checkpoints.animation import LONGEST_STILL, Frame, write_animation
-from nero.checkpoints.loading import Unusable
+from nero.games.animation import LONGEST_STILL, AnimationError, Frame, small_gif, write_animation
 from support.animations import pictures, video
 
 KINDS = [".gif", ".png", ".webp"]
@@ -96,8 +95,20 @@ def test_only_gif_of_many_colours_is_lossy(tmp_path: Path, suffix: str) -> None:
         assert np.abs(ours.astype(int) - theirs).max() <= (20 if suffix == ".gif" else 0)
 
 
+def test_small_gif_is_halved_until_it_fits(tmp_path: Path) -> None:
+    frames, path = moving(60, size=(48, 40)), tmp_path / "film.gif"
+    write_animation(path, frames)
+    whole = path.read_bytes()
+    assert small_gif(iter(frames), largest=len(whole)) == whole
+    path.write_bytes(small_gif(iter(frames), largest=len(whole) - 1))
+    assert path.stat().st_size < len(whole)
+    assert all(np.array_equal(ours, theirs[::2, ::2]) for ours, theirs in zip(shown(path), frames, strict=True))
+    path.write_bytes(small_gif(iter(frames), largest=1))
+    assert {frame.shape for frame in shown(path)} == {(1, 1, 3)}, "it ends"
+
+
 def test_frames_may_share_a_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nero.checkpoints.animation.LONGEST_STILL", 2)  # frames in one buffer must not count as equal
+    monkeypatch.setattr("nero.games.animation.LONGEST_STILL", 2)  # frames in one buffer must not count as equal
     frames, buffer, path = moving(6), np.zeros((12, 10, 3), np.uint8), tmp_path / "film.gif"
 
     def reused() -> Iterator[Frame]:
@@ -155,6 +166,6 @@ def test_ffmpeg_failure_gives_one_line_error(
     monkeypatch.setattr("imageio_ffmpeg._io.get_ffmpeg_exe", lambda: str(failing))
     monkeypatch.setattr("imageio_ffmpeg._io.get_first_available_h264_encoder", lambda: "libx264")
     folder = tmp_path / "films"
-    with pytest.raises(Unusable, match=f"^ffmpeg failed: ({message})"):
+    with pytest.raises(AnimationError, match=f"^ffmpeg failed: ({message})"):
         write_animation(folder / "film.mp4", moving(30, size=(120, 120)))
     assert not list(folder.iterdir())
