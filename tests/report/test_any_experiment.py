@@ -143,7 +143,7 @@ def test_sensitivity_curves_show_every_rate_of_every_search(mine: Evidence) -> N
     assert np.isnan(adam.get_ydata()[-1])
     assert len(madam.get_xdata()) == 1
     assert nero.get_color() == style.COLOURS["nero"]
-    rings = [tuple(line.get_xydata()[0]) for line in axes.lines if line.get_gid() == "paper"]
+    rings = [(ring["x"], ring["y"]) for ring in style.record(axes).rings]
     assert rings == [pytest.approx((0.001, 89.1))] * 2
     crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
     assert [(line.get_xdata().tolist(), line.get_color()) for line in crosses] == [([0.1], style.COLOURS["adam"])]

@@ -49,6 +49,7 @@ MNIST_FILES = {f"tables/mnist.{ending}" for ending in ("md", "csv", "tex")} | {
 }
 TABLE1_FILES = {f"tables/table1.{ending}" for ending in ("md", "csv", "tex")} | {
     *(f"figures/figure{name}.{ending}" for name in ("4", "4_samples", 5, 6, 7) for ending in ("pdf", "svg", "png")),
+    *(f"figures/learning_rates.{ending}" for ending in ("pdf", "svg", "png")),
     *("tables/figure4.md", "tables/figure6.md", "tables/figure7.md"),
 }
 PONG_FILES = {f"tables/pong.{ending}" for ending in ("md", "csv", "tex")} | {

@@ -52,6 +52,7 @@ CATALOGUE: dict[str, Contents] = {
             "figure5": figure5,
             "figure6": language.figure6,
             "figure7": language.figure7,
+            "learning_rates": sensitivity_curves,
         },
         {"figure4": figure4.numbers, "figure6": language.figure6_numbers, "figure7": language.figure7_numbers},
     ),

@@ -50,8 +50,7 @@ def sensitivity_curves(evidence: Evidence) -> Figure:
                 axes.set_ylim(min(shown) / 2, HIGHEST * min(shown))
         axes.set(xscale="log", xlabel="learning rate η")
         handles = axes.get_legend_handles_labels()[0]
-        rings = any(line.get_gid() == "paper" for line in axes.lines)
-        style.legend_below(axes, handles=[*handles, *([PAPERS] if rings else [])])
+        style.legend_below(axes, handles=[*handles, *([PAPERS] if style.record(axes).rings else [])])
     return style.freeze_layout(figure)
 
 
@@ -64,19 +63,22 @@ def _draw(
         return
     finals = [math.nan if cells.has_diverged(run) else metric.scale * run["final"] for run in runs.values()]
     rates, values = np.array(list(runs)), np.array(finals)
-    name = style.name(state.cell.optim)
+    name, shown = style.name(state.cell.optim), style.record(axes)
     best = f", best η = {rate(state.best_lr)}" if state.best_lr is not None and len(state.search) > 1 else ""
     label = name + best + (f" (paper: {rate(their_lr)})" if their_lr is not None else "")
-    axes.plot(rates, values, "-", marker="o", markersize=3, color=colour, label=label)
-    if their_lr in runs:
-        at = rates == their_lr
-        axes.plot(rates[at], values[at], color=colour, gid="paper", **RING)
-    diverged = rates[np.isnan(values)]
-    height = CROSSES * (place + 1)
-    heights = np.full(len(diverged), 1 - height if metric.goal == "min" else height)
-    axes.plot(diverged, heights, "x", color=colour, markersize=5, transform=axes.get_xaxis_transform())
     run_ids = tuple(run["run_id"] for run in runs.values())
-    style.record(axes).series.append(style.Series(name, label, colour, style.OURS, rates, values, runs=run_ids))
+    axes.plot(rates, values, "-", marker="o", markersize=3, color=colour, label=label)
+    shown.series.append(style.Series(name, label, colour, style.OURS, rates, values, runs=run_ids))
+    for lr, value in zip(rates.tolist(), values.tolist(), strict=True):
+        found = {"group": name, "colour": colour, "x": lr}
+        if math.isnan(value):
+            height = CROSSES * (place + 1)
+            at = 1 - height if metric.goal == "min" else height
+            axes.plot(lr, at, "x", color=colour, markersize=5, transform=axes.get_xaxis_transform())
+            shown.crosses.append({**found, "label": f"{name} diverged at η = {rate(lr)}"})
+        elif lr == their_lr:
+            axes.plot(lr, value, color=colour, **RING)
+            shown.rings.append({**found, "y": value, "label": f"{name}: the paper's best η = {rate(lr)}"})
 
 
 def _notes(states: Sequence[CellState]) -> list[str]:

@@ -90,6 +90,8 @@ class Record:
     notes: Sequence[str] = ()
     series: list[Series] = field(default_factory=list)
     marks: list[dict[str, Any]] = field(default_factory=list)  # final values from the paper
+    rings: list[dict[str, Any]] = field(default_factory=list)  # our values at the paper's learning rates
+    crosses: list[dict[str, Any]] = field(default_factory=list)  # learning rates that diverged
     rule: tuple[float, str] | None = None  # a horizontal line and its label
 
 
