@@ -9,6 +9,7 @@ import pytest
 from nero.plans.config import ConfigError, compose, names
 from nero.plans.plan import load_experiment, survey
 from nero.report import display, paper
+from nero.report.cells import RowKey, row_as_typed, row_text
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import learning_curves
@@ -55,6 +56,22 @@ def test_copy_with_the_same_display_name_is_told_apart(configs: Path) -> None:
     assert [style.name(name) for name in ("nero", "a_nero", "nero2")] == ["Nero", "Nero (a_nero)", "Nero (nero2)"]
 
 
+def test_title_names_a_task_for_people_and_commands_keep_the_file_name(configs: Path) -> None:
+    row = RowKey("mine", (("task.scale_embedding", True),), "a label")
+    assert row_text(row) == "mine, a label, scale embedding = on", "no file"
+    (configs / "task" / "mine.yaml").write_text("display: {title: My task}\n")
+    (configs / "task" / "mine2.yaml").write_text("display: {title: My task}\n")
+    assert row_text(row) == "My task, a label, scale embedding = on"
+    assert row_as_typed(row) == "mine, a label, scale_embedding = True"
+    assert display.task_name("mine2") == "My task (mine2)"
+
+
+def test_every_shipped_task_has_a_title() -> None:
+    titles = {task: display.task_name(task) for task in names("task")}
+    assert [task for task, title in titles.items() if title == task] == []
+    assert len(set(titles.values())) == len(titles)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -92,8 +109,8 @@ def test_metric_is_shown_as_the_task_says(configs: Path, metric: dict, given: st
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("5", "must be a mapping with keys of name, unit, scale, digits, not 5"),
-        ("{digit: 5}", "there is no display in task/mine.yaml.digit; there are: name, unit, scale, digits"),
+        ("5", "must be a mapping with keys of title, name, unit, scale, digits, not 5"),
+        ("{digit: 5}", "there is no display in task/mine.yaml.digit; there are: title, name, unit, scale, digits"),
         ("{digits: -1}", "digits must be null or a non-negative integer, not -1"),
         ("{digits: '3'}", "digits must be null or a non-negative integer, not '3'"),
         ("{scale: 0}", "scale must be null or a positive number, not 0"),
@@ -130,7 +147,7 @@ def test_every_part_of_the_report_shows_name_unit_and_digits(configs: Path, stor
     line = next(csv.DictReader(io.StringIO(FORMATS["csv"](printed, ""))))
     assert (line["metric"], line["optim"], line["mean"]) == ("hits (ppm)", "nero", "905")
     searched = to_markdown(sensitivity(evidence.states))
-    assert "| `mnist_mlp100` | hits (ppm) ↑ | tf32 | The Rotator | " in searched
+    assert "| mnist_mlp100 | hits (ppm) ↑ | tf32 | The Rotator | " in searched
     assert "900.0000" in searched
     axes = learning_curves(evidence).axes[0]
     assert axes.get_ylabel() == "hits (ppm)"
@@ -152,7 +169,7 @@ def test_papers_unit_cannot_be_changed_beside_its_numbers(configs: Path, store: 
 
 def test_display_is_no_part_of_a_run() -> None:
     plain = compose(["~optim.display_name"])
-    named = compose(["optim.display_name=Other", "+task.display={name: hits, digits: 3}"])
+    named = compose(["optim.display_name=Other", "+task.display={title: Mine, name: hits, digits: 3}"])
     assert plain.run_id == named.run_id == compose([]).run_id
     assert "display_name" not in named.identity["optim"]
     assert "display" not in named.identity["task"]

@@ -82,7 +82,7 @@ def test_cell_shows_our_value_verdict_and_paper_value(store: Store) -> None:
     for seed, final in enumerate((0.11, 0.12)):
         write_run(store, cells["cifar10_vgg11 nero"], 0.01, seed, final, metric=ERROR)
     write_run(store, cells["cifar10_vgg11 sgd"], 0.1, 0, 0.9, metric=ERROR)
-    row = next(row for row in markdown_rows(made(store, "table1")) if row[0] == "`cifar10_vgg11`")
+    row = next(row for row in markdown_rows(made(store, "table1")) if row[0] == "CIFAR-10 VGG-11")
     assert row[1:] == [
         "top-1 error (%) ↓",
         "11.50 ± 0.50 ✓? (11.16 ± 0.17)",
@@ -123,7 +123,7 @@ def test_complete_row_has_ranking_and_no_preliminary_marks(store: Store, lamb: f
             write_run(store, cell, best, seed, final + 0.0001 * seed, metric=ERROR)
     text = made(store, "table1")
     assert f"; the paper's ranking {word}." in text
-    row = next(row for row in markdown_rows(text) if row[0] == "`cifar10_vgg11`")
+    row = next(row for row in markdown_rows(text) if row[0] == "CIFAR-10 VGG-11")
     assert row[2] == "**11.17 ± 0.01 ✓** (11.16 ± 0.17)"
     assert not [words for words in row if "?" in words]
 

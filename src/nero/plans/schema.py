@@ -109,8 +109,9 @@ class OptimKeys:
 
 @dataclass
 class DisplayKeys:
-    """How tables and figures show the metric of a task; null: the default."""
+    """How tables and figures name a task and show its metric; null: the default."""
 
+    title: str | None = None  # of the task; its file name by default
     name: str | None = None
     unit: str | None = None
     scale: float | None = field(default=None, metadata={"range": "positive"})

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from nero.plans.plan import Cell, CellState, Summary
+from nero.report import display
 from nero.report.units import rate
 from nero.runs.store import Status
 
@@ -85,7 +86,7 @@ def rows(states: Iterable[CellState]) -> dict[RowKey, list[CellState]]:
         row = found.setdefault(key, [])
         if any(other.cell.optim == state.cell.optim for other in row):
             hint = "distinguish the cells under `sweep` or by a `label`"
-            raise ValueError(f"{row_text(key)} has {state.cell.optim} twice: {hint}")
+            raise ValueError(f"{row_as_typed(key)} has {state.cell.optim} twice: {hint}")
         row.append(state)
     return found
 
@@ -96,25 +97,40 @@ def unique_cells(states: Iterable[CellState], key_of: Callable[[Cell], Key]) -> 
     for state in states:
         other = found.setdefault(key_of(state.cell), state)
         if other is not state:
-            both = [row_text(RowKey.of(each.cell)) for each in (other, state)]
+            both = [row_as_typed(RowKey.of(each.cell)) for each in (other, state)]
             raise ValueError(f"a panel has {state.cell.optim} twice: {both[0]}, and {both[1]}")
     return found
 
 
-def variant_text(variant: Variant) -> str:
-    """Swept settings as text, such as "sigma = 100"; a setting of one network's optimiser keeps the network's name."""
+def variant_as_typed(variant: Variant) -> str:
+    """Swept settings by their keys, as "scale_embedding = True"; one of a network's optimiser keeps the network's name.
+
+    For CSV files and for messages; `variant_text` is for people.
+    """
     shown = ((key.partition(".networks.")[2] or key.rpartition(".")[2], value) for key, value in variant)
     return ", ".join(f"{key} = {value}" for key, value in shown)
 
 
+def variant_text(variant: Variant) -> str:
+    """The same in words, such as "scale embedding = on"."""
+    words = {"True": "on", "False": "off"}
+    named = ((key.replace("_", " "), words.get(str(value), value)) for key, value in variant)
+    return variant_as_typed(tuple(named))
+
+
+def row_as_typed(row: RowKey) -> str:
+    """Such as "mnist_reparam, sigma = 100": the task by the name that commands take."""
+    return ", ".join(filter(None, [row.task, row.label, variant_as_typed(row.variant)]))
+
+
 def row_text(row: RowKey) -> str:
-    """Such as "mnist_reparam, sigma = 100"."""
-    return row.task + row_detail(row)
+    """The same for people, such as "MNIST MLP, reparameterised, sigma = 100"."""
+    return ", ".join(filter(None, [display.task_name(row.task), row_detail(row)]))
 
 
 def row_detail(row: RowKey) -> str:
     """The part of a row's name after the task: its label and its swept settings."""
-    return "".join(f", {words}" for words in (row.label, variant_text(row.variant)) if words)
+    return ", ".join(filter(None, [row.label, variant_text(row.variant)]))
 
 
 def labelled(name: str, cell: Cell) -> str:

@@ -18,7 +18,7 @@ import yaml
 
 from nero.plans.plan import check_keys, load_experiment
 from nero.plans.schema import ConfigError
-from nero.report.cells import CellKey, RowKey, row_text
+from nero.report.cells import CellKey, RowKey, row_as_typed
 from nero.runs.store import Store
 
 NAME = "disagreements.yaml"
@@ -53,9 +53,9 @@ def load(path: Path) -> dict[tuple[str, CellKey], str]:
         row = RowKey(entry["task"], tuple(sorted(variant.items())), entry.get("label", ""))
         name, key = entry["experiment"], CellKey(row, entry["optim"])
         if key not in map(CellKey.of, experiment(name).cells):
-            raise ConfigError(f"{where}: {name} has no cell {row_text(row)}, {key.optim}")
+            raise ConfigError(f"{where}: {name} has no cell {row_as_typed(row)}, {key.optim}")
         if (name, key) in found:
-            raise ConfigError(f"{where}: duplicate entry for {name}, {row_text(row)}, {key.optim}")
+            raise ConfigError(f"{where}: duplicate entry for {name}, {row_as_typed(row)}, {key.optim}")
         found[name, key] = f"{_sentence(entry['reason'])} Check: {_sentence(entry['check'])}"
     return found
 

@@ -1,4 +1,4 @@
-"""How tables and figures name optimisers and show metrics: `display_name` and `display` in the YAML files.
+"""How tables and figures name optimisers and tasks and show metrics: `display_name` and `display` in the YAML files.
 
 The files are read directly: composing them with Hydra would take longer than the rest of the report.
 """
@@ -27,8 +27,13 @@ def optimizer_names() -> Mapping[str, str]:
     return _optimizer_names(_files("optim"))
 
 
+def task_name(task: str) -> str:
+    """The name for people, such as "CIFAR-10 VGG-11"; the file name, which commands take, for a task without one."""
+    return _task_names(_files("task")).get(task, task)
+
+
 def of_task(task: str) -> DisplayKeys:
-    """How the metric of a task is shown; the defaults for a task without a file."""
+    """How a task and its metric are shown; the defaults for a task without a file."""
     return _displays(_files("task")).get(task) or DisplayKeys()
 
 
@@ -43,11 +48,25 @@ def _files(group: str) -> Files:
 
 @lru_cache(maxsize=8)
 def _optimizer_names(files: Files) -> dict[str, str]:
+    return _all_different(
+        {
+            name: read_display_name(settings.get("display_name"), f"display_name in optim/{name}.yaml")
+            for name, settings in _read(files).items()
+        }
+    )
+
+
+@lru_cache(maxsize=8)
+def _task_names(files: Files) -> dict[str, str]:
+    return _all_different({name: shown.title for name, shown in _displays(files).items()})
+
+
+def _all_different(given: Mapping[str, str | None]) -> dict[str, str]:
+    """The names, or the file names without one. A copy of nero.yaml may still be called Nero: the first keeps it."""
     found: dict[str, str] = {}
-    for name, settings in _read(files).items():
-        shown = read_display_name(settings.get("display_name"), f"display_name in optim/{name}.yaml") or name
-        # A copy of nero.yaml may still be called Nero: the shorter file name comes first and keeps it.
-        found[name] = f"{shown} ({name})" if shown in found.values() else shown
+    for file_name, shown in given.items():
+        name = shown or file_name
+        found[file_name] = f"{name} ({file_name})" if name in found.values() else name
     return found
 
 

@@ -42,5 +42,5 @@ class Evidence:
             if what := cells.gap(state):
                 failed = [run.run_id for run in state.pending if run.run_id in has_failed]
                 reason = f"{what}; failed: {', '.join(failed)}" if failed else what
-                found.setdefault((cells.row_text(cells.RowKey.of(state.cell)), reason), []).append(state.cell.optim)
+                found.setdefault((cells.row_as_typed(cells.RowKey.of(state.cell)), reason), []).append(state.cell.optim)
         return [f"{row}, {', '.join(optims)}: {reason}" for (row, reason), optims in found.items()]

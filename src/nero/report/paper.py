@@ -13,6 +13,7 @@ import pandas as pd
 
 from nero.plans.config import ROOT
 from nero.plans.plan import Cell
+from nero.report import display
 from nero.report.cells import Variant, is_embedded
 from nero.report.figures import style
 from nero.report.units import ShownMetric, scale, shown_metric
@@ -179,7 +180,7 @@ def of_cells(cells: Sequence[Cell]) -> Published | None:
     papers = {*style.COLOURS, *BOTH_CONSTRAINTS.values()}
     others = [style.name(optim) for optim in dict.fromkeys(cell.optim for cell in cells) if optim not in papers]
     listed = " and ".join(filter(None, [", ".join(others[:-1]), *others[-1:]]))
-    from_logs = [task for task in logged.metrics if task in tasks]
+    from_logs = [display.task_name(task) for task in logged.metrics if task in tasks]
     sentences = [
         f"For {', '.join(from_logs)} the paper's numbers are those of the authors' logs." if from_logs else "",
         f"{listed} {'are' if len(others) > 1 else 'is'} not in the paper." if others else "",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 
 from nero.plans.expected import expected, timed_on
-from nero.report.cells import CellStatus
+from nero.report.cells import CellStatus, row_text
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.tables.costs import gpu_seconds, hours, progress
@@ -57,7 +57,7 @@ def findings(experiments: Sequence[Evidence], table: Table) -> str:
     logged = f"{date}{len(runs):,} runs are logged; Table 1 has {progress(own.states)}."
     rows = [(row, entry) for row in table.rows for entry in row.entries.values() if entry.verdict in MARKS]
     others = [
-        f"{row.key.task} with {entry.name}: {entry.verdict}"
+        f"{row_text(row.key)} with {entry.name}: {entry.verdict}"
         for row, entry in rows
         if entry.verdict is not CellStatus.AGREES
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nero.plans.expected import expected, timed_on
 from nero.plans.plan import CellState, Experiment, Summary, pending
-from nero.report import paper
+from nero.report import display, paper
 from nero.report.figures import style
 from nero.report.tables.sheets import Line, Printed, RunLink, Sheet, Text, exact
 from nero.report.units import rate
@@ -35,7 +35,7 @@ def costs(states: Iterable[CellState], findings: Iterable[Text] = ()) -> Printed
         for optim in style.in_order(by_optim):
             for device, of_device in _by(by_optim[optim], "device").items():
                 line, record = _cost(task, optim, device, of_device)
-                lines.append([Text("", code="" if lines else task), *line])
+                lines.append([Text("" if lines else display.task_name(task)), *line])
                 records.append(record)
         total = _known(map(gpu_seconds, runs))
         if len(lines) > 1 and total:

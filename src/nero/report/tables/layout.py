@@ -65,7 +65,7 @@ def entry_text(entry: Entry) -> Text:
     links = [RunLink.to(run, f"seed {run['seed']}") for run in entry.runs] or [
         RunLink.to(run, f"η = {rate(run['lr'])}") for run in searched
     ]
-    name = "|".join((cell.task, cell.label, cells.variant_text(cell.variant), cell.optim))
+    name = "|".join((cell.task, cell.label, cells.variant_as_typed(cell.variant), cell.optim))
     return Text(value(entry), detail, entry.rank, runs=tuple(links), cell=name, verdict=entry.verdict or "")
 
 
@@ -122,7 +122,7 @@ def notes(table: Table) -> str:
         text.append("While a search is incomplete, a cell shows the best rate searched so far.")
     text.append(f"In each {ranked}, the best is bold and the runner-up underlined.")
     if table.listing:
-        text.append(f"Task: {table.rows[0].key.task}.")
+        text.append(f"Task: {cells.row_text(table.rows[0].key)}.")
     text += [_arithmetic(table), RULE if any(entry.verdict for entry in table.entries) else "", table.remark]
     if not table.complete:
         text.append(f"Our results in a {ranked} are ranked once none of its runs is missing.")
@@ -159,7 +159,7 @@ def findings(table: Table) -> tuple[Text, ...]:
     for row in table.rows:
         sentences = " ".join(filter(None, [ranking(row)[1], rates_text(row)]))
         if sentences:
-            found.append(Text(f"{cells.row_detail(row.key)}: {sentences}", code=row.key.task))
+            found.append(Text(f"{cells.row_text(row.key)}: {sentences}"))
     return tuple(found)
 
 
@@ -217,8 +217,8 @@ def reasons(table: Table) -> tuple[Text, ...]:
         for entry in row.entries.values():
             why = table.disagreements.get(CellKey.of(entry.cell))
             if why and entry.verdict and entry.verdict.differs:
-                cell = f"{cells.row_detail(row.key)}, {entry.name} ({verdict_words(entry)})"
-                found.append(Text(f"{cell}: {why}", code=row.key.task))
+                cell = f"{cells.row_text(row.key)}, {entry.name} ({verdict_words(entry)})"
+                found.append(Text(f"{cell}: {why}"))
     return tuple(found)
 
 
@@ -267,7 +267,7 @@ def _record(table: Table, row: Row, ranked: str, entry: Entry) -> dict[str, str]
         "experiment": table.name,
         "task": cell.task,
         "label": cell.label,
-        "variant": cells.variant_text(cell.variant),
+        "variant": cells.variant_as_typed(cell.variant),
         "optim": cell.optim,
         "data": "embedded" if table.embedded else "real",
         "precision": cells.precision(cell) or "",

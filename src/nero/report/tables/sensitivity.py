@@ -94,7 +94,7 @@ def _record(cell: Cell, search: Search, lr: float) -> dict[str, str]:
     return {
         "task": cell.task,
         "label": cell.label,
-        "variant": cells.variant_text(cell.variant),
+        "variant": cells.variant_as_typed(cell.variant),
         "optim": cell.optim,
         "precision": cells.precision(cell) or "",
         "lr": exact(lr),

@@ -49,8 +49,8 @@ Line = list[Text]
 
 
 def row_label(row: cells.RowKey) -> Text:
-    """Such as "`mnist_reparam`, sigma = 100"."""
-    return Text(cells.row_detail(row), code=row.task)
+    """Such as "MNIST MLP, reparameterised, sigma = 100"."""
+    return Text(cells.row_text(row))
 
 
 class Sheet(NamedTuple):

@@ -45,7 +45,7 @@ def build(
         for group in of_row:
             head = {
                 "task": group.task,
-                "variant": cells.variant_text(group.variant),
+                "variant": cells.variant_as_typed(group.variant),
                 "optim": group.optim,
                 "lr": rate(group.lr),
                 "seeds": group.seeds,
