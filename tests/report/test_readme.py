@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT
 from nero.report import catalogue
 from nero.report.assembly import Report
-from nero.report.readme import NoPlaceError, filled
+from nero.report.readme import NoPlaceError, as_of, filled
 from nero.runs.store import Store
 from support.fake_runs import ERROR, cells_of, loaded, write_run
 from support.markdown_rows import markdown_rows
@@ -94,9 +94,10 @@ def test_cell_shows_our_value_verdict_and_paper_value(store: Store) -> None:
 
 def test_findings_of_empty_store(store: Store) -> None:
     text = made(store, "table1")
-    assert "0 runs are logged; Table 1 has 0 of 168." in text
-    assert "Of its 24 cells, 0 have all their runs, and 0 of these agree with the paper; " in text
-    assert "Nero has the best mean on 0 of 0 tasks" in text
+    assert "- There is no task yet on which every optimiser has a result.\n" in text
+    assert "- Of 24 cells, 0 agree with the paper and 0 differ; 24 of the 24 still lack runs, and 24 of these" in text
+    assert "- 0 of 168 runs planned for Table 1 are logged (0 with those of other experiments).\n" in text
+    assert as_of(store) == ""
 
 
 def test_findings_count_runs_agreement_and_leaders(store: Store) -> None:
@@ -104,15 +105,40 @@ def test_findings_count_runs_agreement_and_leaders(store: Store) -> None:
     for optim, lr, final in (("nero", 0.01, 0.05), ("sgd", 0.1, 0.077), ("adam", 0.01, 0.06), ("lamb", 0.1, 0.065)):
         write_run(store, cells[f"cifar10_resnet18 {optim}"], lr, 0, final, metric=ERROR)
     text = made(store, "table1")
-    assert "4 runs are logged; Table 1 has 4 of 168." in text
-    assert "of the 4 that can be compared so far, 3 agree (the others: cifar10_resnet18 with Nero: lower)." in text
-    assert "Nero has the best mean on 1 of 1 tasks where every optimiser has a result." in text
+    assert "Nero has the best mean on 1 of 1 task where every optimiser has a result (4 of these 4 results " in text
+    assert "- Of 24 cells, 3 agree with the paper and 1 differ (Nero on CIFAR-10 ResNet-18: lower); 24 of the" in text
+    assert "still lack runs, and 20 of these have no result.\n" in text
+    assert "- 4 of 168 runs planned for Table 1 are logged (4 with those of other experiments).\n" in text
     write_run(store, cells["cifar10_vgg11 nero"], 0.01, 0, 0.1, metric=ERROR)
-    assert "on 1 of 1 tasks" in made(store, "table1"), "a task with results of one optimiser"
+    assert "on 1 of 1 task" in made(store, "table1"), "a task with results of one optimiser"
 
 
-@pytest.mark.parametrize(("lamb", "word"), [(0.1366, "holds on 1 of 1"), (0.12, "holds on 0 of 1")])
-def test_complete_row_has_ranking_and_no_preliminary_marks(store: Store, lamb: float, word: str) -> None:
+def test_findings_name_every_leader(store: Store) -> None:
+    cells, best = cells_of("table1"), {"nero": 0.01, "sgd": 0.1, "adam": 0.001, "lamb": 0.01}
+    for task, leader in (("cifar10_vgg11", "adam"), ("cifar10_resnet18", "nero")):
+        for optim, lr in best.items():
+            final = None if optim == "sgd" else 0.05 if optim == leader else 0.06
+            write_run(store, cells[f"{task} {optim}"], lr, 0, final, metric=ERROR)
+    assert "no task yet" in made(store, "table1"), "SGD may still have a result at another rate"
+    for task in ("cifar10_vgg11", "cifar10_resnet18"):
+        for lr in cells[f"{task} sgd"].lrs:
+            write_run(store, cells[f"{task} sgd"], lr, 0, None, metric=ERROR)
+    text = made(store, "table1")
+    assert "Adam has the best mean on 1 of 2 tasks where every optimiser has a result, Nero on 1 (6 of these 8" in text
+    assert "SGD on CIFAR-10 VGG-11: diverged" in text
+
+
+def test_findings_have_the_date_of_the_last_start(store: Store) -> None:
+    for day in (17, 18, 16):
+        write_run(store, cells_of("table1")["cifar10_vgg11 nero"], 0.01, day, 0.1, metric=ERROR)
+        store.runs()[-1].add_provenance({"started": f"2026-11-{day}T09:00:00+00:00"})
+        store.runs()[-1].add_provenance({"commit": "without a date"})
+    assert as_of(store) == "2026-11-18"
+    assert "- As of 2026-11-18, 0 of 168 runs planned" in made(store, "table1"), "seeds that were not asked for"
+
+
+@pytest.mark.parametrize(("lamb", "leader"), [(0.1366, "Nero"), (0.11, "LAMB")])
+def test_complete_row_has_a_leader_and_no_preliminary_marks(store: Store, lamb: float, leader: str) -> None:
     cells = cells_of("table1")
     at_best = {"nero": (0.01, 0.1116), "sgd": (0.1, 0.1261), "adam": (0.001, 0.1286), "lamb": (0.01, lamb)}
     for optim, (best, final) in at_best.items():
@@ -122,9 +148,10 @@ def test_complete_row_has_ranking_and_no_preliminary_marks(store: Store, lamb: f
         for seed in (1, 2):
             write_run(store, cell, best, seed, final + 0.0001 * seed, metric=ERROR)
     text = made(store, "table1")
-    assert f"; the paper's ranking {word}." in text
+    assert f"- {leader} has the best mean on 1 of 1 task where every optimiser has a result.\n" in text
     row = next(row for row in markdown_rows(text) if row[0] == "CIFAR-10 VGG-11")
-    assert row[2] == "**11.17 ± 0.01 ✓** (11.16 ± 0.17)"
+    emphasis = "**" if leader == "Nero" else "<u>"
+    assert row[2] == f"{emphasis}11.17 ± 0.01 ✓{emphasis.replace('<', '</')} (11.16 ± 0.17)"
     assert not [words for words in row if "?" in words]
 
 

@@ -1,20 +1,22 @@
 """The parts of the README that are made from logged runs: what was found, Table 1 in short, and what it costs."""
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 from nero.plans.expected import expected, timed_on
 from nero.report.cells import CellStatus, row_text
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.tables.costs import gpu_seconds, hours, progress
-from nero.report.tables.layout import published_text, ranking, value
+from nero.report.tables.layout import published_text, value
 from nero.report.tables.sheets import Sheet, Text, row_label, sheet_lines
 from nero.report.tables.table import Entry, Row, Table
 from nero.report.verdicts import CONFIDENCE
+from nero.runs.store import Store
 
 TABLE = "table1"  # the experiment that the README is about
-OURS = "nero"  # the optimiser that it is about
 MARKS: Mapping[CellStatus | None, str] = {CellStatus.AGREES: "✓", CellStatus.LOWER: "≠", CellStatus.HIGHER: "≠"}
 LEGEND = (
     "Our mean ± standard deviation, and in brackets the paper's. ✓ agrees: the "
@@ -40,40 +42,76 @@ def filled(readme: str, parts: Mapping[str, str]) -> str:
 
 def make_parts(experiments: Sequence[Evidence], table: Table) -> dict[str, str]:
     """The text of each part, by the name in its markers."""
-    own = next(each for each in experiments if each.experiment.name == TABLE)
     return {
-        "findings": findings(experiments, table),
+        "findings": "\n".join(f"- {sentence}" for sentence in findings_sentences(experiments, table)),
         "table 1": "\n".join([*sheet_lines(short(table)), "", LEGEND]),
-        "cost": cost(own),
+        "cost": cost(_own(experiments)),
     }
 
 
-def findings(experiments: Sequence[Evidence], table: Table) -> str:
-    """Three sentences: how many runs there are, which cells agree with the paper's, and where Nero stands."""
-    runs = experiments[0].store.runs()
-    started = [str(start["started"]) for run in runs for start in run.read_provenance()[-1:]]
-    date = f"As of {max(started)[:10]}, " if started else ""
-    own = next(each for each in experiments if each.experiment.name == TABLE)
-    logged = f"{date}{len(runs):,} runs are logged; Table 1 has {progress(own.states)}."
-    rows = [(row, entry) for row in table.rows for entry in row.entries.values() if entry.verdict in MARKS]
-    others = [
-        f"{row_text(row.key)} with {entry.name}: {entry.verdict}"
-        for row, entry in rows
-        if entry.verdict is not CellStatus.AGREES
+class Findings(NamedTuple):
+    """What was found in Table 1, in three sentences."""
+
+    leaders: str  # who has the best mean, on how many tasks
+    agreement: str  # how many cells agree with the paper, and which differ
+    progress: str  # how many of the planned runs are logged, and when
+
+
+def findings_sentences(experiments: Sequence[Evidence], table: Table) -> Findings:
+    """Findings of Table 1, whose experiment is one of these."""
+    return Findings(_leaders(table), _agreement(table), _progress(experiments))
+
+
+def as_of(store: Store) -> str:
+    """The date on which the last run of a store was started; empty for an empty store."""
+    starts = [start for run in store.runs() for start in run.read_provenance()]
+    return max((str(start.get("started", "")) for start in starts), default="")[:10]
+
+
+def _leaders(table: Table) -> str:
+    whole = [row for row in table.rows if all(map(_has_result, row.entries.values()))]
+    if not whole:
+        return "There is no task yet on which every optimiser has a result."
+    counts = Counter(row.entries[optim].name for row in whole if (optim := _leader(row)) is not None)
+    best, *others = counts.most_common() or [("No optimiser", len(whole))]
+    text = f"{best[0]} has the best mean on {_share(best[1], len(whole))} where every optimiser has a result"
+    text += "".join(f", {name} on {count}" for name, count in others)
+    preliminary = sum(not entry.complete for row in whole for entry in row.entries.values())
+    cells = f"{preliminary} of these {sum(len(row.entries) for row in whole)} results"
+    return f"{text} ({cells} are preliminary)." if preliminary else f"{text}."
+
+
+def _share(count: int, total: int) -> str:
+    """Such as "all 5 tasks" or "4 of 5 tasks"."""
+    return f"{f'all {total}' if count == total > 1 else f'{count} of {total}'} task{'s' * (total > 1)}"
+
+
+def _agreement(table: Table) -> str:
+    entries = table.entries
+    agreeing = sum(entry.verdict is CellStatus.AGREES for entry in entries)
+    differing = [
+        f"{entry.name} on {row_text(row.key)}: {entry.verdict}"
+        for row in table.rows
+        for entry in row.entries.values()
+        if entry.verdict and entry.verdict.differs
     ]
-    compared = [entry for _, entry in rows]
-    complete = [entry for entry in compared if entry.complete]
-    agree = (
-        f"Of its {len(table.entries)} cells, {len(complete)} have all their runs, and {_agreeing(complete)} of these "
-        f"agree with the paper; of the {len(compared)} that can be compared so far, {_agreeing(compared)} agree"
-    )
-    agree += f" (the others: {'; '.join(others)})." if others else "."
-    whole = [row for row in table.rows if all(entry.mean is not None for entry in row.entries.values())]
-    best = sum(_leader(row) == OURS for row in whole)
-    rankings = [word for row in table.rows if (word := ranking(row)[0]) in ("holds", "differs")]
-    stands = f"{style.name(OURS)} has the best mean on {best} of {len(whole)} tasks where every optimiser has a result"
-    stands += f"; the paper's ranking holds on {rankings.count('holds')} of {len(rankings)}." if rankings else "."
-    return " ".join([logged, agree, stands])
+    incomplete = sum(not entry.complete for entry in entries)
+    without = sum(not _has_result(entry) for entry in entries)
+    text = f"Of {len(entries)} cells, {agreeing} agree with the paper and {len(differing)} differ"
+    text += f" ({'; '.join(differing)})" if differing else ""
+    text += f"; {incomplete} of the {len(entries)} still lack runs" if incomplete else ""
+    return f"{text}, and {without} of these have no result." if without else f"{text}."
+
+
+def _progress(experiments: Sequence[Evidence]) -> str:
+    own, store = _own(experiments), experiments[0].store
+    date, runs = as_of(store), len(store.runs())
+    text = f"{progress(own.states)} runs planned for Table 1 are logged ({runs:,} with those of other experiments)."
+    return f"As of {date}, {text}" if date else text
+
+
+def _own(experiments: Sequence[Evidence]) -> Evidence:
+    return next(each for each in experiments if each.experiment.name == TABLE)
 
 
 def cost(evidence: Evidence) -> str:
@@ -108,11 +146,13 @@ def _cell(row: Row, optim: str) -> Text:
     return Text(f"{value(entry)} {mark}".rstrip(), published_text(entry).value, entry.rank)
 
 
-def _agreeing(entries: Sequence[Entry]) -> int:
-    return sum(entry.verdict is CellStatus.AGREES for entry in entries)
+def _has_result(entry: Entry) -> bool:
+    """Whether there is a mean, or every learning rate diverged."""
+    return entry.mean is not None or entry.status is CellStatus.DIVERGED
 
 
 def _leader(row: Row) -> Hashable:
-    """The optimiser with the best mean, complete or not; every entry has one."""
+    """The optimiser with the best mean, complete or not; None if a seed of every optimiser diverged."""
     sign = row.metric.sign if row.metric else 1.0
-    return min(row.entries, key=lambda optim: sign * (row.entries[optim].mean or 0.0))
+    means = {optim: sign * e.mean for optim, e in row.entries.items() if e.mean is not None and e.n == len(e.runs)}
+    return min(means, key=lambda optim: means[optim], default=None)
