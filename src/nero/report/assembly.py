@@ -4,19 +4,22 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
+from nero.plans.config import ROOT
 from nero.report import catalogue, readme
 from nero.report.evidence import Evidence
-from nero.report.figures.samples import samples
 from nero.report.files import figure_files, table_files
-from nero.report.page.page import build_page
+from nero.report.page.data import game_data, sample_data
+from nero.report.page.page import Content, build_page
 from nero.report.tables.costs import costs_of_runs
 from nero.report.tables.layout import print_table
 from nero.report.tables.sheets import Printed, to_csv
 from nero.report.tables.table import Table
 from nero.report.theory.report import make_tables
+from nero.report.verdicts import RULE
 from nero.runs.store import Store
 
 PAGE = Path("report.html")
@@ -58,7 +61,7 @@ class Report:
 
     def texts(self, evidence: Evidence) -> dict[Path, bytes]:
         """The table of an experiment and the numbers of its figures."""
-        files = table_files(self.printed[evidence.experiment.name], self._runs)
+        files = table_files(self.printed[evidence.experiment.name], self._runs, self._guide)
         for name, text in catalogue.make_numbers(evidence).items():
             files[Path("tables") / f"{name}.md"] = text.encode()
         return files
@@ -75,23 +78,54 @@ class Report:
         return files
 
     def page(self) -> dict[Path, bytes]:
-        # The page has its own display of samples, of the first experiment with any.
+        # The page has a display of samples of its own.
         makers = {name: make for each in self.experiments for name, make in catalogue.contents_of(each).figures.items()}
         figures = {name: figure for made in self.figures.values() for name, figure in made.items()}
-        numbered_first = sorted(figures, key=lambda name: (not name.startswith("figure"), name))
-        sampled = (each for each in self.experiments if samples in catalogue.contents_of(each).figures.values())
-        theory = self.out / "theory"  # `nero theory report` writes the files of its tables
-        theory_tables = make_tables(theory, self.store.root) if theory.is_dir() else ()
-        text = build_page(
-            TITLE,
-            LEAD_EMBEDDED if any(table.embedded for table in self.tables.values()) else LEAD,
-            tables=[*self.printed.values(), *self.overviews, *theory_tables],
-            figures={name: figures[name] for name in numbered_first if makers[name] is not samples},
-            sampled=next((each.states for each in sampled), ()),
-            store=self.store,
-            store_name=os.path.relpath(self.store.root, self.out.parent).replace(os.sep, "/"),
+        theory = self.out / "theory"  # `nero theory report` writes the files of its tables and figures
+        embedded = any(table.embedded for table in self.tables.values())
+        samples, samples_note = self._samples()
+        main = self.tables.get(readme.TABLE)
+        content = Content(
+            title=TITLE,
+            lead=LEAD_EMBEDDED if embedded else LEAD,
+            tables=self.tables,
+            printed=self.printed,
+            overviews=self.overviews,
+            figures={name: figure for name, figure in figures.items() if makers[name] is not catalogue.samples},
+            theory=make_tables(theory, self.store.root) if theory.is_dir() else (),
+            pictures=self._pictures("theory_*.svg"),
+            banner=self._pictures("turning_neurons.svg").get("turning_neurons", ""),
+            findings=readme.findings_sentences(self.experiments, main) if main else (),
+            as_of=self._as_of(),
+            samples=samples,
+            samples_note=samples_note,
+            games=next(filter(None, (game_data(each.states, self.store) for each in self.experiments)), []),
+            general_notes=RULE,
         )
-        return {PAGE: text.encode()}
+        name = os.path.relpath(self.store.root, self.out.parent).replace(os.sep, "/")
+        return {PAGE: build_page(content, self.store, name).encode()}
+
+    def _as_of(self) -> str:
+        """Date and commit of the latest run."""
+        starts = [start for run in self.store.runs() for start in run.read_provenance()]
+        latest = max(starts, key=lambda start: str(start.get("started")), default=None)
+        if latest is None:
+            return ""
+        commit = f" with commit {str(latest['commit'])[:10]}" if latest.get("commit") else ""
+        return f"The latest run was started on {str(latest.get('started'))[:10]}{commit}."
+
+    def _samples(self) -> tuple[list[dict[str, Any]], str]:
+        """Samples of the first experiment with any, and a note if they are not those of Table 1."""
+        for each in self.experiments:
+            if found := sample_data(each.states, self.store):
+                name = each.experiment.name
+                note = f"From the runs of {each.experiment.title}; Table 1 has none yet. " if name == "checks" else ""
+                return found, note
+        return [], ""
+
+    def _pictures(self, pattern: str) -> dict[str, str]:
+        """SVG files that are there already, by name."""
+        return {path.stem: path.read_text() for path in sorted((self.out / "figures").glob(pattern))}
 
     def readme(self, text: str) -> str:
         """A README with new results between its markers; needs the experiment of Table 1."""
@@ -100,4 +134,12 @@ class Report:
     @property
     def _runs(self) -> str:
         """Path of the store relative to the tables."""
-        return os.path.relpath(self.store.root, self.out / "tables").replace(os.sep, "/")
+        return self._from_tables(self.store.root)
+
+    @property
+    def _guide(self) -> str:
+        """Where the tables of experiments are explained."""
+        return self._from_tables(ROOT / "docs" / "reproduction.md") + "#how-to-read-the-tables"
+
+    def _from_tables(self, path: Path) -> str:
+        return os.path.relpath(path, self.out / "tables").replace(os.sep, "/")

@@ -1,81 +1,257 @@
-"""The report as one HTML file without dependencies: tables, interactive curves, samples, and every run.
+"""The report as one HTML file without dependencies: findings, tables, interactive charts, samples, and every run.
 
-`files` has its template, style sheet and scripts. The page contains no dates or machine names, so that the same runs
-give the same bytes.
+`files` has its template, style sheet and scripts; charts are drawn by plotly.js, from the package plotly, which is
+packed into the file. The page has no dates but those of runs and no machine names, so that the same runs give the same
+bytes.
 """
 
+import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from importlib import resources
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from nero.plans.plan import CellState
-from nero.report.page.data import figure_data, pack, sample_data
+from nero.report import display
+from nero.report.figures import style
+from nero.report.page import results
+from nero.report.page.data import COMPACT, figure_data, pack, packed, read_clock, runs_of
 from nero.report.tables.sheets import Printed, to_html
+from nero.report.tables.table import Table
 from nero.runs.store import Store
 
 FILES = resources.files("nero.report.page") / "files"
+MAIN, ABLATION, CHECKS, COSTS, RATES = "table1", "ablation", "checks", "costs", "learning_rates"
+SAMPLES_OF, GAMES_OF = "figure4", "figure8"  # figures that samples and games are shown after
 
-# Names in the navigation of tables without a number, if not the name of their files.
-NAMES = {
-    "mnist": "MNIST",
-    "imagenet": "ImageNet",
-    "modern": "Newer optimisers",
-    "sensitivity": "Learning rates",
-    "theory_balance": "Balance",
-    "theory_steps": "Steps",
-    "theory_robustness": "Robustness",
-    "theory_bound": "The bound",
-}
-
-HEADER = '<header><h1>{title}</h1><p class="lead">{lead}</p><nav aria-label="Contents">{links}</nav></header>'
-FIGURE = '<section id="{key}" class="figure" data-figure="{name}"><h2>{title}</h2><div class="panels"></div></section>'
+FIGURE = '<section id="{key}" class="figure" data-figure="{name}"><h3>{title}</h3><div class="panels"></div></section>'
 SAMPLES = (
-    '<section id="samples" class="samples" data-samples><h2>Samples of the GANs</h2>'
-    '<p class="notes">Each picture has a column per class and a row per z, the same for all optimisers. The slider '
-    'selects the epoch; there is one picture per evaluation of FID.</p><div class="strips"></div></section>'
+    '<section id="samples" class="samples" data-samples><h3>Samples of the GANs</h3>'
+    '<p class="notes">{note}Each picture has a column per class and a row per z, the same for all optimisers.</p>'
+    '<div class="strips"></div></section>'
 )
-RUNS = '<section id="runs" class="runs"><h2>All runs</h2><div class="browser"></div></section>'
+GAMES = (
+    '<section id="games" class="games" data-games><h3>The agents at play</h3>'
+    '<p class="notes">The start of a game of each trained agent, which plays the green bar on the right.</p>'
+    '<div class="strips"></div></section>'
+)
+BANNER = "Neurons of a network turn by the learning rate at each step of Nero, and keep mean 0 and norm 1"
+RUNS = '<div class="overlay"></div><div class="browser"></div>'
 
 
-def build_page(
-    title: str,
-    lead: str,  # an introduction of a few sentences
-    tables: Sequence[Printed],
-    figures: Mapping[str, Figure],  # by file name
-    sampled: Sequence[CellState],  # cells whose samples are shown
-    store: Store,
-    store_name: str,  # its path as shown
-) -> str:
-    drawn = {name: data for name, figure in figures.items() if (data := figure_data(figure))["panels"]}
-    samples = sample_data(sampled, store)
-    sections = {table.name: (_name("Table", table.title, table.name), to_html(table)) for table in tables}
-    for name in drawn:
-        heading = " ".join(str(figures[name].get_suptitle()).split())
-        # A figure may have the same name as its experiment's table.
-        key = f"{name}-curves" if name in sections else name
-        text = FIGURE.format(key=escape(key), name=escape(name), title=escape(heading))
-        whole = name.removesuffix("_sensitivity")
-        suffix = ", curves" if whole == name else ", learning rates"
-        sections[key] = (_name("Figure", heading, whole, suffix), text)
-    if samples:
-        sections["samples"] = ("Samples", SAMPLES)
-    sections["runs"] = ("Runs", RUNS)
-    links = "".join(f'<a href="#{escape(key)}">{escape(name)}</a>' for key, (name, _) in sections.items())
-    header = HEADER.format(title=escape(title), lead=escape(lead), links=links)
+@dataclass(frozen=True)
+class Content:
+    """What a page shows."""
+
+    title: str
+    lead: str  # an introduction of a few sentences; where there are findings, these come instead
+    tables: Mapping[str, Table]  # of experiments, by name
+    printed: Mapping[str, Printed]  # the same as text
+    overviews: Sequence[Printed]  # over all experiments
+    figures: Mapping[str, Figure]  # by file name
+    theory: Sequence[Printed] = ()
+    pictures: Mapping[str, str] = field(default_factory=dict)  # SVG files by name: the theory's figures
+    banner: str = ""  # an SVG file for the top
+    findings: Sequence[str] = ()  # sentences
+    as_of: str = ""  # date and commit of the latest run
+    samples: Sequence[Mapping[str, Any]] = ()
+    samples_note: str = ""
+    games: Sequence[Mapping[str, Any]] = ()
+    general_notes: str = ""  # how to read all tables
+
+    @property
+    def main(self) -> Table | None:
+        return self.tables.get(MAIN)
+
+
+def build_page(content: Content, store: Store, store_name: str) -> str:
+    """The HTML; `store_name` is the path of the store as shown."""
+    clock = read_clock(store, runs_of(content.figures.values()))
+    drawn = {name: data for name, figure in content.figures.items() if (data := figure_data(figure, clock))["panels"]}
+    groups = list(_groups(content, drawn))
+    order = list(style.named_colours())
+    data = {"figures": drawn, "order": order, "samples": content.samples, "games": content.games}
     parts = {
-        "title": escape(title),
+        "title": escape(content.title),
         "style": (FILES / "page.css").read_text(),
         "script": "\n".join((FILES / name).read_text() for name in (FILES / "scripts.txt").read_text().split()),
-        "body": "\n".join([header, "<main>", *(text for _, text in sections.values()), "</main>"]),
-        "figures": _json({"figures": drawn, "samples": samples}),
+        "nav": _nav(groups),
+        "header": _header(content),
+        "body": "\n".join(group.html for group in groups),
+        "figures": _json(data),
+        "pictures": packed(json.dumps(_pictures(content.pictures), **COMPACT)),
         "runs": pack(store, store_name),
+        "plotly": _plotly(),
     }
     return _filled((FILES / "page.html").read_text(), parts)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A part of the page with an entry in the navigation, and entries for what is in it."""
+
+    key: str
+    name: str
+    html: str
+    links: Sequence[tuple[str, str]] = ()  # id and text
+
+
+def _groups(content: Content, drawn: Mapping[str, Any]) -> Iterator[Group]:
+    """The parts of the page in order."""
+    numbered = sorted((name for name in drawn if re.fullmatch(r"figure\d+", name)), key=lambda name: int(name[6:]))
+    others = [name for name in drawn if name not in (*numbered, RATES)]
+    first = [MAIN] if content.main else list(content.printed)
+    if content.main:
+        yield Group(MAIN, "Table 1", _main_html(content, content.main))
+    else:
+        tables = "".join(map(to_html, content.printed.values()))
+        yield Group("tables", "Tables", _group("tables", "Tables", tables))
+    shown = [*numbered, *(others if not content.main else ())]
+    if shown or content.samples or content.games:
+        text = "".join(_figures_html(content, shown))
+        links = [(_key(content, name), name.removeprefix("figure")) for name in numbered]
+        yield Group("figures", "Figures", _group("figures", "Figures", text), links)
+    overviews = {printed.name: printed for printed in content.overviews}
+    yield Group("rates", "Learning rates", _rates_html(content, drawn, overviews.pop("sensitivity", None)))
+    if ABLATION in content.printed and ABLATION not in first:
+        yield Group("table2", "Table 2", _group("table2", "Table 2: ablation", to_html(content.printed[ABLATION])))
+    folded: Sequence[tuple[str, str, str, Sequence[Printed]]] = (
+        ("more", "More", "MNIST, Pong, ImageNet, and optimisers that are not in the paper", _more(content)),
+        (COSTS, "Costs", "GPU-seconds and energy", [*overviews.values()]),
+        (CHECKS, "Checks", "runs that test explanations of differences", _named(content, CHECKS)),
+    )
+    for key, name, about, all_tables in folded:
+        rest = [table for table in all_tables if table.name not in first]
+        own = [figure for figure in others if content.main and _is_of(figure, rest)]
+        text = "".join([*map(to_html, rest), *(_figure_html(content, figure) for figure in own)])
+        if text:
+            yield Group(f"{key}-part", name, _folded(f"{key}-part", name, about, text))
+    if content.theory:
+        pictures = "".join(
+            f'<figure class="picture" data-picture="{escape(name)}"></figure>' for name in content.pictures
+        )
+        text = "".join(map(to_html, content.theory)) + f'<div class="pictures">{pictures}</div>'
+        yield Group("theory", "Theory", _folded("theory", "Theory", "Sections 3 and 8 of the paper, measured", text))
+    yield Group("runs", "Runs", _folded("runs", "All runs", "search, sort, and compare their curves", RUNS))
+
+
+def _named(content: Content, name: str) -> list[Printed]:
+    return [content.printed[name]] if name in content.printed else []
+
+
+def _more(content: Content) -> list[Printed]:
+    """The tables of experiments without a part of their own."""
+    return [printed for name, printed in content.printed.items() if name not in (MAIN, ABLATION, CHECKS)]
+
+
+def _is_of(figure: str, tables: Sequence[Printed]) -> bool:
+    return any(figure in (table.name, f"{table.name}_sensitivity") for table in tables)
+
+
+def _main_html(content: Content, table: Table) -> str:
+    """Table 1, what follows from each row, and how to read it."""
+    printed = content.printed[MAIN]
+    warning = f'<p class="warning">{escape(printed.warning)}</p>' if printed.warning else ""
+    notes = f"<p>{escape(printed.notes)}</p><p>{escape(content.general_notes)}</p>"
+    rows = "".join(f"<li>{escape(' '.join(filter(None, [each.code, each.value])))}</li>" for each in printed.findings)
+    return (
+        f'<section id="{MAIN}" class="table"><h2>{escape(_titled("Table 1", printed.title))}</h2>{warning}'
+        f"{results.table_html(table)}<details><summary>Rankings, best learning rates, and how to read the table"
+        f'</summary><ul class="notes">{rows}</ul><div class="notes">{notes}</div></details></section>'
+    )
+
+
+def _titled(number: str, title: str) -> str:
+    """Such as "Table 1: Validation results" from "Validation results (Table 1)"."""
+    return f"{number}: {title.replace(f' ({number})', '')}"
+
+
+def _figures_html(content: Content, names: Sequence[str]) -> Iterator[str]:
+    samples = [SAMPLES.format(note=escape(content.samples_note))] if content.samples else []
+    games = [GAMES] if content.games else []
+    for name in names:
+        yield _figure_html(content, name)
+        if name == SAMPLES_OF:
+            yield from samples
+        if name == GAMES_OF:
+            yield from games
+    yield from samples if SAMPLES_OF not in names else ()
+    yield from games if GAMES_OF not in names else ()
+
+
+def _figure_html(content: Content, name: str) -> str:
+    heading = " ".join(str(content.figures[name].get_suptitle()).split())
+    if name == RATES:
+        heading = "Final metric at every learning rate"
+    if found := re.search(r"\((Figure \d+)\)", heading):
+        heading = _titled(found[1], heading)
+    return FIGURE.format(key=escape(_key(content, name)), name=escape(name), title=escape(heading))
+
+
+def _key(content: Content, name: str) -> str:
+    """The id of a figure: it may have the same name as its experiment's table."""
+    return f"{name}-curves" if name in content.printed else name
+
+
+def _rates_html(content: Content, drawn: Mapping[str, Any], table: Printed | None) -> str:
+    figure = _figure_html(content, RATES) if RATES in drawn else ""
+    whole = f"<details><summary>As a table</summary>{to_html(table)}</details>" if table and figure else ""
+    return _group("rates", "Learning rates", figure + (whole or (to_html(table) if table else "")))
+
+
+def _group(key: str, name: str, text: str) -> str:
+    return f'<section id="{key}" class="group"><h2>{escape(name)}</h2>{text}</section>'
+
+
+def _folded(key: str, name: str, about: str, text: str) -> str:
+    about = f' <span class="detail">{escape(about)}</span>'
+    return (
+        f'<section id="{key}" class="group folded"><details class="fold"><summary><h2>{escape(name)}</h2>{about}'
+        f"</summary>{text}</details></section>"
+    )
+
+
+def _header(content: Content) -> str:
+    """Title, what was found, and the grid of agreement."""
+    lead = results.finding_html(content.findings or [content.lead])
+    as_of = f'<p class="as-of">{escape(content.as_of)}</p>' if content.as_of else ""
+    grid = f'<div class="grid">{results.grid_html(content.main)}</div>' if content.main and content.findings else ""
+    source = base64.b64encode(content.banner.encode()).decode()
+    image = f'<img src="data:image/svg+xml;base64,{source}" alt="{BANNER}">'
+    banner = f'<figure class="banner">{image}</figure>' if content.banner else ""
+    return (
+        f'<header id="finding"><div class="found"><h1>{escape(content.title)}</h1>{lead}{as_of}</div>{grid}{banner}'
+        "</header>"
+    )
+
+
+def _nav(groups: Sequence[Group]) -> str:
+    """The page's one navigation."""
+    items = ['<li><a href="#finding">Finding</a></li>']
+    for group in groups:
+        links = "".join(f'<a href="#{escape(key)}" aria-label="Figure {text}">{text}</a>' for key, text in group.links)
+        items.append(f'<li><a href="#{escape(group.key)}">{escape(group.name)}</a>{links}</li>')
+    return f'<nav aria-label="Sections"><ul>{"".join(items)}</ul></nav>'
+
+
+def _pictures(files: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """SVG files with a text that stands for them, such as "Balance, MNIST MLP" for theory_balance_mnist_mlp100."""
+    found = {}
+    for name, svg in files.items():
+        kind, _, task = name.removeprefix("theory_").partition("_")
+        found[name] = {"svg": svg, "title": ", ".join(filter(None, [kind.capitalize(), display.task_name(task)]))}
+    return found
+
+
+@cache
+def _plotly() -> str:
+    """plotly.js, packed."""
+    return packed((resources.files("plotly") / "package_data" / "plotly.min.js").read_text())
 
 
 def _filled(template: str, parts: Mapping[str, str]) -> str:
@@ -87,10 +263,4 @@ def _filled(template: str, parts: Mapping[str, str]) -> str:
 
 def _json(data: Any) -> str:
     """JSON for a script element, which would end at the first "</"."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("</", "<\\/")
-
-
-def _name(kind: str, title: str, name: str, suffix: str = "") -> str:
-    """The name of a table or figure in the navigation, such as "Table 1" if its title has that."""
-    found = re.search(rf"\b{kind} \d+", title)
-    return found[0] if found else NAMES.get(name, name.capitalize()) + suffix
+    return json.dumps(data, **COMPACT, ensure_ascii=False).replace("</", "<\\/")

@@ -1,18 +1,9 @@
-// The bar that stays in sight: links to the sections, switches for curves of all figures, the theme.
+// The bar that stays in sight: the navigation, switches for curves of all figures, the theme.
 Nero.bar = (() => {
   "use strict";
 
+  const MOST = 4; // switches that there is room for
   const SHARED = 2; // figures that a group must be in to have a switch here
-
-  // The page's own list of sections stays where it is: it shows all of them at once, the bar those around the reader.
-  function copyLinks(bar) {
-    const contents = document.querySelector("#content header nav");
-    if (!contents) return [];
-    const nav = contents.cloneNode(true);
-    nav.setAttribute("aria-label", "Sections");
-    bar.querySelector(".bar-nav").append(nav);
-    return [...nav.querySelectorAll("a[href^='#']")];
-  }
 
   function keepInSight(link) {
     const frame = link.closest(".bar-nav");
@@ -45,7 +36,8 @@ Nero.bar = (() => {
     for (const { groups } of Nero.figures.all) {
       for (const [group, colour] of groups) found.set(group, { colour, count: (found.get(group)?.count ?? 0) + 1 });
     }
-    return [...found].filter(([, { count }]) => count >= SHARED);
+    const shared = [...found.keys()].filter((group) => found.get(group).count >= SHARED);
+    return Nero.figures.inOrder(shared).map((group) => [group, found.get(group).colour]);
   }
 
   function state(group) {
@@ -58,25 +50,24 @@ Nero.bar = (() => {
   function press(group) {
     const visible = state(group) !== "true";
     Nero.figures.all.forEach((figure) => figure.set(group, visible));
-    document.dispatchEvent(new Event("switched"));
+    Nero.figures.keep();
   }
 
   function buildSwitches(place) {
-    const build = ([group, { colour }]) => Nero.figures.switchFor(group, colour, () => press(group));
-    const switches = sharedGroups().map(build);
+    const build = ([group, colour]) => Nero.figures.switchFor(group, colour, () => press(group));
+    const switches = sharedGroups().slice(0, MOST).map(build);
+    const show = () => switches.forEach((button) => button.setAttribute("aria-pressed", state(button.dataset.group)));
     place.append(...switches);
     place.hidden = !switches.length;
-    document.addEventListener("switched", () => {
-      for (const button of switches) button.setAttribute("aria-pressed", state(button.dataset.group));
-    });
+    document.addEventListener("switched", show);
+    show();
   }
 
   function build() {
     const bar = document.getElementById("bar");
-    followReading(copyLinks(bar));
+    followReading([...bar.querySelectorAll(".bar-nav a[href^='#']")]);
     buildSwitches(bar.querySelector(".bar-switches"));
     Nero.theme.wire(document.getElementById("theme"));
-    bar.hidden = false;
   }
 
   return { build };

@@ -1,50 +1,34 @@
-// The keyboard: arrows walk the crosshair through the points, + and - zoom around it, 0 and Escape show the whole.
+// The keyboard: arrows walk through the points, + and - zoom along x, 0 and Escape show the whole.
 Nero.keys = (() => {
   "use strict";
 
   const { clamp } = Nero.numbers;
-  const STRIDE = 10;
+  const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
   const FACTOR = 2;
-  const STEPS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -STRIDE, PageDown: STRIDE };
 
-  function isSeen(chart, x) {
-    return x >= chart.view.x[0] && x <= chart.view.x[1];
-  }
-
-  function firstSeen(chart, places, step) {
-    const seen = places.filter((x) => isSeen(chart, x));
-    return step > 0 ? seen[0] : seen.at(-1);
+  function seen(chart) {
+    const [low, high] = chart.xrange;
+    const found = new Set(chart.shown.flatMap(({ x }) => x));
+    return [...found].filter((x) => x >= low && x <= high).sort((one, other) => one - other);
   }
 
   function walk(chart, step) {
-    const places = Nero.points.places(chart.shown);
+    const places = seen(chart);
     if (!places.length) return;
-    const started = chart.cursor !== null && isSeen(chart, chart.cursor);
-    const place = Nero.points.nearestPlace(places, chart.cursor ?? 0) + step;
-    const x = started ? places[clamp(place, 0, places.length - 1)] : firstSeen(chart, places, step);
-    if (x !== undefined) moveTo(chart, x);
-  }
-
-  function jump(chart, end) {
-    const x = Nero.points.places(chart.shown).at(end);
-    if (x !== undefined) moveTo(chart, x);
-  }
-
-  function moveTo(chart, x) {
-    chart.show(Nero.view.holding(chart, x));
-    chart.read(x);
-    chart.say();
+    const at = places.indexOf(chart.cursor);
+    const first = step > 0 ? 0 : places.length - 1;
+    chart.read(places[at < 0 ? first : clamp(at + step, 0, places.length - 1)]);
   }
 
   function zoom(chart, factor) {
-    const centre = chart.cursor ?? (chart.view.x[0] + chart.view.x[1]) / 2;
-    chart.show(Nero.view.scaled(chart, centre, factor));
-    chart.sayView();
+    const [low, high] = chart.xrange;
+    const centre = chart.cursor ?? (low + high) / 2;
+    chart.zoom([centre - (centre - low) * factor, centre + (high - centre) * factor]);
   }
 
   // False where there is nothing to undo: then Escape may close what the chart stands in.
   function back(chart) {
-    const busy = chart.zoomed || chart.cursor !== null;
+    const busy = chart.view !== null || chart.cursor !== null;
     chart.leave();
     chart.reset();
     return busy;
@@ -52,7 +36,7 @@ Nero.keys = (() => {
 
   function act(chart, key) {
     if (key in STEPS) walk(chart, STEPS[key]);
-    else if (key === "Home" || key === "End") jump(chart, key === "Home" ? 0 : -1);
+    else if (key === "Home" || key === "End") chart.read(seen(chart).at(key === "Home" ? 0 : -1));
     else if (key === "+" || key === "=") zoom(chart, 1 / FACTOR);
     else if (key === "-" || key === "_") zoom(chart, FACTOR);
     else if (key === "0" || key === "Escape") return back(chart) || key === "0";
@@ -62,8 +46,10 @@ Nero.keys = (() => {
 
   function wire(chart) {
     chart.plot.addEventListener("keydown", (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || !chart.frame) return;
-      if (act(chart, event.key)) event.preventDefault();
+      if (event.ctrlKey || event.metaKey || event.altKey || !chart.drawn) return;
+      if (!act(chart, event.key)) return;
+      event.preventDefault();
+      event.stopPropagation();
     });
     chart.plot.addEventListener("blur", () => chart.leave());
   }

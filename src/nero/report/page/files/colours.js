@@ -62,5 +62,11 @@ Nero.colours = (() => {
     return element;
   }
 
-  return { ink };
+  // The same for a chart, which is drawn again when the theme changes.
+  function drawn(hex, authors = false, dark = Nero.theme.isDark()) {
+    const [red, green, blue] = dark ? onDark(parse(hex), authors) : legible(parse(hex), LIGHT, BLACK, ON_LIGHT);
+    return `rgb(${red},${green},${blue})`;
+  }
+
+  return { ink, drawn };
 })();

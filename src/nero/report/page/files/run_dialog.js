@@ -20,7 +20,7 @@ Nero.runDialog = (() => {
   }
 
   function setHash(hash) {
-    history.replaceState(null, "", hash || location.pathname + location.search);
+    history.replaceState(null, "", `${location.pathname}${location.search}${hash}`);
   }
 
   async function copy(said) {
@@ -49,11 +49,10 @@ Nero.runDialog = (() => {
 
   function content(run, store) {
     const { results, text, starts, part } = Nero.runFacts;
-    const curve = Nero.runCurve.build(run);
     const own = samples.filter((sample) => sample.run === run.id);
     return [
       results(run, store),
-      curve,
+      Nero.overlay.metricsOf(run),
       text("Traceback", run.traceback),
       own.length ? part("Samples", ...Nero.samples.viewer(own, false)) : null,
       text("Config", run.config),
@@ -63,8 +62,8 @@ Nero.runDialog = (() => {
 
   async function found(id) {
     try {
-      const { run, store } = await Nero.runsData.find(id);
-      return run ? content(run, store) : unknown(id);
+      const { byId, store } = await Nero.packed.runs();
+      return byId.has(id) ? content(byId.get(id), store) : unknown(id);
     } catch (error) {
       return [html("p", { class: "unknown" }, `The runs cannot be read: ${error.message}`)];
     }

@@ -29,7 +29,7 @@ Nero.runFacts = (() => {
   function results(run, store) {
     return facts([
       final(run),
-      ["Task", run.task],
+      ["Task", run.task_name],
       ["Optimiser", run.optim],
       ["Learning rate η", significant(run.lr)],
       ["Seed", String(run.seed)],

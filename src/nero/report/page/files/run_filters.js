@@ -1,4 +1,5 @@
-// The controls above the list of runs: free text, and a choice of task, optimiser and status.
+// The controls above the list of runs: free text, also over settings, and a choice of task, optimiser and status.
+// They are kept in the address.
 Nero.runFilters = (() => {
   "use strict";
 
@@ -6,8 +7,9 @@ Nero.runFilters = (() => {
   const CHOICES = { task: "Task", optim: "Optimiser", status: "Status" };
 
   function haystack(run) {
-    const { id, task, optim, lr, seed, status, data, metric, device } = run;
-    return [id, task, optim, lr, `seed ${seed}`, status, data, metric, device].join("\n").toLowerCase();
+    const { id, task_name: task, optim, lr, seed, status, data, metric, device, settings } = run;
+    const keys = Object.entries(settings).map(([key, value]) => `${key}=${value}`);
+    return [id, task, optim, lr, `seed ${seed}`, status, data, metric, device, ...keys].join("\n").toLowerCase();
   }
 
   function valuesOf(runs, field) {
@@ -15,7 +17,10 @@ Nero.runFilters = (() => {
   }
 
   function choice(runs, field) {
-    const options = valuesOf(runs, field).map((value) => html("option", { value }, String(value)));
+    const chosen = Nero.state.get(field);
+    const name = (value) => (field === "task" ? runs.find(({ task }) => task === value).task_name : String(value));
+    const option = (value) => html("option", { value, selected: String(value) === chosen }, name(value));
+    const options = valuesOf(runs, field).map(option);
     return html("select", { "data-filter": field }, html("option", { value: "" }, "all"), options);
   }
 
@@ -33,17 +38,20 @@ Nero.runFilters = (() => {
   // `changed` is called with a test for runs.
   function build(runs, changed) {
     const texts = new Map(runs.map((run) => [run, haystack(run)]));
-    const hint = { placeholder: "id, metric, device …", spellcheck: "false" };
-    const search = html("input", { type: "search", "data-filter": "text", ...hint });
+    const hint = { placeholder: "id, metric, precision=bf16, depth=5 …", spellcheck: "false" };
+    const search = html("input", { type: "search", "data-filter": "text", value: Nero.state.get("find") ?? "", ...hint });
     const selects = Object.fromEntries(Object.keys(CHOICES).map((field) => [field, choice(runs, field)]));
 
     function apply() {
       const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
       const chosen = Object.fromEntries(Object.entries(selects).map(([field, select]) => [field, select.value]));
+      Nero.state.set("find", search.value.trim());
+      for (const [field, value] of Object.entries(chosen)) Nero.state.set(field, value);
       changed(matcher(words, chosen, texts));
     }
 
     const controls = Object.entries(CHOICES).map(([field, text]) => labelled(text, selects[field]));
+    apply();
     return html("div", { class: "filters", role: "search", input: apply }, labelled("Find", search), controls);
   }
 

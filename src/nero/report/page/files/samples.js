@@ -3,6 +3,7 @@ Nero.samples = (() => {
   "use strict";
 
   const { html, runLink } = Nero.dom;
+  const STEP = 500; // milliseconds that a picture is shown while they play
   let made = 0;
 
   function epochsOf(samples) {
@@ -29,14 +30,45 @@ Nero.samples = (() => {
     return { sample, image, shown, element: html("figure", { class: "strip" }, caption, columns, image) };
   }
 
+  // The metric is that of the picture, not that of the end of training.
   function show({ sample, image, shown }, epoch) {
     const picture = pictureAt(sample, epoch);
     image.src = picture.src;
     image.alt = describe(sample, picture.epoch);
-    shown.textContent = picture.epoch === epoch ? "" : `(epoch ${picture.epoch})`;
+    shown.textContent = [`epoch ${picture.epoch}`, picture.value].filter(Boolean).join(": ");
   }
 
-  function viewer(samples, linked = true) {
+  // A button that steps through the epochs, from the first one where the last is shown.
+  function player(slider, count, choose) {
+    const button = html("button", { type: "button", class: "play", "aria-pressed": "false" }, "Play");
+    let timer = null;
+
+    function stop() {
+      clearInterval(timer);
+      timer = null;
+      button.setAttribute("aria-pressed", "false");
+      button.textContent = "Play";
+    }
+
+    function step() {
+      if (!slider.isConnected || slider.valueAsNumber >= count - 1) return stop();
+      slider.value = slider.valueAsNumber + 1;
+      choose();
+    }
+
+    button.addEventListener("click", () => {
+      if (timer !== null) return stop();
+      if (slider.valueAsNumber >= count - 1) slider.value = 0;
+      choose();
+      timer = setInterval(step, STEP);
+      button.setAttribute("aria-pressed", "true");
+      button.textContent = "Stop";
+    });
+    return button;
+  }
+
+  // `key` of the epoch in the address, if it is kept there.
+  function viewer(samples, linked = true, key = "") {
     const filled = samples.filter(({ pictures }) => pictures.length);
     const strips = filled.map((sample) => strip(sample, linked));
     const epochs = epochsOf(filled);
@@ -51,16 +83,21 @@ Nero.samples = (() => {
       strips.forEach((one) => show(one, epoch));
     }
 
-    slider.addEventListener("input", choose);
-    slider.value = epochs.length - 1;
+    const play = player(slider, epochs.length, choose);
+    slider.addEventListener("input", () => {
+      choose();
+      if (key) Nero.state.set(key, slider.valueAsNumber === epochs.length - 1 ? "" : epochs[slider.valueAsNumber]);
+    });
+    const kept = key ? epochs.indexOf(Number(Nero.state.get(key))) : -1;
+    slider.value = kept < 0 ? epochs.length - 1 : kept;
     if (epochs.length) choose();
-    const control = html("div", { class: "epoch-control" }, html("label", { for: id }, "Epoch"), slider, output);
+    const control = html("div", { class: "epoch-control" }, html("label", { for: id }, "Epoch"), slider, output, play);
     return [control, html("div", { class: "strip-grid" }, strips.map(({ element }) => element))];
   }
 
   function build(samples) {
     for (const section of document.querySelectorAll("[data-samples]")) {
-      if (samples?.length) section.querySelector(".strips").append(...viewer(samples));
+      if (samples?.length) section.querySelector(".strips").append(...viewer(samples, true, "epoch"));
     }
   }
 

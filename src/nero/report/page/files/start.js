@@ -2,14 +2,28 @@
 document.addEventListener("DOMContentLoaded", () => {
   "use strict";
 
-  const { figures = {}, samples = [] } = JSON.parse(document.getElementById("figures-data").textContent);
-  Nero.figures.build(figures);
+  const { figures = {}, order = [], samples = [], games = [] } = JSON.parse(document.getElementById("figures-data").textContent);
+  const runs = document.getElementById("runs");
+
+  // What a link leads to may be in a folded part.
+  function reveal() {
+    const target = location.hash.length > 1 ? document.getElementById(location.hash.slice(1)) : null;
+    for (let fold = target?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+    const own = target?.querySelector(":scope > details.fold");
+    if (own) own.open = true;
+    if (target) target.scrollIntoView({ behavior: "instant" });
+  }
+
+  Nero.figures.build(figures, order);
   Nero.samples.build(samples);
+  Nero.games.build(games);
+  Nero.pictures.build();
   Nero.bar.build();
   Nero.runDialog.build(samples);
-  for (const place of document.querySelectorAll("#runs .browser")) Nero.runList.build(place);
-
-  // The browser went to the section before the figures above it had any height.
-  const target = location.hash.length > 1 ? document.getElementById(location.hash.slice(1)) : null;
-  if (target) target.scrollIntoView({ behavior: "instant" });
+  Nero.runList.build(runs);
+  if (["find", "task", "optim", "status", "sort", "runs"].some((key) => Nero.state.get(key))) {
+    runs.querySelector("details").open = true;
+  }
+  window.addEventListener("hashchange", reveal);
+  reveal();
 });

@@ -4,6 +4,7 @@ Nero.theme = (() => {
 
   const CHOICES = ["auto", "light", "dark"];
   const KEY = "nero-report-theme";
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
   let choice = stored();
 
   function stored() {
@@ -25,6 +26,11 @@ Nero.theme = (() => {
 
   function apply() {
     document.documentElement.dataset.theme = choice;
+    document.dispatchEvent(new Event("themed"));
+  }
+
+  function isDark() {
+    return choice === "auto" ? system.matches : choice === "dark";
   }
 
   function label(button) {
@@ -33,6 +39,7 @@ Nero.theme = (() => {
 
   function wire(button) {
     label(button);
+    button.hidden = false;
     button.addEventListener("click", () => {
       choice = CHOICES[(CHOICES.indexOf(choice) + 1) % CHOICES.length];
       apply();
@@ -41,6 +48,7 @@ Nero.theme = (() => {
     });
   }
 
+  system.addEventListener("change", apply);
   apply();
-  return { wire };
+  return { wire, isDark };
 })();

@@ -1,0 +1,149 @@
+"""The top of the page: what was found, the grid of agreement, and Table 1 with the reason for each disagreement."""
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from nero.report import cells, display
+from nero.report.cells import CellKey, CellStatus
+from nero.report.figures import style
+from nero.report.tables.layout import published_text, value, verdict_words
+from nero.report.tables.table import Entry, Row, Table
+from nero.report.units import rate
+from nero.report.verdicts import CONFIDENCE
+
+# State of a cell in the grid -> its sign and its word. What a comparison lacks makes it incomplete.
+WORDS = {
+    CellStatus.AGREES: ("✓", "agrees"),
+    CellStatus.LOWER: ("↓", "lower"),
+    CellStatus.HIGHER: ("↑", "higher"),
+    CellStatus.DIVERGED: ("✕", "diverged"),
+    CellStatus.INCOMPLETE: ("·", "incomplete"),
+}
+LEGEND = (
+    f"✓ agrees: the {100 * CONFIDENCE:g} % interval of the difference between our mean and the paper's contains 0. "
+    "↓ lower and ↑ higher: it does not; this does not mean better or worse. Pale: preliminary, since learning rates or "
+    "seeds are missing. · incomplete: there is nothing to compare yet."
+)
+
+
+def state(entry: Entry) -> CellStatus:
+    """The entry's state in the grid."""
+    return entry.verdict if entry.verdict in WORDS else CellStatus.INCOMPLETE
+
+
+def grid_html(table: Table) -> str:
+    """A row per task and a column per optimiser; each cell leads to its numbers in the table."""
+    heads = "".join(f'<th scope="col">{escape(style.name(optim))}</th>' for optim in table.optims)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(cells.row_text(row.key))}</th>{"".join(_grid_cells(table, row))}</tr>'
+        for row in table.rows
+    )
+    head = f'<thead><tr><th scope="col"><span class="unseen">Task</span></th>{heads}</tr></thead>'
+    caption = '<caption class="unseen">Whether our results agree with the paper\'s</caption>'
+    return f'<table class="agreement">{caption}{head}<tbody>{rows}</tbody></table><p class="notes">{escape(LEGEND)}</p>'
+
+
+def _grid_cells(table: Table, row: Row) -> Iterator[str]:
+    for optim in table.optims:
+        entry = row.entries.get(optim)
+        if entry is None:
+            yield "<td></td>"
+            continue
+        sign, word = WORDS[state(entry)]
+        preliminary = not entry.complete and state(entry) is not CellStatus.INCOMPLETE
+        said = f"{cells.row_text(row.key)}, {entry.name}: {word}{', preliminary' if preliminary else ''}"
+        yield (
+            f'<td><a href="#{anchor(table, entry)}" class="chip{" preliminary" if preliminary else ""}" '
+            f'data-state="{state(entry)}" aria-label="{escape(said, quote=True)}" title="{escape(said, quote=True)}">'
+            f'<span aria-hidden="true">{sign}</span> {word}</a></td>'
+        )
+
+
+def anchor(table: Table, entry: Entry) -> str:
+    """The id of a cell on the page."""
+    words = (
+        table.name,
+        *CellKey.of(entry.cell).row[:1],
+        cells.row_detail(cells.RowKey.of(entry.cell)),
+        entry.cell.optim,
+    )
+    return re.sub(r"[^\w]+", "-", "-".join(filter(None, words)))
+
+
+def table_html(table: Table) -> str:
+    """A table with one cell per task and optimiser: our result, the paper's, the verdict and the runs.
+
+    Below each row are the reasons for its cells that do not agree. On a narrow screen, a row becomes a card.
+    """
+    heads = "".join(f'<th scope="col">{escape(word)}</th>' for word in ("Task", *map(style.name, table.optims)))
+    bodies = "\n".join(_row_html(table, row) for row in table.rows)
+    return f'<table class="cards results">\n<thead><tr>{heads}</tr></thead>\n{bodies}\n</table>'
+
+
+def _row_html(table: Table, row: Row) -> str:
+    metric = f' <span class="detail">{escape(row.metric.heading)}</span>' if row.metric else ""
+    tds = "".join(
+        _entry_html(table, entry) if (entry := row.entries.get(optim)) else "<td></td>" for optim in table.optims
+    )
+    line = f'<tr><th scope="row">{escape(cells.row_text(row.key))}{metric}</th>{tds}</tr>'
+    return f"<tbody>\n{line}\n{_reasons_html(table, row)}</tbody>"
+
+
+def _entry_html(table: Table, entry: Entry) -> str:
+    sign, word = WORDS[state(entry)]
+    preliminary = not entry.complete and state(entry) is not CellStatus.INCOMPLETE
+    theirs = published_text(entry).value
+    rank = {1: " best", 2: " second"}.get(entry.rank or 0, "")
+    parts = [f'<span class="value{rank}">{escape(value(entry))}</span>']
+    if theirs:
+        rank = {1: " best", 2: " second"}.get(entry.published_rank or 0, "")
+        parts.append(f'<span class="theirs">paper <span class="{rank.strip()}">{escape(theirs)}</span></span>')
+    chip = f'<span class="chip{" preliminary" if preliminary else ""}" data-state="{state(entry)}">{sign} {word}</span>'
+    difference = escape(verdict_words(entry).partition(": ")[2])
+    if entry.published:
+        parts.append(f'{chip} <span class="detail difference">{difference}</span>' if difference else chip)
+    parts.append(_facts(entry))
+    name = "|".join((entry.cell.task, entry.cell.label, cells.variant_text(entry.cell.variant), entry.cell.optim))
+    attributes = f'id="{anchor(table, entry)}" data-cell="{escape(name, quote=True)}" data-head="{escape(entry.name)}"'
+    return f"<td {attributes}>{''.join(parts)}</td>"
+
+
+def _facts(entry: Entry) -> str:
+    """Number of seeds, learning rate, what is missing, and links to the runs."""
+    lr = entry.state.leading_lr
+    whose = {None: "", True: ", the paper's", False: ", not the paper's"}[entry.has_papers_rate]
+    parts = [
+        f"n = {entry.n}" if entry.mean is not None else "",
+        f"η = {rate(lr)}{whose}" if lr is not None and entry.mean is not None else "",
+        cells.gap(entry.state) or "",
+    ]
+    links = "".join(
+        f' <a class="run" href="#run={escape(run["run_id"], quote=True)}">{run["seed"]}</a>' for run in entry.runs
+    )
+    text = "; ".join(escape(part).replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for part in parts if part)
+    of_runs = f'<span class="seeds">seed{"s" if len(entry.runs) > 1 else ""}{links}</span>' if links else ""
+    return f'<span class="detail">{text}</span>{of_runs}'
+
+
+def _reasons_html(table: Table, row: Row) -> str:
+    """A line for each cell of the row that does not agree and whose cause is known or looked for."""
+    lines = []
+    for entry in row.entries.values():
+        why = table.disagreements.get(CellKey.of(entry.cell))
+        if why and entry.verdict and entry.verdict.differs:
+            lines.append(f'<p data-why="{anchor(table, entry)}">{reason_html(entry.name, entry.verdict, why)}</p>')
+    return f'<tr class="why"><td colspan="{len(table.optims) + 1}">{"".join(lines)}</td></tr>\n' if lines else ""
+
+
+def reason_html(name: str, verdict: str, why: str) -> str:
+    """Such as "SGD is lower: ...", and the check behind it, which leads to the table of checks."""
+    reason, _, check = why.partition(" Check: ")
+    check = re.sub(r"\b[a-z0-9]+_\w+", lambda found: display.task_name(found[0]), check)
+    link = f' <a href="#checks">Check</a>: {escape(check.removeprefix("checks: "))}' if check else ""
+    return f"<strong>{escape(name)} is {escape(verdict)}.</strong> {escape(reason)}{link}"
+
+
+def finding_html(sentences: Sequence[str]) -> str:
+    first, *others = sentences
+    return f'<p class="lead">{escape(first)}</p>' + "".join(f"<p>{escape(each)}</p>" for each in others)
