@@ -90,9 +90,12 @@ An experiment without an entry gets `usual_contents`.
 """
 
 
-def contents_of(evidence: Evidence) -> Contents:
-    name = evidence.experiment.name
+def contents(name: str) -> Contents:
     return CATALOGUE.get(name) or ON_REQUEST.get(name) or usual_contents(name)
+
+
+def contents_of(evidence: Evidence) -> Contents:
+    return contents(evidence.experiment.name)
 
 
 def default_store() -> Store:

@@ -11,7 +11,7 @@ from nero.report import cells, frame
 from nero.runs.store import Status, Store
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evidence:
     """An experiment and what a store holds of it."""
 
@@ -19,6 +19,10 @@ class Evidence:
     states: tuple[CellState, ...]
     summaries: Mapping[str, Summary]
     store: Store
+
+    def __repr__(self) -> str:
+        logged = {run_id for state in self.states for run_id in state.logged}
+        return f"Evidence({self.experiment.name}, {len(self.states)} cells, {len(logged)} runs)"
 
     @cached_property
     def curves(self) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """A store as tidy frames, which figures are drawn from, and frames as files for other programs."""
 
 import importlib.util
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 
 from nero.atomic import replacing
+from nero.plans.config import DEFAULTS_OF_LOGGED_RUNS
+from nero.runs.logged import LoggedRun, logged_runs, same_value
 from nero.runs.store import Record, Store
 
 RUN_COLUMNS = {
@@ -31,6 +33,8 @@ RUN_COLUMNS = {
     "parameters": "Int64",
 }
 RUN_KEYS = {name: RUN_COLUMNS[name] for name in ("run_id", "task", "optim", "lr", "seed")}
+# Settings that RUN_COLUMNS has under another name.
+NAMED = frozenset({"task_name", "optim_name", "optim.lr", "seed", "data", "task.epochs"})
 NOT_CURVES = frozenset({"epoch", "epochs", "step", "trace"})
 
 
@@ -46,6 +50,40 @@ def load_runs(store: Store) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
     extra = sorted(set(frame.columns) - set(RUN_COLUMNS))
     return frame.reindex(columns=[*RUN_COLUMNS, *extra]).astype({**RUN_COLUMNS, **dict.fromkeys(extra, "float64")})
+
+
+def load_settings(store: Store, run_ids: Collection[str]) -> pd.DataFrame:
+    """One row per run, by its id, and one column per setting that tells runs apart, such as task.depth or optim.betas.
+
+    These are the keys of config.yaml in which runs of one task or, if they are the optimiser's, runs of one optimiser
+    differ. A missing value means that the run's config does not have the key. Lists are text.
+    """
+    runs = [run for run in logged_runs(store) if run.run_id in run_ids and run.config]
+    columns = {key: [_column_value(_setting(run, key)) for run in runs] for key in _differing(runs)}
+    frame = pd.DataFrame(columns, index=pd.Index([run.run_id for run in runs], name="run_id", dtype="str"))
+    frame = frame.convert_dtypes()
+    return frame.astype(dict.fromkeys(frame.select_dtypes("object"), "string"))
+
+
+def _differing(runs: Iterable[LoggedRun]) -> list[str]:
+    groups: dict[tuple[str, str], list[LoggedRun]] = {}
+    for run in runs:
+        for part in ("task", "optim"):
+            groups.setdefault((part, run.summary[part]), []).append(run)
+    found = set()
+    for (part, _), group in groups.items():
+        keys = {key for run in group for key in run.settings if key.startswith("optim.") == (part == "optim")}
+        first = group[0]
+        found |= {key for key in keys if any(not same_value(_setting(first, key), _setting(run, key)) for run in group)}
+    return sorted(found - NAMED)
+
+
+def _setting(run: LoggedRun, key: str) -> Any:
+    return run.settings.get(key, DEFAULTS_OF_LOGGED_RUNS.get(key))
+
+
+def _column_value(setting: Any) -> Any:
+    return str(setting) if isinstance(setting, list | dict) else setting
 
 
 def load_curves(store: Store, run_ids: Collection[str] | None = None) -> pd.DataFrame:

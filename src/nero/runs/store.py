@@ -12,6 +12,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -80,6 +81,9 @@ class Store:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
 
+    def __repr__(self) -> str:
+        return f"Store({min(str(self.root), os.path.relpath(self.root), key=len)}, {len(self.runs())} runs)"
+
     def run(self, task: str, run_id: str) -> "RunDirectory":
         return RunDirectory(self.root / task / run_id)
 
@@ -98,6 +102,9 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._held: Held | None = None
+
+    def __repr__(self) -> str:
+        return f"RunDirectory({self.run_id}, {(self.read_summary() or {}).get('status', 'no summary')})"
 
     @property
     def run_id(self) -> str:
@@ -188,16 +195,14 @@ class RunDirectory:
         self._put("metrics.jsonl", after)
 
     def _read_lines(self, name: str) -> list[Any]:
-        try:
+        with suppress(OSError):
             return parse_lines(self._read(name))
-        except OSError:
-            return []
+        return []
 
     def _log(self) -> bytes:
-        try:
+        with suppress(FileNotFoundError):
             return self._read("metrics.jsonl")
-        except FileNotFoundError:
-            return b""
+        return b""
 
     def write_picture(self, name: str, epoch: int, data: bytes) -> None:
         """Write an image such as `samples.jpg` of an epoch."""
@@ -225,11 +230,10 @@ class RunDirectory:
         return None if summary is None or summary.get("version") == VERSION else repr(summary.get("version"))
 
     def _any_summary(self) -> Record | None:
-        try:
+        with suppress(OSError):
             summary = parse_line(self._read("summary.json"))
-        except OSError:
-            return None
-        return summary if isinstance(summary, dict) else None
+            return summary if isinstance(summary, dict) else None
+        return None
 
     def save_checkpoint(self, data: bytes, position: Mapping[str, int]) -> None:
         """Save `data` as the newest checkpoint; the previous one is kept until the next is written."""

@@ -72,7 +72,7 @@ def _draw_sphere(axes: Axes, path: np.ndarray, plane: np.ndarray) -> None:
     beside = ((-0.1, -0.12), (0.12, 0.02), (0.12, 0.02))
     for number, (end, offset) in enumerate(zip(1.35 * CAMERA.T[:, :2], beside, strict=True), start=1):
         _draw_arrow(axes, end, "->", LIGHT, 0.7)
-        axes.text(*(end + offset), f"$w_{number}$", ha="center", va="center", color=GREY)
+        axes.text(end[0] + offset[0], end[1] + offset[1], f"$w_{number}$", ha="center", va="center", color=GREY)
     axes.plot(*circle[:, :2].T, ":", color="black", linewidth=0.8)
     axes.plot(*np.where(circle[:, 2:] >= 0, circle[:, :2], math.nan).T, color="black")
     axes.plot(*steps[:, :2].T, "o", color=NERO, markersize=3)
@@ -82,7 +82,7 @@ def _draw_sphere(axes: Axes, path: np.ndarray, plane: np.ndarray) -> None:
 def _draw_arrow(axes: Axes, end: np.ndarray, style: str, colour: str, width: float) -> None:
     """From the centre."""
     shape = {"arrowstyle": style, "color": colour, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", end, (0, 0), arrowprops=shape)
+    axes.annotate("", (end[0], end[1]), (0, 0), arrowprops=shape)
 
 
 def _draw_circle(axes: Axes, steps: np.ndarray, colour: str, size: float) -> None:
@@ -99,7 +99,7 @@ def _explain_step(axes: Axes, steps: np.ndarray, lr: float) -> None:
     middle = (before + after) / 2
     above = 1.06 * math.cos(middle), 1.06 * math.sin(middle)
     axes.text(*above, f"{lr} radians", ha="center", va="bottom", color=NERO)
-    axes.text(*(steps[0] + (-0.06, 0.06)), "start", ha="right")
+    axes.text(steps[0, 0] - 0.06, steps[0, 1] + 0.06, "start", ha="right")
     axes.text(0.93, -0.07, "minimum of the loss", ha="right", va="top")
     axes.text(0, -0.42, r"$w \leftarrow w - \eta \, g \,/\, \mathrm{average\ of\ } \Vert g \Vert$", ha="center")
     axes.text(0, -0.6, "then mean 0, norm 1", ha="center")

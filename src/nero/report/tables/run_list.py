@@ -94,6 +94,15 @@ def describe_runs(
 
 def compare_runs(runs: Sequence[LoggedRun], width: int | None = None) -> str:
     """The runs by number, then a column for each: settings that differ, final metrics, and provenance."""
+    rows = [["", *(str(number) for number in range(1, len(runs) + 1))]]
+    for title, lines in comparison(runs).items():
+        rows += [[title, *([""] * len(runs))], *([f"  {name}", *values] for name, values in lines.items())]
+    names = "\n".join(f"{number}  {run.run_id}" for number, run in enumerate(runs, start=1))
+    return f"{names}\n{lay_out(rows, width=width)}"
+
+
+def comparison(runs: Sequence[LoggedRun]) -> dict[str, dict[str, list[str]]]:
+    """The same by title of a part and name of a line: a text for each run."""
     absent = object()
     settings = {key: [run.settings.get(key, absent) for run in runs] for run in runs for key in run.settings}
     differing = {
@@ -102,16 +111,11 @@ def compare_runs(runs: Sequence[LoggedRun], width: int | None = None) -> str:
         if not all(same_value(values[0], value) for value in values)
     }
     provenance = {name: COLUMNS[name].text for name in ("status", "epochs", "time", "device")} | {"commit": _commits}
-    parts = {
+    return {
         "settings that differ" if differing else "no settings differ": differing,
         "final metrics": _finals(runs),
         "provenance": {name: [*map(text, runs)] for name, text in provenance.items()},
     }
-    rows = [["", *(str(number) for number in range(1, len(runs) + 1))]]
-    for title, lines in parts.items():
-        rows += [[title, *([""] * len(runs))], *([f"  {name}", *values] for name, values in lines.items())]
-    names = "\n".join(f"{number}  {run.run_id}" for number, run in enumerate(runs, start=1))
-    return f"{names}\n{lay_out(rows, width=width)}"
 
 
 def _as_yaml(value: Any) -> str:

@@ -8,7 +8,9 @@ rate of a complete search, or at the leading rate of an incomplete one.
 import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from nero.plans.plan import Cell, CellState, Summary
 from nero.report import cells, disagreements, paper
@@ -75,6 +77,29 @@ class Row(NamedTuple):
     entries: Mapping[Hashable, Entry]  # by optimiser, only those of the experiment; in a listing by cell
 
 
+FRAME = {
+    "task": "str",  # with the settings that tell rows apart
+    "optimizer": "str",
+    "metric": "str",
+    "mean": "float64",
+    "std": "float64",
+    "n": "int64",
+    "lr": "float64",  # best or leading
+    "status": "str",  # complete, incomplete, diverged or missing
+    "rank": "Int64",
+    "paper_mean": "float64",
+    "paper_std": "float64",
+    "paper_n": "Int64",
+    "paper_lr": "float64",
+    "paper_rank": "Int64",
+    "difference": "float64",  # our mean minus the paper's, and its 95 % interval
+    "low": "float64",
+    "high": "float64",
+    "verdict": "str",
+}
+"""The columns of `Table.to_frame`."""
+
+
 class Listing(NamedTuple):
     """A layout with one line per cell, all of one task and ranked together, as the paper's Table 2."""
 
@@ -83,7 +108,7 @@ class Listing(NamedTuple):
     name: Callable[[Cell], str]  # the cell's name in a sentence
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     name: str
     title: str
@@ -103,6 +128,43 @@ class Table:
     def complete(self) -> bool:
         return all(entry.complete for entry in self.entries)
 
+    def to_frame(self) -> pd.DataFrame:
+        """One row per cell: our result and the paper's, in the unit of `metric`, and the verdict on the difference."""
+        rows = [(row, entry) for row in self.rows for entry in row.entries.values()]
+        return pd.DataFrame([_as_record(row, entry) for row, entry in rows], columns=list(FRAME)).astype(FRAME)
+
+    def __repr__(self) -> str:
+        complete = sum(entry.complete for entry in self.entries)
+        return f"Table({self.name}, {len(self.entries)} cells, {complete} complete)"
+
+    def _repr_markdown_(self) -> str:
+        """What notebooks show."""
+        from nero.report.tables.layout import print_table  # which needs this module
+        from nero.report.tables.sheets import to_markdown
+
+        return to_markdown(print_table(self))
+
+
+def _as_record(row: Row, entry: Entry) -> dict[str, Any]:
+    """A row of `Table.to_frame`."""
+    theirs, comparison = entry.published, entry.comparison
+    return {
+        "task": cells.row_text(RowKey.of(entry.cell)),
+        "optimizer": style.name(entry.cell.optim),
+        "metric": row.metric.label if row.metric else None,
+        "mean": entry.mean,
+        "std": entry.std,
+        "n": entry.n,
+        "lr": entry.state.leading_lr,
+        "status": entry.status,
+        "rank": entry.rank,
+        **{f"paper_{name}": getattr(theirs, name, None) for name in ("mean", "std", "n", "lr")},
+        "paper_rank": entry.published_rank,
+        "difference": getattr(comparison, "mean", None),
+        **{end: getattr(comparison, end, None) for end in ("low", "high")},
+        "verdict": entry.verdict,
+    }
+
 
 def build_table(evidence: Evidence, published: paper.Published | None = None, listing: Listing | None = None) -> Table:
     """Compare an experiment's cells with the paper's. Raises for embedded data next to the paper's numbers."""
@@ -113,14 +175,17 @@ def build_table(evidence: Evidence, published: paper.Published | None = None, li
     if listing:  # the paper's cells in the paper's order, then the others
         places = {key: place for place, key in enumerate(known.results)}
         states.sort(key=lambda state: places.get(paper.key(state.cell), len(places)))
-    rows = cells.rows(states)
+    optims = style.in_order(state.cell.optim for state in states)
+    rows = {
+        key: sorted(row, key=lambda state: optims.index(state.cell.optim)) for key, row in cells.rows(states).items()
+    }
     if listing:
-        rows = {RowKey(states[0].cell.task): [state for row in rows.values() for state in row]}
+        rows = {RowKey(states[0].cell.task): states}
     reasons = disagreements.of_store(evidence.store)
     return Table(
         name=experiment.name,
         title=experiment.title,
-        optims=style.in_order(state.cell.optim for state in states),
+        optims=optims,
         rows=tuple(_row(key, row, known, listing) for key, row in rows.items()),
         embedded=any(cells.is_embedded(state.cell) for state in states),
         source=known.source if known.results else None,
