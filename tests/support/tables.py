@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from nero.plans.plan import CellState, Experiment
 from nero.report import paper
 from nero.report.evidence import Evidence
+from nero.report.page import sheet_html
 from nero.report.tables import sheets
 from nero.report.tables.layout import print_table
 from nero.report.tables.table import Listing, Table, build_table
@@ -24,8 +25,8 @@ def to_markdown(table: Table, runs: str | None = None) -> str:
     return sheets.to_markdown(print_table(table), runs)
 
 
-def to_latex(table: Table, runs: str | None = None) -> str:
-    return sheets.to_latex(print_table(table), runs)
+def to_latex(table: Table) -> str:
+    return sheets.to_latex(print_table(table))
 
 
 def to_csv(table: Table) -> str:
@@ -33,4 +34,4 @@ def to_csv(table: Table) -> str:
 
 
 def to_html(table: Table) -> str:
-    return sheets.to_html(print_table(table))
+    return sheet_html.to_html(print_table(table))

@@ -15,7 +15,6 @@ listed), 2 for an error. With --check nothing is written, and 1 means that a com
 out of date; figures are not compared, since their bytes depend on matplotlib's version.
 """
 
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,10 +26,10 @@ from nero.plans.plan import load_experiment
 from nero.plans.stores import COMMITTED, local_runs, short_path, store_of_experiment
 from nero.report import catalogue, files
 from nero.report.assembly import PAGE, Report
+from nero.report.tables.sheets import for_terminal
 from nero.runs.store import Store
 
 DEFAULT = tuple(catalogue.CATALOGUE)
-LINKS = re.compile(r"(?:[;,] )?\[[^]]*\]\([^)]*\)")
 OWN_RUNS, OWN_RESULTS, OWN_README = COMMITTED, ROOT / "results", ROOT / "README.md"
 
 
@@ -76,10 +75,10 @@ def _default_out(names: Iterable[str], store: Store) -> Path:
 
 
 def write(report: Report, whole: bool, readme: Path | None = None, brief: bool = False) -> int:
-    """Write all files, and print the tables; `brief`: only those of the experiments, without links to runs."""
+    """Write all files, and print the tables; `brief`: only those of the experiments."""
     gaps = []
     for evidence in report.experiments:
-        _write_texts(report.texts(evidence), report.out, brief)
+        _write_texts(report.texts(evidence), report.out)
         files.write(report.figure_files(evidence), report.out)
         gaps += [f"  {evidence.experiment.name}: {gap}" for gap in evidence.gaps()]
     if whole:
@@ -93,12 +92,12 @@ def write(report: Report, whole: bool, readme: Path | None = None, brief: bool =
     return 1 if gaps else 0
 
 
-def _write_texts(texts: dict[Path, bytes], out: Path, brief: bool = False) -> None:
-    """Write the files and print the Markdown."""
+def _write_texts(texts: dict[Path, bytes], out: Path) -> None:
+    """Write the files and print the tables."""
     files.write(texts, out)
     for path, data in texts.items():
         if path.suffix == ".md":
-            print(LINKS.sub("", data.decode()) if brief else data.decode())
+            print(for_terminal(data.decode()))
 
 
 def _check(report: Report, whole: bool, readme: Path | None) -> int:

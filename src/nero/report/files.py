@@ -10,9 +10,12 @@ from nero.report.figures import style
 from nero.report.tables.sheets import FORMATS, Printed
 
 
-def table_files(printed: Printed, runs: str) -> dict[Path, bytes]:
-    """Path under the results folder -> content. `runs` is the relative path of the store, for links."""
-    return {Path("tables") / f"{printed.name}.{ending}": to(printed, runs).encode() for ending, to in FORMATS.items()}
+def table_files(printed: Printed, runs: str, guide: str = "") -> dict[Path, bytes]:
+    """Path under the results folder -> content. For links, `runs` is the relative path of the store, and `guide` that
+    of the notes on all tables.
+    """
+    name = f"tables/{printed.name}"
+    return {Path(f"{name}.{ending}"): to(printed, runs, guide).encode() for ending, to in FORMATS.items()}
 
 
 def figure_files(figures: Mapping[str, Figure]) -> dict[Path, bytes]:

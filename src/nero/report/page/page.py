@@ -21,7 +21,8 @@ from nero.report import display
 from nero.report.figures import style
 from nero.report.page import results
 from nero.report.page.data import COMPACT, figure_data, pack, packed, read_clock, runs_of
-from nero.report.tables.sheets import Printed, to_html
+from nero.report.page.sheet_html import to_html
+from nero.report.tables.sheets import Printed
 from nero.report.tables.table import Table
 from nero.runs.store import Store
 

@@ -3,17 +3,29 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from nero.report import cells
 from nero.report.cells import CellKey, CellStatus
 from nero.report.figures import style
 from nero.report.tables.sheets import EMBEDDED, Line, Printed, RunLink, Sheet, Text, exact, row_label
-from nero.report.tables.table import Entry, Listing, Row, Table, ranks
+from nero.report.tables.table import Entry, Row, Table, ranks
 from nero.report.units import DECIMALS, number, rate, signed
-from nero.report.verdicts import RULE
+from nero.report.verdicts import CONFIDENCE
 
-VERDICT = "verdict"
+OURS, VERDICT, DIFFERENCE = "ours", "verdict", "difference"
+MOST_COLUMNS = 5  # optimisers that fit beside each other; a table of more has one line per cell
+NARROW_NOTES = (
+    "Mean ± standard deviation over {over}, at the learning rate η. Bold: the best; underlined: the runner-up. "
+    "*: preliminary, since learning rates or seeds are missing."
+)
+NARROW_DIFFERENCE = (
+    f" Difference: our mean minus the paper's, ± half the width of its {100 * CONFIDENCE:g} % interval; †: this "
+    "interval does not contain 0."
+)
+# A kind of line, or of column: what it is called -> the text of each entry.
+Kinds = Mapping[str, Callable[[Entry], Text]]
 
 
 def print_table(table: Table) -> Printed:
@@ -21,7 +33,7 @@ def print_table(table: Table) -> Printed:
     return Printed(
         name=table.name,
         title=table.title,
-        sheet=_listed(table, table.listing) if table.listing else grid(table),
+        sheet=_sheet(table, _kinds(table)),
         notes=notes(table),
         records=tuple(
             _record(table, row, order, entry)
@@ -31,42 +43,56 @@ def print_table(table: Table) -> Printed:
         warning=EMBEDDED if table.embedded else "",
         findings=findings(table),
         reasons=reasons(table),
+        general=True,
+        narrow=_sheet(table, _narrow_kinds(table), narrow=True),
+        narrow_notes=_narrow_notes(table),
     )
 
 
 def entry_text(entry: Entry) -> Text:
     """Our result: "11.16 ± 0.17" with n and learning rate, or why there is none."""
     state, cell = entry.state, entry.cell
-    leads = entry.published is not None and state.leading_lr == entry.published.lr
-    # An incomplete search of several logged rates is led by one that is not the paper's: the rate's text says so.
-    searched = [run for run in state.search.values() if run is not None]
-    names_search = state.searching and len(searched) > 1 and entry.mean is not None and not leads
+    problems = cells.problems(state)
     details: list[str | None] = []
     if entry.mean is not None and state.leading_lr is not None:
-        shown = f"η = {rate(state.leading_lr)}"
-        if state.searching:
-            shown = f"at the paper's {shown}" if leads else f"at {shown}"
-        elif len(state.search) > 1:  # the search is complete
-            whose = {None: "", True: ", the paper's", False: ", not the paper's"}[entry.has_papers_rate]
-            shown = f"best {shown}{whose}"
-        problems, second = cells.problems(state), entry.secondary
         details = [
             f"n = {entry.n}" + (f" of {len(cell.seeds)}" if entry.n < len(cell.seeds) else ""),
             f"{problems['diverged']} diverged" if "diverged" in problems else None,
-            shown + (f", best of {problems['search incomplete']} searched" if names_search else ""),
-            f"{second.name} {_spread(second.mean, second.std, DECIMALS)}" if second else None,
+            f"η = {rate(state.leading_lr)}",
         ]
     if entry.status is not CellStatus.MISSING:
-        details.append(precision_text(entry))
-    detail = ", ".join(filter(None, details))
-    if entry.status is CellStatus.INCOMPLETE and not names_search:
-        detail = "; ".join(filter(None, [detail, cells.gap(state)]))
+        details += [problems.get("search incomplete"), precision_text(entry)]
     # The seeds at the leading learning rate or, if none leads, the diverged runs of the search.
     links = [RunLink.to(run, f"seed {run['seed']}") for run in entry.runs] or [
-        RunLink.to(run, f"η = {rate(run['lr'])}") for run in searched
+        RunLink.to(run, f"η = {rate(run['lr'])}") for run in state.search.values() if run is not None
     ]
-    name = "|".join((cell.task, cell.label, cells.variant_as_typed(cell.variant), cell.optim))
-    return Text(value(entry), detail, entry.rank, runs=tuple(links), cell=name, verdict=entry.verdict or "")
+    return Text(
+        value(entry),
+        ", ".join(filter(None, details)),
+        entry.rank,
+        runs=tuple(links),
+        cell="|".join((cell.task, cell.label, cells.variant_as_typed(cell.variant), cell.optim)),
+        verdict=entry.verdict or "",
+    )
+
+
+def _narrow_entry(entry: Entry, seeds: int | None) -> Text:
+    """The same in short; an asterisk marks a preliminary result. n is left out if it is `seeds`."""
+    if entry.mean is None:
+        return Text(value(entry))
+    details = ["" if entry.n == seeds else f"n = {entry.n}"]
+    details += [] if entry.state.leading_lr is None else [f"η = {rate(entry.state.leading_lr)}"]
+    return Text(value(entry) + "*" * (not entry.complete), ", ".join(filter(None, details)), entry.rank)
+
+
+def _narrow_published(entry: Entry, seeds: int | None) -> Text:
+    text = published_text(entry)
+    return text._replace(detail=text.detail.removeprefix(f"n = {seeds}, "))
+
+
+def _secondary_text(entry: Entry) -> Text:
+    second = entry.secondary
+    return Text(_spread(second.mean, second.std, DECIMALS)) if second else Text("")
 
 
 def value(entry: Entry) -> str:
@@ -86,11 +112,11 @@ def precision_text(entry: Entry) -> str:
 
 
 def verdict_text(entry: Entry) -> Text:
-    """Such as "agrees: +0.28 [-0.04, +0.60] (preliminary, n = 1)"."""
-    detail = ""
-    if entry.verdict not in (None, CellStatus.MISSING, CellStatus.INCOMPLETE) and not entry.complete:
-        detail = "preliminary" + (f", n = {entry.n}" if entry.n else "")
-    return Text(verdict_words(entry), detail, verdict=entry.verdict or "")
+    """Such as "agrees: +0.28 [-0.04, +0.60] (preliminary)"."""
+    compared = entry.verdict not in (None, CellStatus.MISSING, CellStatus.INCOMPLETE)
+    return Text(
+        verdict_words(entry), "preliminary" if compared and not entry.complete else "", verdict=entry.verdict or ""
+    )
 
 
 def verdict_words(entry: Entry) -> str:
@@ -100,6 +126,17 @@ def verdict_words(entry: Entry) -> str:
     verdict, *difference = entry.comparison
     shown = [signed(end, entry.digits) for end in difference if end is not None]
     return f"{verdict}: {shown[0]} [{shown[1]}, {shown[2]}]" if shown else str(verdict)
+
+
+def _difference_text(entry: Entry) -> Text:
+    """Such as "+0.28 ± 0.32": the difference and half the width of its interval, marked if this does not contain 0."""
+    if entry.comparison is None:
+        return Text("")
+    verdict, mean, low, high = entry.comparison
+    if mean is None or low is None or high is None:
+        return Text(str(verdict) if verdict is CellStatus.DIVERGED else "")
+    mark = "†" if verdict.differs else ""
+    return Text(f"{signed(mean, entry.digits)} ± {number((high - low) / 2, entry.digits)}{mark}")
 
 
 def published_text(entry: Entry) -> Text:
@@ -112,21 +149,9 @@ def published_text(entry: Entry) -> Text:
 
 
 def notes(table: Table) -> str:
-    """How to read the table."""
-    ranked = "column" if table.listing else "row"
-    states = [entry.state for entry in table.entries]
-    text = ["Mean ± population standard deviation over n seeds, at the end of training and at the learning rate η."]
-    if any(len(state.search) > 1 for state in states):
-        text.append("Best η: of a complete search, with one seed at each rate of the grid.")
-    if any(state.searching for state in states):
-        text.append("While a search is incomplete, a cell shows the best rate searched so far.")
-    text.append(f"In each {ranked}, the best is bold and the runner-up underlined.")
-    if table.listing:
-        text.append(f"Task: {cells.row_text(table.rows[0].key)}.")
-    text += [_arithmetic(table), RULE if any(entry.verdict for entry in table.entries) else "", table.remark]
-    if not table.complete:
-        text.append(f"Our results in a {ranked} are ranked once none of its runs is missing.")
-    return " ".join(filter(None, text))
+    """What holds for this table; GENERAL_NOTES hold for all."""
+    task = f"Task: {cells.row_text(table.rows[0].key)}." if table.listing else ""
+    return " ".join(filter(None, [task, _arithmetic(table), table.remark]))
 
 
 def _arithmetic(table: Table) -> str:
@@ -222,37 +247,103 @@ def reasons(table: Table) -> tuple[Text, ...]:
     return tuple(found)
 
 
-def grid(table: Table) -> Sheet:
-    """A block per row: our results and, if the paper has numbers, its results and our verdicts below."""
-    heads = ["task", "metric", *([""] if table.source else [])]
+def _sheet(table: Table, kinds: Kinds, narrow: bool = False) -> Sheet:
+    """One column per optimiser or, for a listing and for many optimisers, one line per cell."""
+    by_line = table.listing or len(table.optims) > MOST_COLUMNS
+    return _listed(table, kinds, narrow) if by_line else _grid(table, kinds, narrow)
+
+
+def _grid(table: Table, kinds: Kinds, narrow: bool) -> Sheet:
+    """A block per row: a line of our results and, if the paper has numbers, its results and our verdicts below."""
+    shows_kind = len(kinds) > 1
     blocks = []
     for row in table.rows:
         block: list[Line] = []
-        for kind, words in _kinds(table, row).items():
-            first = [Text(""), Text("")] if block else [row_label(row.key), Text(_heading(row))]
-            places = [words(row.entries[optim]) if optim in row.entries else Text("") for optim in table.optims]
-            block.append([*first, *([Text(kind)] if table.source else []), *places])
+        for kind, words in kinds.items():
+            entries = [row.entries.get(optim) for optim in table.optims]
+            texts = [_named(words(entry), row, entry) if entry else Text("") for entry in entries]
+            if kind == OURS or any(text.value for text in texts):
+                block.append([*_labels(row, narrow, not block), *([Text(kind)] if shows_kind else []), *texts])
         blocks.append(block)
-    return Sheet([*heads, *map(style.name, table.optims)], blocks, len(heads))
+    heads = [*_label_heads(narrow), *([""] if shows_kind else [])]
+    return Sheet([*heads, *map(style.name, table.optims)], blocks, len(heads), details_below=narrow)
 
 
-def _listed(table: Table, listing: Listing) -> Sheet:
-    """One line per cell, ours and the paper's side by side; lines with the same first text form a block."""
+def _listed(table: Table, kinds: Kinds, narrow: bool) -> Sheet:
+    """One line per cell, ours and the paper's side by side."""
+    if table.listing is None:
+        blocks = [
+            [
+                [
+                    *_labels(row, narrow, not place),
+                    Text(entry.name),
+                    *(_named(words(entry), row, entry) for words in kinds.values()),
+                ]
+                for place, entry in enumerate(row.entries.values())
+            ]
+            for row in table.rows
+        ]
+        heads = [*_label_heads(narrow), "optimiser"]
+        return Sheet([*heads, *kinds], blocks, len(heads))
     [row] = table.rows
-    kinds = _kinds(table, row)
-    heads = [kind if kind == VERDICT else f"{_heading(row)}, {kind}".lstrip(", ") for kind in kinds]
+    words_of = table.listing.words
     lines = [
-        [*map(Text, listing.words(entry.cell)), *(words(entry) for words in kinds.values())] for entry in table.entries
+        [*map(Text, words_of(entry.cell)), *(words(entry)._replace(name=entry.name) for words in kinds.values())]
+        for entry in table.entries
     ]
+    heads = [kind if kind in (VERDICT, DIFFERENCE) else f"{_heading(row)}, {kind}".lstrip(", ") for kind in kinds]
+    # Lines with the same first text form a block.
     blocks = [list(block) for _, block in itertools.groupby(lines, key=lambda line: line[0].value)]
-    return Sheet([*listing.heads, *heads], blocks, len(listing.heads))
+    return Sheet([*table.listing.heads, *heads], blocks, len(table.listing.heads))
 
 
-def _kinds(table: Table, row: Row) -> dict[str, Callable[[Entry], Text]]:
-    """What is shown of the cells of a row: our results and, if there are any, the paper's and our verdicts."""
-    kinds: dict[str, Callable[[Entry], Text]] = {"ours": entry_text}
+def _named(text: Text, row: Row, entry: Entry) -> Text:
+    """The text with the name of its runs."""
+    return text._replace(name=f"{cells.row_text(row.key)}, {entry.name}")
+
+
+def _label_heads(narrow: bool) -> list[str]:
+    return ["task"] if narrow else ["task", "metric"]
+
+
+def _labels(row: Row, narrow: bool, is_first: bool) -> list[Text]:
+    """The name of a row and its metric, in the first of its lines; in a narrow sheet the metric is below the name."""
+    if not is_first:
+        return [Text("")] * len(_label_heads(narrow))
+    name = row_label(row.key)
+    return [name._replace(detail=_heading(row))] if narrow else [name, Text(_heading(row))]
+
+
+def _kinds(table: Table) -> Kinds:
+    """What is shown of cells: our results and, if there are any, the paper's and our verdicts."""
+    kinds: dict[str, Callable[[Entry], Text]] = {OURS: entry_text}
+    kinds |= dict.fromkeys((entry.secondary.name for entry in table.entries if entry.secondary), _secondary_text)
     kinds |= {table.source: published_text} if table.source else {}
-    return kinds | ({VERDICT: verdict_text} if any(entry.verdict for entry in row.entries.values()) else {})
+    return kinds | ({VERDICT: verdict_text} if any(entry.verdict for entry in table.entries) else {})
+
+
+def _narrow_kinds(table: Table) -> Kinds:
+    """The same in short."""
+    seeds, kinds = _usual_seeds(table), dict(_kinds(table))
+    kinds[OURS] = partial(_narrow_entry, seeds=seeds)
+    if table.source:
+        kinds[table.source] = partial(_narrow_published, seeds=seeds)
+    return {DIFFERENCE if kind == VERDICT else kind: words for kind, words in kinds.items()} | (
+        {DIFFERENCE: _difference_text} if VERDICT in kinds else {}
+    )
+
+
+def _usual_seeds(table: Table) -> int | None:
+    """The number of seeds of every cell; None if they differ."""
+    planned = {len(entry.cell.seeds) for entry in table.entries}
+    return planned.pop() if len(planned) == 1 else None
+
+
+def _narrow_notes(table: Table) -> str:
+    seeds = _usual_seeds(table)
+    over = f"{seeds} seeds, or n where it is given" if seeds else "n seeds"
+    compared = any(entry.verdict for entry in table.entries)
+    return NARROW_NOTES.format(over=over) + (NARROW_DIFFERENCE if compared else "")
 
 
 def _heading(row: Row) -> str:

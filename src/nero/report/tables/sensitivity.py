@@ -1,5 +1,6 @@
 """Sensitivity to the learning rate: the final metric of every run of every search."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from nero.plans.plan import Cell, CellState, Summary, best_lr
@@ -31,11 +32,29 @@ def sensitivity(states: Iterable[CellState]) -> Printed:
     for cell, search in grids:
         rows.setdefault(cells.CellKey.of(cell).row, []).append((cell, search))
     blocks = [_block(row, of_row, lrs) for row, of_row in rows.items()]
-    heads = ["task", "metric", "arithmetic", "optimiser", *(f"η = {rate(lr)}" for lr in lrs), "close"]
+    heads = [*("task", "metric", "arithmetic", "optimiser"), *(f"η = {rate(lr)}" for lr in lrs), "close"]
     records = tuple(_record(cell, search, lr) for cell, search in grids for lr in search)
     warning = EMBEDDED if any(cells.is_embedded(cell) for cell, _ in grids) else ""
-    sheet = Sheet(heads, blocks, 4)
-    return Printed("sensitivity", "Final metric at every learning rate", sheet, NOTES, records, warning)
+    return Printed(
+        name="sensitivity",
+        title="Final metric at every learning rate",
+        sheet=Sheet(heads, blocks, 4),
+        notes=NOTES,
+        records=records,
+        warning=warning,
+        narrow=Sheet(["task", "optimiser", *map(rate, lrs), "close"], list(map(_narrow_block, blocks)), 2),
+    )
+
+
+def _narrow_block(block: Sequence[Line]) -> list[Line]:
+    """The metric and the arithmetic below the name of the task; another arithmetic beside the optimiser."""
+    usual = Counter(line[2].value for line in block).most_common(1)[0][0]
+    lines: list[Line] = []
+    for task, metric, arithmetic, optim, *finals in block:
+        detail = ", ".join(filter(None, [metric.value, style.precision(usual)]))
+        own = style.precision(arithmetic.value) if arithmetic.value != usual else ""
+        lines.append([task._replace(detail="" if lines else detail), optim._replace(detail=own), *finals])
+    return lines
 
 
 def _grids(states: Iterable[CellState]) -> list[Grid]:

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import itertools
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,9 +12,17 @@ from typing import NamedTuple
 
 from nero.plans.plan import Summary
 from nero.report import cells
+from nero.report.verdicts import RULE
 
 EMBEDDED = "Embedded data, not the paper's: these numbers test the pipeline and cannot be compared with the paper's."
 REASONS = "Why cells differ from the paper's:"
+# How to read the tables of experiments; in docs/reproduction.md and once on the page, not below every table.
+GENERAL_NOTES = (
+    "A result is the mean ± population standard deviation over n seeds, at the end of training and at the learning "
+    "rate η: the best of a search with one seed at each rate. While the search is incomplete, it is the best rate so "
+    'far, and the table has the number of rates, such as "2 of 5 rates". The best result is bold and the runner-up '
+    f"underlined; ours are ranked once none of the runs to compare is missing. {RULE}"
+)
 
 
 class RunLink(NamedTuple):
@@ -40,7 +50,8 @@ class Text(NamedTuple):
     rank: int | None = None  # 1 is bold, 2 underlined
     code: str = ""  # a name from the project's files, before the value
     link: RunLink | None = None  # the one run that the value comes from
-    runs: tuple[RunLink, ...] = ()  # all runs that it comes from, listed after the details
+    runs: tuple[RunLink, ...] = ()  # all runs that it comes from
+    name: str = ""  # of these runs in the list below the table; by default, the labels of the line
     cell: str = ""  # the matching line of the CSV, as "task|label|variant|optimiser"
     verdict: str = ""
 
@@ -59,6 +70,7 @@ class Sheet(NamedTuple):
     heads: list[str]
     blocks: list[list[Line]]
     left: int  # number of label columns, before the columns of numbers
+    details_below: bool = False  # in LaTeX: on a line of their own, as there is no room beside the values
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,9 @@ class Printed:
     warning: str = ""
     findings: tuple[Text, ...] = ()  # sentences on each row
     reasons: tuple[Text, ...] = ()  # why cells differ from the paper's
+    general: bool = False  # GENERAL_NOTES hold for it
+    narrow: Sheet | None = None  # for the width of a paper, if that is another sheet
+    narrow_notes: str = ""  # what its signs mean
 
 
 class Markup(NamedTuple):
@@ -82,41 +97,82 @@ class Markup(NamedTuple):
     code: str
     value: Mapping[int | None, str]  # by rank; None is any other
     detail: str
+    alone: str = ""  # the same without a value before it
     link: str = ""  # has {words}, {path} of the run's directory, and {run}, its id
-    address: Callable[[str], str] = str  # escapes that path
 
     def cell(self, text: Text, runs: str | None = None) -> str:
         """`runs` is the relative path of the store; without it there are no links to runs."""
 
-        def link(run: RunLink, words: str) -> str:
-            return self.link.format(words=words, path=self.address(f"{runs}/{run.path}"), run=escape(run.run_id))
-
         value = self.value.get(text.rank, self.value[None]) % self.escape(text.value) if text.value else ""
         if text.link and runs is not None:
-            value = link(text.link, value)
+            value = self._linked(text.link, value, runs)
         details = [self.escape(text.detail)] if text.detail else []
         if text.runs and runs is not None:
-            details.append(", ".join(link(run, self.escape(run.words)) for run in text.runs))
+            details.append(self.links(text, runs))
         code = self.code % self.escape(text.code) if text.code else ""
-        return code + value + (self.detail % "; ".join(details) if details else "")
+        if not details:
+            return code + value
+        return code + value + (self.detail if code or value else self.alone or self.detail) % "; ".join(details)
+
+    def links(self, text: Text, runs: str) -> str:
+        """Links to all runs of a cell."""
+        return ", ".join(self._linked(run, self.escape(run.words), runs) for run in text.runs)
+
+    def _linked(self, run: RunLink, words: str, runs: str) -> str:
+        return self.link.format(words=words, path=f"{runs}/{run.path}", run=escape(run.run_id))
 
 
-MARKDOWN = Markup(str, "`%s`", {1: "**%s**", 2: "<u>%s</u>", None: "%s"}, " (%s)", "[{words}]({path})")
+MARKDOWN = Markup(str, "`%s`", {1: "**%s**", 2: "<u>%s</u>", None: "%s"}, " (%s)", link="[{words}]({path})")
 
 
-def to_markdown(printed: Printed, runs: str | None = None) -> str:
-    """The table with its title and notes. `runs` is the relative path of the store, for links to runs."""
-    warning = [f"**{printed.warning}**", ""] if printed.warning else []
-    findings = [*list_lines(printed.findings), ""] if printed.findings else []
-    reasons = [REASONS, "", *list_lines(printed.reasons), ""] if printed.reasons else []
-    lines = [*warning, *sheet_lines(printed.sheet, runs), "", *findings, printed.notes, "", *reasons]
-    return "\n".join([f"# {printed.title}", "", *lines])
+def to_markdown(printed: Printed, runs: str | None = None, guide: str = "") -> str:
+    """The table with its title, its notes and a list of runs.
+
+    `runs` is the relative path of the store, for links to runs, and `guide` that of the page with GENERAL_NOTES.
+    """
+    parts = [
+        f"# {printed.title}",
+        f"**{printed.warning}**" if printed.warning else "",
+        "\n".join(sheet_lines(printed.sheet, runs)),
+        "\n".join(list_lines(printed.findings)),
+        printed.notes,
+        "\n".join([REASONS, "", *list_lines(printed.reasons)]) if printed.reasons else "",
+        f"[{GUIDE}]({guide})" if printed.general and guide else "",
+        RUNS_MARKDOWN.format(lines="\n".join(lines)) if (lines := list(run_lines(printed.sheet, runs))) else "",
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+GUIDE = "How to read this table"
+RUNS_MARKDOWN = """<details>
+<summary>The runs of each result</summary>
+
+{lines}
+
+</details>"""
+
+
+def for_terminal(markdown: str) -> str:
+    """The Markdown of a table without its links and its list of runs."""
+    table = re.split(rf"\n(?:\[{GUIDE}\]|<details>)", markdown)[0]
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", table)
 
 
 def sheet_lines(sheet: Sheet, runs: str | None = None) -> Iterator[str]:
     """The Markdown of the table alone."""
     yield from map(markdown_line, (sheet.heads, ["---"] * len(sheet.heads)))
-    yield from (markdown_line([MARKDOWN.cell(text, runs) for text in line]) for block in sheet.blocks for line in block)
+    for line in itertools.chain(*sheet.blocks):
+        yield markdown_line([MARKDOWN.cell(text._replace(runs=()), runs) for text in line])
+
+
+def run_lines(sheet: Sheet, runs: str | None) -> Iterator[str]:
+    """A Markdown list with the runs of each cell that has several; without the path of the store, no lines."""
+    for block in sheet.blocks if runs is not None else ():
+        for line in block:
+            labels = [line[0].value or block[0][0].value, *(text.value for text in line[1 : sheet.left])]
+            for text in line:
+                if text.runs:
+                    yield f"- {text.name or ', '.join(filter(None, labels))}: {MARKDOWN.links(text, str(runs))}"
 
 
 def list_lines(texts: Iterable[Text]) -> Iterator[str]:
@@ -158,39 +214,114 @@ LATEX_SIGNS = {
     "↓": r"$\downarrow$",
     "↑": r"$\uparrow$",
     "✓": r"\checkmark{}",
+    "†": r"$^\dagger$",
 }
-PACKAGES = {"booktabs": r"\toprule", "amssymb": LATEX_SIGNS["✓"], "hyperref": r"\href"}  # the commands that need them
+# The commands that need them.
+PACKAGES = {"booktabs": r"\toprule", "amssymb": LATEX_SIGNS["✓"], "graphicx": r"\resizebox"}
+INCH = 72.27  # in points
+TEXT_WIDTHS = {"two columns": 6.75 * INCH, "one column": 5.5 * INCH}  # for a table across both, as papers have them
+SIZES = {"footnotesize": 4.3, "scriptsize": 4.0}  # of the text of a table -> width of a digit in points
+GAP = 6.0  # between columns, in points
+NAME_WIDTH, HEAD_WIDTH = 24, 13  # characters of the first column and of a heading, before they are broken into lines
+MOST_LINES = 60  # on one page
 
 LATEX_TABLE = r"""\begin{table*}[t]
-\centering\footnotesize
-\begin{tabular}{%s}
+\centering%s\setlength{\tabcolsep}{3pt}
+%s
+%s
+\par\smallskip
+\parbox{\linewidth}{\scriptsize %s}
+\end{table*}
+"""
+TABULAR = r"""\begin{tabular}{@{}%s@{}}
 \toprule
 %s \\
 \midrule
 %s\bottomrule
-\end{tabular}
-%s\caption{%s}
-\label{table:%s}
-\end{table*}
-"""
+\end{tabular}"""
+# As a last resort: a table that is too wide in the smallest size.
+SCALED = r"""\resizebox{\ifdim\width>\linewidth \linewidth\else \width\fi}{!}{%%
+%s}"""
+SIZE = r"\ifdim\textwidth<%dpt\relax\%s\else\%s\fi"
 
 
-def to_latex(printed: Printed, runs: str | None = None) -> str:
-    """A floating table without the reasons; its first line names the packages that it needs.
+def to_latex(printed: Printed) -> str:
+    """A floating table with its notes, without findings, reasons and runs; of a long table, one for each page.
 
-    `runs` is the path of the store from the document, for links to runs.
+    It fits the text width of papers. The first line names the packages that it needs.
     """
-    sheet = printed.sheet
-    columns = "l" * sheet.left + "c" * (len(sheet.heads) - sheet.left)
-    heads = " & ".join(map(_latex_escaped, sheet.heads))
-    lines = ([" & ".join(LATEX.cell(text, runs) for text in line) for line in block] for block in sheet.blocks)
-    blocks = ("".join(f"{line} \\\\\n" for line in block) for block in lines)
-    sentences = [rf"{{\raggedright\scriptsize {LATEX.cell(text)}\par}}" for text in printed.findings]
-    findings = "".join(f"{line}\n" for line in ([r"\par\smallskip", *sentences] if sentences else []))
-    caption = _latex_escaped(" ".join(filter(None, [f"{printed.title}.", printed.warning, printed.notes])))
-    text = LATEX_TABLE % (columns, heads, "\\addlinespace\n".join(blocks), findings, caption, printed.name)
-    *most, last = [package for package, sign in PACKAGES.items() if sign in text]
-    return f"% Needs {' and '.join(filter(None, [', '.join(most), last]))}.\n{text}"
+    sheet = printed.narrow or printed.sheet
+    heads = [textwrap.wrap(head, HEAD_WIDTH) or [""] for head in sheet.heads]
+    most = TEXT_WIDTHS["two columns"]
+    blocks = [_latex_lines(block, sheet.details_below) for block in sheet.blocks]
+    if _width(blocks, heads, "scriptsize") > most:
+        blocks = [_latex_lines(block, details_below=True) for block in sheet.blocks]
+    one, two = (_size(blocks, heads, TEXT_WIDTHS[columns]) for columns in ("one column", "two columns"))
+    size = rf"\{one}" if one == two else SIZE % (most, one, two)
+    columns = "l" * sheet.left + "c" * (len(heads) - sheet.left)
+    notes = _latex_escaped(" ".join(filter(None, [printed.warning, printed.narrow_notes, printed.notes])))
+    title = _latex_escaped(printed.title)
+    parts: list[str] = []
+    for page in _pages(blocks):
+        rows = ("".join(f"{' & '.join(map(LATEX.cell, line))} \\\\\n" for line in block) for block in page)
+        tabular = TABULAR % (columns, " & ".join(map(_latex_head, heads)), "\\addlinespace\n".join(rows))
+        if _width(blocks, heads, one) > TEXT_WIDTHS["one column"]:
+            tabular = SCALED % tabular
+        continued = rf"\addtocounter{{table}}{{-1}}\caption{{{title} (continued).}}"
+        caption = continued if parts else rf"\caption{{{title}.}}\label{{table:{printed.name}}}"
+        parts.append(LATEX_TABLE % (size, caption, tabular, notes))
+    text = "".join(parts)
+    *others, last = [package for package, sign in PACKAGES.items() if sign in text]
+    return f"% Needs {' and '.join(filter(None, [', '.join(others), last]))}.\n{text}"
+
+
+def _size(blocks: Sequence[Sequence[Line]], heads: Sequence[Sequence[str]], width: float) -> str:
+    """The largest size in which a table has this width, else the smallest."""
+    return next((size for size in SIZES if _width(blocks, heads, size) <= width), list(SIZES)[-1])
+
+
+def _pages(blocks: Sequence[Sequence[Line]]) -> list[list[Sequence[Line]]]:
+    """Blocks by page."""
+    pages: list[list[Sequence[Line]]] = [[]]
+    for block in blocks:
+        if pages[-1] and sum(map(len, pages[-1])) + len(block) > MOST_LINES:
+            pages.append([])
+        pages[-1].append(block)
+    return pages
+
+
+def _latex_lines(block: Sequence[Line], details_below: bool) -> list[Line]:
+    """The lines of a block as they are set. If only the first has a name, this continues on the following lines."""
+    lines: list[Line] = []
+    for line in block:
+        if details_below and any(text.detail for text in line[1:]):
+            lines.append([text._replace(detail="") for text in line])
+            lines.append([Text(""), *(Text("", text.detail) for text in line[1:])])
+        else:
+            lines.append(list(line))
+    if any(line[0].value for line in block[1:]):
+        return lines
+    name = block[0][0]
+    pieces = [Text(piece) for piece in textwrap.wrap(name.value, NAME_WIDTH)]
+    pieces += [Text("", name.detail)] if name.detail else []
+    lines += [[Text("")] * len(block[0]) for _ in pieces[len(lines) :]]
+    pieces += [Text("")] * (len(lines) - len(pieces))
+    return [[piece, *line[1:]] for piece, line in zip(pieces, lines, strict=True)]
+
+
+def _latex_head(lines: Sequence[str]) -> str:
+    text = r"\\".join(map(_latex_escaped, lines))
+    return rf"\shortstack{{{text}}}" if len(lines) > 1 else text
+
+
+def _width(blocks: Sequence[Sequence[Line]], heads: Sequence[Sequence[str]], size: str) -> float:
+    """An estimate of the width of a table in points, which is rather too large."""
+    sign, small = SIZES[size], SIZES["scriptsize"]
+    columns = [[sign * max(map(len, lines))] for lines in heads]
+    for line in itertools.chain(*blocks):
+        for column, text in zip(columns, line, strict=True):
+            column.append(sign * len(text.value + text.code) + small * (len(text.detail) + 2 * bool(text.value)))
+    return sum(map(max, columns)) + GAP * (len(columns) - 1)
 
 
 def _latex_escaped(text: str) -> str:
@@ -203,69 +334,13 @@ LATEX = Markup(
     code="%s",
     value={1: r"\textbf{%s}", 2: r"\underline{%s}", None: "%s"},
     detail=r" {\scriptsize (%s)}",
-    link=r"\href{{{path}}}{{{words}}}",
-    # A backslash before these characters is all that the address of a link needs.
-    address=lambda path: re.sub(r"([%#&_])", r"\\\1", path),
+    alone=r"{\scriptsize %s}",
 )
 
 
-HTML_TABLE = """<section id="{name}" class="table">
-<h2 id="{name}-title">{title}</h2>{warning}
-<div class="scroll" tabindex="0" role="region" aria-labelledby="{name}-title">
-<table>
-<thead><tr>{heads}</tr></thead>
-{bodies}
-</table>
-</div>
-{findings}<p class="notes">{notes}</p>
-{reasons}</section>"""
-
-
-def to_html(printed: Printed) -> str:
-    """A section with title, table and notes; runs link to their place on the same page."""
-    bodies = ["\n".join(["<tbody>", *map(_html_line, block), "</tbody>"]) for block in printed.sheet.blocks]
-    return HTML_TABLE.format(
-        name=escape(printed.name, quote=True),
-        title=escape(printed.title),
-        warning=f'<p class="warning">{escape(printed.warning)}</p>' if printed.warning else "",
-        heads="".join(f'<th scope="col">{escape(head)}</th>' for head in printed.sheet.heads),
-        bodies="\n".join(bodies),
-        findings=_html_list(printed.findings),
-        notes=escape(printed.notes),
-        reasons=(f'<p class="notes">{escape(REASONS)}</p>\n' if printed.reasons else "") + _html_list(printed.reasons),
-    )
-
-
-def _html_list(texts: Sequence[Text]) -> str:
-    items = "".join(f"<li>{LIST_HTML.cell(text)}</li>\n" for text in texts)
-    return f'<ul class="notes">\n{items}</ul>\n' if items else ""
-
-
-def _html_line(line: Line) -> str:
-    html = ""
-    for text in line:
-        attributes = {"data-cell": text.cell, "data-verdict": text.verdict}
-        written = "".join(f' {name}="{escape(value, quote=True)}"' for name, value in attributes.items() if value)
-        html += f"<td{written}>{CELL_HTML.cell(text, '')}</td>"
-    return f"<tr>{html}</tr>"
-
-
-def _html_escaped(text: str) -> str:
-    """Escaped, with what belongs together, such as "η = 0.01" or "[-0.04, +0.60]", kept on one line."""
-    joined = re.sub(r" ([=±]|of) ", "\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text)
-    return escape(re.sub(r"(\[\S+,) (\S+\])", "\\1\N{NO-BREAK SPACE}\\2", joined))
-
-
-LIST_HTML = Markup(_html_escaped, "<code>%s</code>", {None: "%s"}, " (%s)")
-CELL_HTML = LIST_HTML._replace(
-    value={rank: f'<span class="value{name}">%s</span>' for rank, name in {1: " best", 2: " second", None: ""}.items()},
-    detail=' <span class="detail">(%s)</span>',
-    link='<a class="run" href="#run={run}">{words}</a>',
-)
-
-# File name extension -> renderer, given the table and the relative path of the store.
-FORMATS: dict[str, Callable[[Printed, str], str]] = {
+# File name extension -> renderer, given the table and the relative paths of the store and of GENERAL_NOTES.
+FORMATS: dict[str, Callable[[Printed, str, str], str]] = {
     "md": to_markdown,
-    "csv": lambda printed, _: to_csv(printed.records),
-    "tex": to_latex,
+    "csv": lambda printed, *_: to_csv(printed.records),
+    "tex": lambda printed, *_: to_latex(printed),
 }

@@ -81,6 +81,7 @@ FRAME = {
     "task": "str",  # with the settings that tell rows apart
     "optimizer": "str",
     "metric": "str",
+    "goal": "str",  # min or max
     "mean": "float64",
     "std": "float64",
     "n": "int64",
@@ -152,6 +153,7 @@ def _as_record(row: Row, entry: Entry) -> dict[str, Any]:
         "task": cells.row_text(RowKey.of(entry.cell)),
         "optimizer": style.name(entry.cell.optim),
         "metric": row.metric.label if row.metric else None,
+        "goal": row.metric.goal if row.metric else None,
         "mean": entry.mean,
         "std": entry.std,
         "n": entry.n,
