@@ -5,6 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import FillBetweenPolyCollection
 from matplotlib.lines import Line2D
 
+from nero.report.figures import style
+
 OURS, AUTHORS, VARIANT = "-", "--", ":"
 
 
@@ -44,8 +46,9 @@ def marks(axes: Axes) -> dict[str, tuple[float, float, float, float]]:
 
 
 def face(axes: Axes) -> str:
-    """The title and the notes below it."""
-    return axes.get_title(loc="left").replace("\n", " ")
+    """The title, and the notes on it in the figure's caption."""
+    shown = style.record(axes)
+    return " ".join([shown.title, *shown.notes])
 
 
 def _lines(axes: Axes, linestyle: str) -> list[Line2D]:

@@ -8,7 +8,9 @@ from nero.report import cells, paper
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import by_optimizer, curves_of_task, named_curves
-from nero.report.figures.panels import LogScale, Pair, pair_figure
+from nero.report.figures.finishing import finish
+from nero.report.figures.panels import Pair, pair_figure
+from nero.report.figures.scales import LogScale
 from nero.report.tables.listings import base_optimizer, constraints_of
 
 VGG11 = partial(Pair, quantity="error (%)", key="error", conditions="augmented, dropout on")
@@ -31,7 +33,7 @@ def figure1(evidence: Evidence) -> Figure:
     ordered = sorted(unique.items(), key=lambda item: list(names).index(item[0][0]))
     named = {cells.labelled(names[constraints], state.cell): state for (constraints, _), state in ordered}
     rows = [VGG11("Nero's constraints", named_curves(named, dict(style.CONSTRAINTS.values())))]
-    title = "Nero's constraints, VGG-11 on CIFAR-10 (Figure 1): mean and range over seeds"
+    title = "Nero's constraints, VGG-11 on CIFAR-10 (Figure 1)"
     return SCALE.fit_each(*pair_figure(title, rows, evidence.curves, SCALE, published))
 
 
@@ -42,11 +44,11 @@ def figure2(evidence: Evidence) -> Figure:
     for name, constraints in (("Without constraints", (False, False)), ("With both constraints", (True, True))):
         states = [state for state in evidence.states if constraints_of(state.cell) == constraints]
         rows.append(VGG11(name, by_optimizer(states, base_optimizer)))
-    title = "Relative updates, VGG-11 on CIFAR-10 (Figure 2): mean and range over seeds"
+    title = "Relative updates, VGG-11 on CIFAR-10 (Figure 2)"
     figure, panels = pair_figure(title, rows, evidence.curves, SCALE, paper.ablation())
     SCALE.fit(panels[::2])  # one scale per column, so that the rows can be compared
     SCALE.fit(panels[1::2])
-    return style.freeze_layout(figure)
+    return finish(figure)
 
 
 @style.house_style()
@@ -56,5 +58,5 @@ def figure5(evidence: Evidence) -> Figure:
         VGG11("VGG-11", curves_of_task(paper.VGG11, evidence.states)),
         RESNET18("ResNet-18", curves_of_task(paper.RESNET18, evidence.states)),
     ]
-    title = "CIFAR-10 (Figure 5): mean and range over seeds"
+    title = "CIFAR-10 (Figure 5)"
     return SCALE.fit_each(*pair_figure(title, rows, evidence.curves, SCALE, paper.table1()))

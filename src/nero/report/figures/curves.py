@@ -3,6 +3,7 @@
 `learning_curves` is a figure of any experiment: its metric against the epoch.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,13 @@ from nero.plans.plan import Cell, CellState
 from nero.report import cells
 from nero.report.evidence import Evidence
 from nero.report.figures import style
-from nero.report.units import ShownMetric, rate, scale, shown_metric
+from nero.report.figures.finishing import finish
+from nero.report.figures.scales import LogScale, plain_ticks
+from nero.report.units import rate, scale, shown_metric
+
+SIZE = (3.6, 3.0)  # inches of a panel of `learning_curves`, of up to three in a row; its scales:
+LOG_FROM = 3  # highest to lowest value
+START, SHARE = 0.05, 0.95  # see LogScale
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,8 @@ def draw_curves(
         look = curve.colour, curve.group, curve.label, curve.linestyle
         lines.append(draw(axes, found, x, factor, *look, planned=len(curve.cell.seeds)))
     style.set_title(axes, title, note_texts(notes))
+    if any(cells.leading_runs(curve.state) for curve in curves):
+        style.record(axes).empty = "no curves logged"
     return lines
 
 
@@ -163,18 +172,18 @@ def draw(
     logged = np.unique(frame[x])
     seeds = seeds.reindex(logged[(logged >= seeds.index[0]) & (logged <= seeds.index[-1])])
     count = seeds.shape[1]
-    at, ours = seeds.index.to_numpy(), linestyle != style.THEIRS
+    at, ours = style.rounded(seeds.index), linestyle != style.THEIRS
     shade = colour if ours else style.darker(colour)
     label = f"{label}, n = {count}" + (f" of {planned}" if count < planned else "")
-    means = seeds.mean(axis=1).to_numpy()
+    means = style.rounded(seeds.mean(axis=1))
     [line] = axes.plot(at, means, linestyle, color=shade, label=label)
     finite = np.pad(np.isfinite(means), 1)
     isolated = np.flatnonzero(finite[1:-1] & ~finite[:-2] & ~finite[2:]).tolist()
     if isolated:  # a line through one point is invisible
         line.set(marker=".", markevery=isolated)
     low = high = None
-    if ours:  # the authors' range is left out: two bands of one colour could not be told apart
-        low, high = seeds.min(axis=1).to_numpy(), seeds.max(axis=1).to_numpy()
+    if ours and count > 1:  # the authors' range is left out: two bands of one colour could not be told apart
+        low, high = style.rounded(seeds.min(axis=1)), style.rounded(seeds.max(axis=1))
         axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
     runs = tuple(frame.run_id.unique()) if "run_id" in frame else ()
     style.record(axes).series.append(style.Series(group, label, shade, linestyle, at, means, low, high, runs))
@@ -196,7 +205,7 @@ def draw_authors(
 @style.house_style()
 def learning_curves(evidence: Evidence) -> Figure:
     """A panel per task and variant, each optimiser at its leading learning rate."""
-    figure, panels = panels_of_rows(evidence, evidence.experiment.title)
+    figure, panels = panels_of_rows(evidence, evidence.experiment.title, SIZE)
     palette = style.colours(state.cell.optim for state in evidence.states)
     for axes, row, states in panels:
         metrics = [run["metric"] for state in states for run in state.logged.values()]
@@ -204,25 +213,33 @@ def learning_curves(evidence: Evidence) -> Figure:
         metric = shown_metric(metrics[0], row.task) if metrics else None
         factor = metric.scale if metric else 1.0
         draw_curves(axes, cells.row_text(row), with_variants(states, palette), evidence.curves, key, factor=factor)
-        label_metric(axes, key, metric)
-        axes.set_xlabel("epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlabel="epoch", ylabel=metric.label if metric else "")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        if metric and metric.goal == "min":
+            fit_log_scale(axes)
         style.legend_below(axes)
-    return style.freeze_layout(figure)
+    return finish(figure)
 
 
-def panels_of_rows(evidence: Evidence, title: str) -> tuple[Figure, list[tuple[Axes, cells.RowKey, list[CellState]]]]:
+def fit_log_scale(axes: Axes) -> None:
+    """For errors, perplexities and the like, if all are positive and they differ much."""
+    drawn = [
+        (series.x[shown], series.mean[shown])
+        for series in style.record(axes).series
+        if (shown := np.isfinite(series.mean)).any()
+    ]
+    values = np.concatenate([mean for _, mean in drawn] or [np.array([])])
+    if len(values) and values.max() > LOG_FROM * values.min() > 0:
+        length = max(float(x[-1]) for x, _ in drawn)
+        LogScale(plain_ticks, (values.min(), math.inf), round(length), round(START * length), SHARE).fit([axes])
+
+
+def panels_of_rows(
+    evidence: Evidence, title: str, size: tuple[float, float]
+) -> tuple[Figure, list[tuple[Axes, cells.RowKey, list[CellState]]]]:
     """An empty figure with a panel per row of the experiment."""
     if any(cells.is_embedded(state.cell) for state in evidence.states):
         title = f"{title} (embedded data, not the paper's)"
     rows = cells.rows(evidence.states)
-    figure, panels = style.panels_for(len(rows), 3, title)
+    figure, panels = style.panels_for(len(rows), 3, title, size)
     return figure, [(axes, row, states) for axes, (row, states) in zip(panels, rows.items(), strict=True)]
-
-
-def label_metric(axes: Axes, key: str, metric: ShownMetric | None) -> None:
-    """Label the y axis; perplexities have a log scale."""
-    if key.endswith("perplexity"):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_ylabel(metric.label if metric else "")

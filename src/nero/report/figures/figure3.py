@@ -12,6 +12,7 @@ from nero.plans.plan import Cell, CellState
 from nero.report import cells, paper
 from nero.report.evidence import Evidence
 from nero.report.figures import curves, style
+from nero.report.figures.finishing import finish
 from nero.report.figures.numbers import document, search_table, table
 from nero.report.units import number, rate, scale, shown_metric
 
@@ -30,7 +31,7 @@ NOTES = (
 @style.house_style()
 def figure3(evidence: Evidence) -> Figure:
     cells.require_real(evidence.states)
-    figure, (left, right) = style.panels(1, 2, "MNIST perceptrons (Figure 3): mean and range over seeds")
+    figure, (left, right) = style.panels(1, 2, "MNIST perceptrons (Figure 3)")
     _draw_reparameterised(left, evidence)
     deep = _of_task(evidence, paper.DEEP)
     curves.draw_curves(right, "100 layers", curves.with_variants(deep), evidence.curves, KEY)
@@ -39,7 +40,7 @@ def figure3(evidence: Evidence) -> Figure:
     for axes in (left, right):
         axes.set(ylabel=shown_metric(paper.ACCURACY).label, ylim=PER_CENT)
         style.legend_below(axes)
-    return style.freeze_layout(figure)
+    return finish(figure)
 
 
 def _of_task(evidence: Evidence, task: str) -> list[CellState]:

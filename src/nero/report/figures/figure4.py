@@ -10,11 +10,12 @@ from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import curves_of_task
 from nero.report.figures.numbers import document, epochs, point_table, search_table, seed_table
-from nero.report.figures.panels import LogScale, draw_panel, precision_of
+from nero.report.figures.panels import draw_panel, precision_of
+from nero.report.figures.scales import LogScale
 
 TRAINING, VALIDATION, PLAIN = "train/fid_released", paper.FID["key"], "val/fid"
 TRAINING_LABEL, VALIDATION_LABEL = "FID against the training images", "FID against the test images"
-SIZE = (4.6, 4.4)  # inches: taller than other panels, since one unit of 15 should be visible
+SIZE = (3.4, 4.6)  # inches: taller than other panels, since one unit of 15 should be visible
 
 START = 10  # the epoch of the first FID: the scale fits what follows
 SHARE = 0.75  # of a curve is visible: it begins at hundreds, and a few units at its end decide
@@ -37,7 +38,7 @@ NOTES = (
 @style.house_style()
 def figure4(evidence: Evidence) -> Figure:
     """Each optimiser at the leading rate of its search, the same for generator and discriminator."""
-    title = "Class-conditional GAN on CIFAR-10 (Figure 4): mean and range over seeds"
+    title = "Class-conditional GAN on CIFAR-10 (Figure 4)"
     figure, panels = style.panels(1, 3, title, SIZE)
     curves = curves_of_task(paper.CGAN, evidence.states)
     for axes, key, kind, label, published in (

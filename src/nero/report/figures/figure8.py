@@ -10,6 +10,7 @@ from nero.report import cells, paper
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import curves_of_task
+from nero.report.figures.finishing import finish
 from nero.report.figures.numbers import document, point_table, search_table, seed_table
 from nero.report.figures.panels import draw_panel, precision_of
 
@@ -31,7 +32,7 @@ NOTES = (
 @style.house_style()
 def figure8(evidence: Evidence) -> Figure:
     """Each optimiser at the leading rate of its search, LAMB with momentum at the paper's best for LAMB."""
-    figure, [axes] = style.panels(1, 1, "PPO on Atari Pong (Figure 8): mean and range over seeds", SIZE)
+    figure, [axes] = style.panels(1, 1, "PPO on Atari Pong (Figure 8)", SIZE)
     curves = curves_of_task(paper.PONG, evidence.states)
     rewards = against(evidence.curves, REWARD, STEPS, 1e6)
     title = f"Vanilla CNN{precision_of(curves)}, training games"
@@ -39,7 +40,7 @@ def figure8(evidence: Evidence) -> Figure:
     ylabel = f"reward\n(mean of the last {paper.REWARD_GAMES} finished games)"
     axes.set(xlabel="environment steps (millions)", ylabel=ylabel)
     axes.set(ylim=(TICKS[0] - BELOW, TICKS[-1] + ABOVE), yticks=TICKS)
-    return style.freeze_layout(figure)
+    return finish(figure)
 
 
 def against(frame: pd.DataFrame, key: str, x: str, unit: float) -> pd.DataFrame:

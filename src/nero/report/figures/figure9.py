@@ -15,7 +15,8 @@ from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import Curve, named_curves
 from nero.report.figures.numbers import document, epochs, point_table, search_table, seed_table
-from nero.report.figures.panels import LogScale, Pair, pair_figure
+from nero.report.figures.panels import Pair, pair_figure
+from nero.report.figures.scales import LogScale
 from nero.report.tables.listings import BASELINE, OOTB, curve_name
 from nero.report.units import number, scale
 
@@ -34,7 +35,6 @@ COLOURS = {OOTB: style.COLOURS["nero"], BASELINE: style.VARIANTS[1]}  # by name,
 TARGET = (
     f"target: {paper.IMAGENET_TARGET:g} % ({100 - paper.IMAGENET_TARGET:g} % top-1), passed by the paper's {BASELINE}"
 )
-GREY = "#444444"
 
 LINE = 0.15  # inches that a panel is higher for each line of its legend beyond two
 LONG = 24  # characters: longer names leave no room for a second column
@@ -52,15 +52,17 @@ def figure9(evidence: Evidence) -> Figure:
     curves = _curves(evidence.states)
     columns = 1 if any(len(curve.name) > LONG for curve in curves) else 2
     further = max(0, -(-len(curves) // columns) - 2)
-    title = "ImageNet (Figure 9): mean and range over seeds"
+    title = "ImageNet (Figure 9)"
     width, height = style.PANEL
     rows, size = [Pair("ResNet-50", curves, "top-1 error (%)", "error", "augmented")], (width, height + LINE * further)
     figure, panels = pair_figure(title, rows, evidence.curves, SCALE, paper.imagenet(), size=size)
     # The target is drawn before the scale is fitted, so that it is visible; its label is below it, where curves end.
     axes, target = panels[1], paper.IMAGENET_TARGET
     style.record(axes).rule = (target, TARGET)
-    axes.plot((0, paper.IMAGENET_EPOCHS), (target, target), style.TARGET, color=GREY, linewidth=0.7, zorder=1)
-    axes.annotate(TARGET, (0, target), (0, -3), textcoords="offset points", va="top", fontsize=6, color=GREY)
+    axes.plot((0, paper.IMAGENET_EPOCHS), (target, target), style.TARGET, color=style.GREY, linewidth=0.7, zorder=1)
+    axes.annotate(
+        TARGET, (0, target), (0, -3), textcoords="offset points", va="top", fontsize=style.SMALL_SIZE, color=style.GREY
+    )
     for panel in panels:
         style.legend_below(panel, columns)  # replaces one that always has two columns
         panel.set_xticks(XTICKS)

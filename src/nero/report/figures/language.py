@@ -3,8 +3,6 @@
 The authors' logs of the latter are dashed; their curves of the former are not logged anywhere.
 """
 
-import math
-
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -13,7 +11,8 @@ from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import at_leading, curves_of_task
 from nero.report.figures.numbers import document, epochs, mean_at, search_table, table, why_ended
-from nero.report.figures.panels import LogScale, Pair, pair_figure
+from nero.report.figures.panels import Pair, pair_figure
+from nero.report.figures.scales import LogScale, plain_ticks
 from nero.report.units import rate
 
 VALIDATION = paper.PERPLEXITY["key"]
@@ -22,13 +21,6 @@ START = 0.05  # of the training: the scale fits what follows
 SHARE = 0.75  # of a curve is visible: SGD's perplexity explodes on translation, and comes back
 MOST = 1000.0  # higher values only say that little is learnt
 BOUNDS = (1.0, 1e6)  # a perplexity is one or more
-# Largest ratio of highest to lowest value -> ticks of each decade.
-TICKS = (
-    (3, (1, 1.2, 1.4, 1.6, 1.8, 2, 2.2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9)),
-    (10, (1, 1.5, 2, 3, 5, 7)),
-    (math.inf, (1, 2, 5)),
-)
-
 POINTS = epochs(10, 25, 50, 75, paper.MULTI30K_EPOCHS)
 NOTES = (
     "Validation perplexity, ours / the authors', each the mean over n seeds at the learning rate η: the best of its "
@@ -40,14 +32,14 @@ NOTES = (
 @style.house_style()
 def figure6(evidence: Evidence) -> Figure:
     """Each optimiser at the leading learning rate of its search."""
-    title = "Wikitext-2 language model (Figure 6): mean and range over seeds"
+    title = "Wikitext-2 language model (Figure 6)"
     return _draw(evidence, title, paper.WIKITEXT2, "dropout on", paper.WIKITEXT2_EPOCHS)
 
 
 @style.house_style()
 def figure7(evidence: Evidence) -> Figure:
     """Each optimiser at the leading learning rate of its search."""
-    title = "WMT16 translation, Multi30k (Figure 7): mean and range over seeds, the authors' mean dashed"
+    title = "WMT16 translation, Multi30k (Figure 7)"
     conditions, authors = "label smoothing 0.1, dropout on", paper.translation_curves()
     return _draw(evidence, title, paper.MULTI30K, conditions, paper.MULTI30K_EPOCHS, authors)
 
@@ -57,15 +49,9 @@ def _draw(
 ) -> Figure:
     """Training and validation perplexity on a log scale."""
     # Without bars: a deviation as large as its mean would reach down to zero.
-    scale = LogScale(_ticks, BOUNDS, length, round(START * length), SHARE, with_bars=False, most=MOST)
+    scale = LogScale(plain_ticks, BOUNDS, length, round(START * length), SHARE, with_bars=False, most=MOST)
     row = Pair("Transformer", curves_of_task(task, evidence.states), "perplexity", "perplexity", conditions)
     return scale.fit_each(*pair_figure(title, [row], evidence.curves, scale, paper.table1(), authors))
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    ticks = next(ticks for ratio, ticks in TICKS if high <= ratio * low)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 2)
-    return [tick * 10.0**decade for decade in decades for tick in ticks]
 
 
 def figure6_numbers(evidence: Evidence) -> str:

@@ -1,21 +1,18 @@
 """Panels: our curves, the authors' where they logged any, and the paper's final values in a strip beside them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
 
 from nero.report import cells, paper
 from nero.report.figures import style
 from nero.report.figures.curves import Curve, draw_authors, draw_curves, rate_text
+from nero.report.figures.scales import LogScale
 from nero.report.units import number, scale
 
 # As fractions of the training's length:
@@ -25,7 +22,6 @@ TICKS = 4  # or a few more where the length is no multiple of this
 
 MARK: Any = {"fmt": "_", "markersize": 7, "markeredgewidth": 1.2, "elinewidth": 3, "capsize": 0}
 BLANK = Line2D([], [], linestyle="none", label=" ")
-NOTHING_DRAWN = 10.0
 
 
 def precision_of(curves: Sequence[Curve]) -> str:
@@ -48,7 +44,7 @@ def pair_figure(
     title: str,
     rows: Sequence[Pair],
     frame: pd.DataFrame,
-    log_scale: "LogScale",
+    log_scale: LogScale,
     published: paper.Published,
     authors: pd.DataFrame | None = None,
     size: tuple[float, float] = style.PANEL,
@@ -94,12 +90,9 @@ def draw_panel(
         line = dashed.pop(curve.cell.optim, None)
         theirs.append((line, mark) if line and mark else mark or line)
     # The legend has two columns: our entries beside the paper's, also where some are missing.
-    if not any(lines):
-        style.legend_below(axes, handles=[handle for handle in theirs if handle])
-    elif any(theirs):
-        style.legend_below(axes, handles=[handle or BLANK for handle in (*lines, *theirs)])
-    else:
-        style.legend_below(axes)
+    rows = [row for row in zip(lines, theirs, strict=True) if any(row)]
+    columns = [column for column in zip(*rows, strict=True) if any(column)]
+    style.legend_below(axes, handles=[handle or BLANK for column in columns for handle in column])
 
 
 def _draw_marks(
@@ -127,60 +120,3 @@ def _draw_marks(
         axes.annotate("paper", ((left + right) / 2, 0.98), xycoords=axes.get_xaxis_transform(), ha="center", va="top")
         axes.set_xlim(right=right)
     return marks
-
-
-@dataclass(frozen=True)
-class LogScale:
-    """A log scale for panels over epochs, from the lowest value to the tick above what follows the first epochs.
-
-    A curve that ends before that is visible where it ends. There are at least three ticks, which are plain numbers.
-    """
-
-    ticks: Callable[[float, float], Sequence[float]]  # for a range of values; the last is the highest shown
-    bounds: tuple[float, float]  # of the lowest value shown
-    epochs: int  # of training; the paper's marks lie beyond
-    start: int  # first epochs, whose values may lie above the panel
-    share: float = 1.0  # of each curve that is visible; higher values leave the panel
-    with_bars: bool = True  # whether the deviations of the paper's marks are fully visible
-    most: float = np.inf  # the highest tick, or three times the lowest value where that is more
-
-    def fit_each(self, figure: Figure, panels: Sequence[Axes]) -> Figure:
-        """Set a scale for each panel, and fix the layout."""
-        for axes in panels:
-            self.fit([axes])
-        return style.freeze_layout(figure)
-
-    def fit(self, panels: Sequence[Axes]) -> None:
-        """Set one scale for all these panels."""
-        drawn = [points for axes in panels for points in self._drawn(axes)]
-        least = min((value for points in drawn for value in points[:, 1] if value > 0), default=NOTHING_DRAWN)
-        low = float(np.clip(least, *self.bounds)) / 1.15
-        curves = any(points[0, 0] <= self.epochs for points in drawn)
-        most = max(self.most, 3 * low)
-        late = min(most, max(self._late(points) for points in drawn)) if curves else most
-        ticks = [tick for tick in self.ticks(low, late) if low < tick <= most]
-        top = next(tick for tick in ticks if tick >= min(late, ticks[-1]))
-        high = max(top, *ticks[:3])
-        for axes in panels:
-            # In this order: automatic limits of a log axis would overflow.
-            axes.set(ylim=(low, high))
-            axes.set(yscale="log")
-            axes.set_yticks([tick for tick in ticks if tick <= high])
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.yaxis.set_minor_locator(NullLocator())
-
-    def _late(self, points: np.ndarray) -> float:
-        """How high the scale has to go for a curve."""
-        epochs, values = points.T
-        end = values[epochs == epochs[-1]].max()
-        return float(max(end, np.quantile(values[epochs >= min(self.start + 1, epochs[-1])], self.share)))
-
-    def _drawn(self, axes: Axes) -> Iterator[np.ndarray]:
-        """The points (epoch, value) of each line, band and mark, by epoch."""
-        shown = [c for c in axes.collections if self.with_bars or not isinstance(c, LineCollection)]
-        paths = [path.vertices for collection in shown for path in collection.get_paths()]
-        for path in [*(line.get_xydata() for line in axes.lines), *paths]:
-            points = np.asarray(path)
-            points = points[np.isfinite(points).all(axis=1)]
-            if len(points):
-                yield points[np.argsort(points[:, 0], kind="stable")]

@@ -1,7 +1,6 @@
 """Samples of the GANs during training: for each optimiser a strip of images from the same z."""
 
 import itertools
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from nero.report import cells, paper
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import Curve, curves_of_task, rate_text
+from nero.report.figures.finishing import finish
 from nero.report.units import number, shown_metric
 from nero.runs.store import RunDirectory, Store
 
@@ -31,8 +31,7 @@ BLANK = 232  # grey, for a missing image
 COLUMNS = 5  # of a strip at most: photographs hardly compress, and no file of a report should exceed a megabyte
 
 PANEL = (2.5, 4.6)  # inches, text included
-TITLE = 28  # characters per line above a panel
-WIDTH = 26  # characters per line inside a panel
+EMPTY = 1.5  # inches, of a figure without pictures
 ACROSS = 4
 
 
@@ -46,17 +45,17 @@ def samples(evidence: Evidence) -> Figure:
     embedded = any(map(is_embedded, curves))
     data = "embedded data, not the paper's" if embedded else "CIFAR-10"
     title = f"Class-conditional GAN ({data}): samples from the same z by epoch"
-    wrapped = textwrap.fill(title, TITLE * min(ACROSS, max(1, len(curves))))
-    figure, panels = style.panels_for(max(1, len(curves)), ACROSS, wrapped, PANEL)
+    figure, panels = style.panels_for(max(1, len(curves)), ACROSS, title, PANEL)
     for axes in panels:
         axes.grid(False)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-    if not curves:
-        _write(panels[0], f"no run of {paper.CGAN} is planned")
+    style.record(panels[0]).empty = f"no run of {paper.CGAN} is planned"
     for axes, curve in zip(panels, curves, strict=False):
         _draw_panel(axes, curve, evidence.store, NUMBERED if embedded else CLASSES)
-    return style.freeze_layout(figure)
+    if not any(axes.images for axes in panels):
+        figure.set_figheight(EMPTY)
+    return finish(figure)
 
 
 def shown_run(curve: Curve) -> Summary | None:
@@ -118,16 +117,16 @@ def _read(path: Path | None) -> np.ndarray | str:
 def _draw_panel(axes: Axes, curve: Curve, store: Store, classes: Sequence[str]) -> None:
     run, missing = shown_run(curve), cells.gap(curve.state)
     if run is None:
-        style.set_title(axes, curve.name, [])
-        _write(axes, missing or cells.absence_text(curve.state))
+        style.set_title(axes, curve.name)
+        style.record(axes).empty = missing or cells.absence_text(curve.state)
         return
     epochs, pictures, faults = read_strip(store.run(run["task"], run["run_id"]), run["metric"]["key"])
     # Missing seeds change nothing here; an incomplete search may still find another leading rate.
     searching = [missing] if missing and curve.state.searching else []
-    title = f"{curve.name}{rate_text(run['lr'])}, seed {run['seed']}:"
-    style.set_title(axes, title, [final_text(run), *searching, *(faults if pictures else ())], TITLE)
+    title = f"{curve.name}{rate_text(run['lr'])}, seed {run['seed']}: {final_text(run)}"
+    style.set_title(axes, title, [*searching, *(faults if pictures else ())])
     if not pictures:
-        _write(axes, "\n".join(faults))
+        style.record(axes).empty = "; ".join(faults)
         return
     # One image on white: of each picture, the first row as a column.
     strip = np.full((STEP * len(classes), STEP * len(epochs), 3), 255, dtype=np.uint8)
@@ -140,10 +139,3 @@ def _draw_panel(axes: Axes, curve: Curve, store: Store, classes: Sequence[str]) 
     axes.set_xticks(middles[: len(epochs)], [str(epoch) for epoch in epochs])
     axes.set_yticks(middles[: len(classes)], classes)
     axes.set(xlabel="epoch", anchor="W")
-
-
-def _write(axes: Axes, text: str) -> None:
-    """Write text in place of a strip."""
-    lines = [line for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, WIDTH)]
-    axes.text(0.5, 0.5, "\n".join(lines), transform=axes.transAxes, ha="center", va="center")
-    axes.set(xticks=[], yticks=[])

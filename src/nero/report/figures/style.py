@@ -1,8 +1,5 @@
 """How all figures and tables look: names, colours, panels, and settings that make a figure's bytes reproducible."""
 
-import io
-import re
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +15,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from nero.report import display
+from nero.report.figures import rendering
+from nero.report.figures.texts import text_width
 
 # The paper's optimisers (file names in configs/optim) in the paper's order -> their colours in every figure: Okabe and
 # Ito's, which colour-blind readers can tell apart. Any other optimiser gets one of OTHERS, which differ as well.
@@ -44,27 +43,37 @@ PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bf16"}  # of a run -> 
 
 OURS, THEIRS, VARIANT, TARGET = "-", "--", ":", "-."
 FORMATS = ("pdf", "svg", "png")
-PANEL = (4.6, 3.6)  # inches, text included
+PANEL = (4.2, 3.4)  # inches, text included: two are a page wide, with text of 6 points or more
+POINTS = 72  # per inch
+TITLE_SIZE, PANEL_TITLE_SIZE, SMALL_SIZE = 10, 9, 7  # of text, in points
+GREY = "#444444"
+ROOM = 1.1  # of a panel's width for its legend
+DIGITS = 8  # significant ones of data that are drawn
 
 RC: Any = {
     "font.size": 8,
-    "axes.titlesize": 9,
+    "figure.titlesize": TITLE_SIZE,
+    "axes.titlesize": PANEL_TITLE_SIZE,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.linewidth": 0.4,
     "grid.alpha": 0.5,
     "lines.linewidth": 1.2,
-    "legend.fontsize": 7,
+    # The same dashes whatever the width, so that those of curves on top of each other are in step.
+    "lines.scale_dashes": False,
+    "lines.dashed_pattern": (4.4, 1.9),
+    "lines.dotted_pattern": (1.2, 1.9),
+    "lines.dashdot_pattern": (7.5, 1.9, 1.2, 1.9),
+    "legend.fontsize": SMALL_SIZE,
     "legend.frameon": False,
+    "legend.columnspacing": 1.2,
+    "legend.handletextpad": 0.6,
+    "mathtext.fontset": "dejavusans",
     "savefig.dpi": 200,
     "svg.hashsalt": "nero",  # otherwise the ids of clip paths are random
+    "svg.fonttype": "none",  # text stays text
     "pdf.fonttype": 42,  # TrueType, which publishers accept
-}
-NO_DATES = {
-    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
-    "svg": {"Creator": None, "Date": None},
-    "png": {"Software": None},
 }
 
 
@@ -87,7 +96,8 @@ class Record:
     """Everything that a panel shows, so that the HTML page can draw the same."""
 
     title: str = ""
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # in the figure's caption, or in the panel if it has no curves
+    empty: str = "no runs logged yet"  # in a panel without curves
     series: list[Series] = field(default_factory=list)
     marks: list[dict[str, Any]] = field(default_factory=list)  # final values from the paper
     rings: list[dict[str, Any]] = field(default_factory=list)  # our values at the paper's learning rates
@@ -172,35 +182,31 @@ def in_order(optims: Iterable[str]) -> tuple[str, ...]:
 def panels(rows: int, columns: int, title: str, size: tuple[float, float] = PANEL) -> tuple[Figure, list[Axes]]:
     """An empty figure and its panels, row by row; `size` is the width and height of one."""
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(title)
     axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"axes_class": RecordedAxes})
     return figure, list(axes.flat)
 
 
 def panels_for(count: int, most: int, title: str, size: tuple[float, float] = PANEL) -> tuple[Figure, list[Axes]]:
-    """The same for `count` panels, at most so many in a row."""
-    across = min(count, most)
-    figure, axes = panels(-(-count // across), across, title, size)
+    """The same for `count` panels in rows of about the same length, at most `most`."""
+    rows = -(-count // most)
+    figure, axes = panels(rows, -(-count // rows), title, size)
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
 
 
-def set_title(axes: Axes, title: str, notes: Iterable[str], width: int = 62) -> None:
-    """Set a panel's title, with notes below it, wrapped at `width` characters."""
+def set_title(axes: Axes, title: str, notes: Iterable[str] = ()) -> None:
+    """A panel's title, of two lines at most, and notes for the figure's caption; `finish` draws them."""
     shown = record(axes)
     shown.title, shown.notes = title, tuple(notes)
-    # Keep a setting (lr = 1) and a short remark in brackets on one line: textwrap breaks at plain spaces only.
-    whole = re.compile(r"\([^()]{1,30}\)| = ")
-    texts = (whole.sub(lambda found: found[0].replace(" ", "\xa0"), text) for text in (title, *shown.notes))
-    lines = [line.replace("\xa0", " ") for text in texts for line in textwrap.wrap(text, width)]
-    axes.set_title("\n".join(lines), loc="left")
 
 
 def legend_below(axes: Axes, columns: int = 2, handles: Sequence[Any] | None = None) -> None:
     """Put a legend below the panel, where it hides no curve; for everything with a label, or for `handles`.
 
-    The handles of a tuple are drawn on top of each other; the last one has the label.
+    The handles of a tuple are drawn on top of each other; the last one has the label. Columns are fewer where labels
+    are long.
     """
     shown: list[Any] = axes.get_legend_handles_labels()[0] if handles is None else list(handles)
     if shown:
@@ -209,19 +215,39 @@ def legend_below(axes: Axes, columns: int = 2, handles: Sequence[Any] | None = N
         stacks = [type(handle) is tuple for handle in shown]  # a container is a tuple too, but has its own label
         labels = [(top[-1] if stack else top).get_label() for top, stack in zip(shown, stacks, strict=True)]
         # Wide enough for the dashes of a line with a mark on it.
-        axes.legend(handles=shown, labels=labels, ncols=columns, handlelength=3.2 if any(stacks) else None, **place)
+        length = 3.2 if any(stacks) else 2.0
+        columns = min(columns, len(shown))
+        while columns > 1 and _legend_width(labels, columns, length) > ROOM * panel_width(axes):
+            columns -= 1
+        if columns == 1:
+            kept = [(handle, label) for handle, label in zip(shown, labels, strict=True) if label.strip()]
+            shown, labels = [handle for handle, _ in kept], [label for _, label in kept]
+        axes.legend(handles=shown, labels=labels, ncols=columns, handlelength=length, **place)
 
 
-def freeze_layout(figure: Figure) -> Figure:
-    """Compute the layout once; otherwise each file format would change it slightly."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    return figure
+def _legend_width(labels: Sequence[str], columns: int, handlelength: float) -> float:
+    """In points; matplotlib fills the columns in turn."""
+    rows = -(-len(labels) // columns)
+    texts = (labels[start : start + rows] for start in range(0, len(labels), rows))
+    gaps = (handlelength + RC["legend.handletextpad"] + RC["legend.columnspacing"]) * SMALL_SIZE
+    return sum(gaps + max(text_width(label, SMALL_SIZE) for label in of_column) for of_column in texts)
+
+
+def panel_width(axes: Axes) -> float:
+    """In points, with the labels of the y axis."""
+    place = axes.get_subplotspec()
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return POINTS * figure.get_figwidth() / (place.get_gridspec().ncols if place else 1)
+
+
+def rounded(values: Any) -> np.ndarray:
+    """Data to draw, without the last digits: means over seeds differ there between processors."""
+    found = np.asarray(values, dtype=float)
+    return np.array([float(f"{value:.{DIGITS}g}") for value in found.ravel()]).reshape(found.shape)
 
 
 @house_style()
 def render(figure: Figure, file_format: str) -> bytes:
     """The bytes of the figure's file, without dates or versions: the same figure gives the same bytes."""
-    file = io.BytesIO()
-    figure.savefig(file, format=file_format, metadata=NO_DATES[file_format])
-    return file.getvalue()
+    return rendering.file_bytes(figure, file_format)

@@ -22,14 +22,21 @@ from nero.theory.records import NETWORKS
 NOTES = (
     "A layer is balanced if the weights of each neuron have sum 0 and norm 1, up to rounding. Norm: of a neuron's "
     "weights, the median over layers of the layers' medians, with the least and the largest of those in brackets. "
-    "Lean: the part of a neuron along the vector of ones, |sum| / (square root of fan-in × norm), from 0 (excitation "
-    "and inhibition balanced) to 1; median over layers of medians. With several seeds, over the layers of all of them."
+    "Imbalance: the part of a neuron along the vector of ones, |sum| / (square root of fan-in × norm), from 0 "
+    "(excitation and inhibition balanced) to 1; median over layers of medians. With several seeds, over the layers of "
+    "all of them."
 )
 TITLE = "Balanced networks (Definitions 1 and 2), before and after training"
 BALANCE = "Neurons of each layer (Definition 1): median and 5th to 95th percentile"
 ACTIVATIONS = "Outputs of each layer (Section 3.1): median and 5th to 95th percentile of its neurons"
-FLOOR = 1e-9  # a smaller lean is drawn here: it is below float32's resolution
+FLOOR = 1e-9  # a smaller imbalance is drawn here: it is below float32's resolution
 LINEAR = 0.01  # the axis of means, which have both signs, is linear up to here
+# Larger and smaller outputs leave the panel: variances that explode over layers would leave no room for the others.
+BOUNDS = {"variance": (1e-18, 1e18), "mean": (-1e9, 1e9)}
+LABELS = {
+    "norm": "norm of a neuron (balanced: 1)",
+    "lean": "imbalance of a neuron (balanced: 0)\n|sum of weights| / (√fan-in × norm)",
+}
 STAGES = {"start": style.VARIANT, "end": style.OURS}  # before and after training, and their lines
 
 
@@ -71,8 +78,8 @@ COLUMNS: tables.Columns = {
     "norm, start": lambda network: _norm_text(network.start),
     "norm, end": lambda network: _norm_text(network.end),
     "largest norm, end": lambda network: short(network.end["norm.max"].max()),
-    "lean, start": lambda network: short(network.start["lean.median"].median()),
-    "lean, end": lambda network: short(network.end["lean.median"].median()),
+    "imbalance, start": lambda network: short(network.start["lean.median"].median()),
+    "imbalance, end": lambda network: short(network.end["lean.median"].median()),
 }
 
 
@@ -94,7 +101,7 @@ def _record(network: Network) -> dict[str, Any]:
         found |= {f"layers_{when}": len(layers), f"balanced_{when}": (layers["balanced"] == 1).sum()}
         found |= spread(f"norm_{when}", layers["norm.median"], "median")
         found[f"norm_{when}_of_any_neuron"] = layers["norm.max"].max()
-        found[f"lean_{when}"] = layers["lean.median"].median()
+        found[f"imbalance_{when}"] = layers["lean.median"].median()
     return found
 
 
@@ -102,21 +109,21 @@ def _record(network: Network) -> dict[str, Any]:
 
 
 def balance_figure(evidence: Evidence) -> Figure:
-    """A row per task, variant and network: norm on the left, lean on the right; start dotted, end solid."""
+    """A row per task, variant and network: norm on the left, imbalance on the right; start dotted, end solid."""
 
     def lines(groups: Sequence[Group]) -> Iterator[panels.Line]:
         for row, of_row in rows(groups).items():
             for name in _networks(of_row):
                 title = cells.row_text(row) + ("" if name == "network" else f", {name}")
                 networks = [Network(group, name) for group in of_row]
-                left = partial(_draw_balance, networks, "norm", 1, 0.0, (0.5, 2.0))
-                yield [(title, left), (title, partial(_draw_balance, networks, "lean", 0, FLOOR, (FLOOR / 2, 1.0)))]
+                left = partial(_draw_balance, networks, "norm", 0.0, (0.5, 2.0))
+                yield [(title, left), (title, partial(_draw_balance, networks, "lean", FLOOR, (FLOOR / 2, 1.0)))]
 
     return panels.figure(evidence, NETWORKS, BALANCE, panels.LARGE, lines, share=False)
 
 
 def _draw_balance(
-    networks: Sequence[Network], quantity: str, target: int, floor: float, limits: tuple[float, float], axes: Axes
+    networks: Sequence[Network], quantity: str, floor: float, limits: tuple[float, float], axes: Axes
 ) -> Iterable[str]:
     palette = panels.colours([network.group for network in networks])
     for network in networks:
@@ -130,7 +137,7 @@ def _draw_balance(
     axes.set(ylim=(shown.min() / 1.15, shown.max() * 1.15))
     axes.set_yscale("log")
     panels.log_axis(axes.yaxis)
-    axes.set(xlabel="layer", ylabel=f"{quantity} of a neuron (balanced: {target})")
+    axes.set(xlabel="layer", ylabel=LABELS[quantity])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return []
 
@@ -141,12 +148,12 @@ def activations_figure(evidence: Evidence) -> Figure:
     def lines(groups: Sequence[Group]) -> Iterator[panels.Line]:
         for row, of_row in rows(groups).items():
             shown = list(itertools.product(("variance", "mean"), STAGES))
-            titles = [f"{cells.row_text(row)}: {quantity}, {when}" for quantity, when in shown]
+            titles = [f"{quantity.capitalize()}, {when}: {cells.row_text(row)}" for quantity, when in shown]
             yield [
                 (title, partial(_draw_activations, of_row, *which)) for title, which in zip(titles, shown, strict=True)
             ]
 
-    return panels.figure(evidence, "activations", ACTIVATIONS, panels.SMALL, lines)
+    return panels.figure(evidence, "activations", ACTIVATIONS, panels.LARGE, lines)
 
 
 def _draw_activations(groups: Sequence[Group], quantity: str, when: str, axes: Axes) -> Iterable[str]:
@@ -170,7 +177,18 @@ def _draw_activations(groups: Sequence[Group], quantity: str, when: str, axes: A
         axes.yaxis.set_major_locator(panels.SignedPowers(LINEAR))
     axes.set(xlabel="layer", ylabel=f"{quantity} of a neuron's output")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return [f"missing: {', '.join(missing)}"] if missing else []
+    notes = [f"missing: {', '.join(missing)}"] if missing else []
+    return [*notes, *_bound(axes, *BOUNDS[quantity])]
+
+
+def _bound(axes: Axes, least: float, most: float) -> Iterator[str]:
+    """Limit the y axis, and note what lies beyond."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, least), min(high, most))
+    for series in style.record(axes).series:
+        values = series.mean[np.isfinite(series.mean)]
+        if beyond := [short(value) for value in (values.min(), values.max()) if not least <= value <= most]:
+            yield f"beyond the axis: {series.label}, to {' and '.join(beyond)}"
 
 
 def _draw(

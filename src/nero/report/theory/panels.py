@@ -1,7 +1,7 @@
 """Shared by the theory's figures: lines with bands, and panels in lines."""
 
+import itertools
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,18 +12,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Locator, LogFormatter
 
 from nero.report.figures import style
+from nero.report.figures.finishing import finish
 from nero.report.theory.evidence import Evidence, Group, absent
 
-# Inches of a panel, text included, and characters of its title per line
-SMALL = (3.7, 3.4, 44)
-LARGE = (4.6, 3.6, 44)
-TALL = (4.6, 4.4, 54)  # with a long legend
-EMPTY = (4.6, 3.6, 62)
-TITLE_WIDTH = 13  # characters per inch of a figure's title
+# Inches of a panel, text included
+LARGE = (4.2, 3.4)
+TALL = (4.2, 4.0)  # with a long legend
+ACROSS = 2
+POWERS = range(-3, 5)  # of ten, which are written out; others as such
 BLACK = "#000000"
 
 Line = Sequence[tuple[str, Callable[[Axes], Iterable[str]]]]
-"""Panels side by side: their titles, and what draws them and returns notes for below the title."""
+"""Panels that are compared: their titles, and what draws them and returns notes for the caption."""
 
 
 @style.house_style()
@@ -31,45 +31,36 @@ def figure(
     evidence: Evidence,
     key: str,
     title: str,
-    size: tuple[float, float, int],
+    size: tuple[float, float],
     lines_of: Callable[[Sequence[Group]], Iterable[Line]],
     share: bool = True,
+    over_seeds: bool = False,
 ) -> Figure:
     """A figure of the records in which `key` was measured, or one that says why it is empty.
 
     Args:
         share: whether panels of a line with the same label of their y axis get the same limits, to be compared
+        over_seeds: whether bands are the range over seeds
     """
     groups, without = evidence.measured(key), evidence.unmeasured(key)
-    if groups:
-        lines = list(lines_of(groups))
-        title += f"\n(not measured: {without})" if without else ""
-    else:
-        reason, size = f"Not measured: {without}." if without else absent(key), EMPTY
-
-        def draw_nothing(axes: Axes) -> Iterable[str]:
-            axes.set(xticks=[], yticks=[])
-            return [reason]
-
-        lines = [[("nothing to draw", draw_nothing)]]
-    if evidence.embedded:
-        title += "\nEmbedded data, not the paper's"
-    width, height, characters = size
-    across = max(map(len, lines))
-    made, axes = style.panels(len(lines), across, "", (width, height))
-    wrapped = (textwrap.wrap(part, int(TITLE_WIDTH * width * across)) for part in title.split("\n"))
-    made.suptitle("\n".join(line for part in wrapped for line in part), fontsize=10)
-    for number, line in enumerate(lines):
-        panels = axes[across * number : across * (number + 1)]
+    lines: list[Line] = list(lines_of(groups)) or [[("nothing to draw", lambda axes: [])]]
+    across = min(ACROSS, max(map(len, lines)))
+    title += "\nEmbedded data, not the paper's" if evidence.embedded else ""
+    starts = list(itertools.accumulate((-(-len(line) // across) for line in lines), initial=0))
+    made, axes = style.panels(starts[-1], across, title, size)
+    missing = f"Not measured: {without}." if without else "" if groups else absent(key)
+    for line, start, end in zip(lines, starts[:-1], starts[1:], strict=True):
+        panels = axes[across * start : across * end]
         for panel, (panel_title, draw) in zip(panels, line, strict=False):
-            style.set_title(panel, panel_title, draw(panel), characters)
+            style.record(panel).empty = "not measured"
+            style.set_title(panel, panel_title, draw(panel))
             if panel.get_legend() is None:
                 style.legend_below(panel)
         if share:
             _share_limits([panel for panel in panels if panel.lines])
         for spare in panels[len(line) :]:
             spare.remove()
-    return style.freeze_layout(made)
+    return finish(made, over_seeds, [missing] if missing else [])
 
 
 def _share_limits(panels: Sequence[Axes]) -> None:
@@ -89,16 +80,15 @@ def band(
     label: str,
     linestyle: str = style.OURS,
     marker: str = "",
-    width: float = 1.2,
 ) -> None:
     """Draw a line and, if there are ends, a band between them; NaN leaves a gap."""
-    at, line = np.asarray(x, dtype=float), np.asarray(middle, dtype=float)
+    at, line = style.rounded(x), style.rounded(middle)
     if not np.isfinite(line).any():
         return
-    axes.plot(at, line, linestyle, color=colour, label=label, marker=marker, markersize=3, linewidth=width)
+    axes.plot(at, line, linestyle, color=colour, label=label, marker=marker, markersize=3)
     low = high = None
     if ends is not None:
-        low, high = (np.asarray(end, dtype=float) for end in ends)
+        low, high = map(style.rounded, ends)
         axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
     runs = tuple(record["run_id"] for record in group.records)
     style.record(axes).series.append(style.Series(group.label, label, colour, linestyle, at, line, low, high, runs))
@@ -121,10 +111,12 @@ def log_axis(axis: Axis) -> None:
 
 
 class _PlainFormatter(LogFormatter):
-    """0.6 where matplotlib has 6e-01."""
+    """0.6 where matplotlib has 6e-01, and powers of ten where such a number would be long."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
-        return f"{x:g}" if super().__call__(x, pos) else ""
+        power = math.log10(x) if x > 0 else 0
+        text = f"{x:g}" if power in POWERS or power % 1 else f"$10^{{{power:.0f}}}$"
+        return text if super().__call__(x, pos) else ""
 
 
 class SignedPowers(Locator):

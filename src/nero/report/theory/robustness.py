@@ -33,7 +33,7 @@ METHODS = {
     "evenly from the neurons' caps, leave every fitted example right",
     "adversarial": "gradient steps on the spheres, {steps} for an angle, against each of {attacked} examples",
 }
-TITLE = "Errors that random rotations of all neurons make (Definition 6), mean and range over seeds"
+TITLE = "Errors that random rotations of all neurons make (Definition 6)"
 # Angles: a lower and an upper bound of Definition 6's alpha, and one that holds for nearly all rotations.
 MARKERS = {"certified": ">", "adversarial": "<", "random": "o"}
 LEAST_ANGLE = 1e-6  # smaller angles are not drawn but noted
@@ -165,15 +165,13 @@ def robustness_figure(evidence: Evidence) -> Figure:
 
 
 def figure_by_task(evidence: Evidence, title: str, draw: Any) -> Figure:
-    """A panel per task with the networks whose robustness was measured, three to a line; also for the bound."""
+    """A panel per task with the networks whose robustness was measured; also for the bound."""
 
     def lines(groups: Sequence[Group]) -> Iterator[panels.Line]:
-        drawn = [
-            (cells.row_text(row), partial(draw, of_row, panels.colours(of_row))) for row, of_row in rows(groups).items()
-        ]
-        return (drawn[start : start + 3] for start in range(0, len(drawn), 3))
+        if groups:
+            yield [(cells.row_text(row), partial(draw, of, panels.colours(of))) for row, of in rows(groups).items()]
 
-    return panels.figure(evidence, "robustness", title, panels.TALL, lines, share=False)
+    return panels.figure(evidence, "robustness", title, panels.TALL, lines, share=False, over_seeds=True)
 
 
 def _draw(groups: Sequence[Group], palette: dict[str, str], axes: Axes) -> Iterator[str]:
@@ -186,7 +184,16 @@ def _draw(groups: Sequence[Group], palette: dict[str, str], axes: Axes) -> Itera
                 curves[tuple(at for at, _ in points)].append([share for _, share in points])
         for at, seeds in curves.items():
             middle, low, high = (over(seeds, axis=0) for over in (np.mean, np.min, np.max))
-            band(axes, at, middle, (low, high), colour, group, f"{group.label}, n = {len(seeds)}", marker=".")
+            band(
+                axes,
+                at,
+                middle,
+                (low, high) if len(seeds) > 1 else None,
+                colour,
+                group,
+                f"{group.label}, n = {len(seeds)}",
+                marker=".",
+            )
         height = 0.97 - 0.045 * place
         for kind, marker in MARKERS.items():
             for found in drawn_angles(group, kind):

@@ -108,12 +108,12 @@ def _record(steps: Steps) -> dict[str, Any]:
 
 def trust_figure(evidence: Evidence) -> Figure:
     """Gradient change, bound and cosine against the step, a panel per optimiser."""
-    return panels.figure(evidence, STEPS, TRUST, panels.SMALL, partial(_lines, _draw_trust))
+    return panels.figure(evidence, STEPS, TRUST, panels.LARGE, partial(_lines, _draw_trust))
 
 
 def steps_figure(evidence: Evidence) -> Figure:
     """Relative steps and angles of neurons against the step, and the learning rate, a panel per optimiser."""
-    return panels.figure(evidence, STEPS, SIZES, panels.SMALL, partial(_lines, _draw_sizes))
+    return panels.figure(evidence, STEPS, SIZES, panels.LARGE, partial(_lines, _draw_sizes))
 
 
 def _lines(draw: Callable[[Steps, str, Axes], Iterable[str]], groups: Sequence[Group]) -> Iterator[Line]:
@@ -137,21 +137,20 @@ def _draw_sizes(steps: Steps, colour: str, axes: Axes) -> Iterable[str]:
     sizes, angles = (
         [f"{quantity}.{end}" for end in ("low", "median", "high")] for quantity in ("neuron_steps", "angles")
     )
-    # The relative step is wide enough to stay visible below the angle.
-    _draw(axes, steps, "relative step", GREY, sizes, width=3.0)
+    _draw(axes, steps, "relative step", GREY, sizes)
     _draw(axes, steps, "turning angle (radians)", colour, angles)
     _draw_over_steps(axes, steps, "learning rate", "lr")
-    _set_scales(axes, "of neurons")
+    _set_scales(axes, "relative step, angle of neurons")
     return []
 
 
-def _draw(axes: Axes, steps: Steps, label: str, colour: str, columns: Sequence[str], width: float = 1.2) -> None:
+def _draw(axes: Axes, steps: Steps, label: str, colour: str, columns: Sequence[str]) -> None:
     """At each step, over layers, the median of the middle column and the outermost of the others."""
     layers, (low, middle, high) = steps.layers, columns
     by_step = layers.where(layers > 0).groupby(layers["step"] + 1)  # the first is 1, as a log axis has no 0
     middles, ends = by_step[middle].median(), (by_step[low].min(), by_step[high].max())
     marker = "." if len(middles) <= 60 else ""
-    band(axes, middles.index, middles, ends, colour, steps.group, label, marker=marker, width=width)
+    band(axes, middles.index, middles, ends, colour, steps.group, label, marker=marker)
 
 
 def _draw_over_steps(axes: Axes, steps: Steps, label: str, column: str) -> None:
