@@ -53,7 +53,7 @@ def test_cells_of_the_paper_show_its_numbers(mine: Evidence) -> None:
     assert row.entries["madam_constrained"].published is None
     text = to_markdown(print_table(table))
     assert "| paper | " in text
-    assert "For mnist_mlp100 the paper's numbers are those of the authors' logs." in text
+    assert "For MNIST MLP, 100 layers the paper's numbers are those of the authors' logs." in text
     assert "not in the paper" not in text, "the constrained Madam is in the paper's ablation"
 
 
@@ -133,10 +133,11 @@ def test_sensitivity_curves_show_every_rate_of_every_search(mine: Evidence) -> N
     assert axes.get_xscale() == "log"
     assert axes.get_ylabel() == "training accuracy (%)"
     curves = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
-    assert list(curves) == [
+    assert list(curves) == ["Nero", "Adam", "Madam + constraints"]
+    assert [series.label for series in style.record(axes).series] == [
         "Nero, best η = 0.01 (paper: 0.001)",
         "Adam, best η = 0.01 (paper: 0.001)",
-        "Madam, constrained",
+        "Madam + constraints",
     ]
     nero, adam, madam = curves.values()
     np.testing.assert_allclose(nero.get_xydata(), [[0.001, 89.1], [0.01, 90], [0.1, 81]])
@@ -147,8 +148,9 @@ def test_sensitivity_curves_show_every_rate_of_every_search(mine: Evidence) -> N
     assert rings == [pytest.approx((0.001, 89.1))] * 2
     crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
     assert [(line.get_xdata().tolist(), line.get_color()) for line in crosses] == [([0.1], style.COLOURS["adam"])]
-    assert "search incomplete: Madam, constrained (1 of 3 rates)" in face(axes)
-    assert "diverged: Adam (η = 0.1)" in face(axes)
+    assert "search incomplete: Madam + constraints (1 of 3 rates)" in face(axes)
+    crossed = {"group": "Adam", "colour": style.COLOURS["adam"], "x": 0.1, "label": "Adam diverged at η = 0.1"}
+    assert style.record(axes).crosses == [crossed]
     assert "at the paper's best η" in [text.get_text() for text in axes.get_legend().get_texts()]
 
 

@@ -80,10 +80,11 @@ def test_bands_span_seed_minimum_to_maximum(store: Store) -> None:
 
 
 def test_panel_titles_and_axis_labels(store: Store) -> None:
+    fill(store)
     figure = drawn(store)
     assert "CIFAR-10 (Figure 4)" in figure.get_suptitle()
     arithmetic = style.PRECISIONS[cell_of("nero").setting("precision")]
-    assert [face(axes).split(" search incomplete: ")[0] for axes in figure.axes] == [
+    assert [style.record(axes).title for axes in figure.axes] == [
         f"BigGAN-like ({arithmetic}), training",
         f"BigGAN-like ({arithmetic}), validation",
         f"BigGAN-like ({arithmetic}), validation, plain FID",
@@ -247,7 +248,7 @@ def test_y_ticks_are_plain_numbers_within_limits(store: Store, final: float) -> 
 def test_learning_curves_use_only_epochs_with_fid(store: Store) -> None:
     fill(store)
     figure = learning_curves(evidence_of(store, "table1"))
-    [axes] = [axes for axes in figure.axes if face(axes).startswith(paper.CGAN)]
+    [axes] = [axes for axes in figure.axes if face(axes).startswith("CIFAR-10 cGAN")]
     assert axes.get_ylabel() == "FID"
     for optim, name in OPTIMS.items():
         np.testing.assert_array_equal(lines(axes)[name][:, 0], EPOCHS)

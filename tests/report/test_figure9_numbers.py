@@ -153,8 +153,8 @@ def test_variant_is_named_by_its_setting_in_every_table(store: Store) -> None:
     other = replace(cell_of("nero_tuned"), variant=(("optim.gain_penalty", 0.001),))
     write_classifier(store, other, 0.02, 0, 0.26, falling(0.26))
     curves, seeds = tables(text_of(store, cell_of("nero_tuned"), other))
-    assert curves["Nero tuned at gain_penalty = 0.001"][-1] == both(0.26)
-    assert seeds["Nero tuned at gain_penalty = 0.001"] == ["26.00"]
+    assert curves["Nero tuned at gain penalty = 0.001"][-1] == both(0.26)
+    assert seeds["Nero tuned at gain penalty = 0.001"] == ["26.00"]
     assert seeds["Nero tuned"] == ["missing"]
 
 

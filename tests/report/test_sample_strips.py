@@ -226,7 +226,7 @@ def test_run_without_pictures_is_reported(store: Store) -> None:
     write_generator(store, cell_of("sgd"), 0.01, 0, 33.0)
     axes = strips(drawn(store))["SGD"]
     assert not axes.images
-    assert words(axes) == "no pictures"
+    assert words(axes) == "no pictures search incomplete: 1 of 5 rates"
 
 
 def test_missing_and_diverged_cells_are_reported(store: Store) -> None:
@@ -291,7 +291,7 @@ def test_message_replaces_strip_if_all_pictures_are_damaged(store: Store) -> Non
         run.write_picture("samples.jpg", epoch, b"no picture")
     axes = strips(drawn(store))["Adam"]
     assert not axes.images
-    assert words(axes) == "damaged picture: epochs 10, 60, 120"
+    assert words(axes) == "damaged picture: epochs 10, 60, 120 search incomplete: 1 of 5 rates"
 
 
 def test_experiment_without_gan_is_reported(store: Store) -> None:

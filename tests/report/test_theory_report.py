@@ -29,6 +29,7 @@ from support import theory_records as made
 from support.read_figures import bands, face, labels, lines
 
 SHALLOW = "depth = 5"
+MLP = "MNIST MLP, 100 layers"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def shown_line(table: Printed, task: str, optimiser: str, **what: str) -> dict[s
 def test_records_are_grouped_by_settings_differing_from_task_config(folder: Path) -> None:
     found = gather(folder)
     rows = [cells.row_text(group.row) for group in found.networks]
-    assert list(dict.fromkeys(rows)) == ["cifar10_cgan", "mnist_mlp100", "mnist_mlp100, depth = 5", "spirals"]
+    assert list(dict.fromkeys(rows)) == ["CIFAR-10 cGAN", MLP, f"{MLP}, depth = 5", "spirals"]
     assert [group.optim for group in found.networks if group.variant] == ["nero", "sgd", "adam"]
     [nero] = [group for group in found.networks if group.variant and group.optim == "nero"]
     assert nero.seeds == "0 1 2"
@@ -102,7 +103,7 @@ def test_nested_settings_have_short_names(tmp_path: Path) -> None:
     schedule = {"_target_": "nero.engine.schedules.steps", "gamma": 0.9, "milestones": [1, 2]}
     record = made.network_record(settings={"schedule": schedule})
     [group] = gather(made.write_all(tmp_path, [record])).networks
-    assert cells.row_text(group.row) == "mnist_mlp100, schedule = steps, milestones = [1, 2]"
+    assert cells.row_text(group.row) == f"{MLP}, schedule = steps, milestones = [1, 2]"
 
 
 def test_task_without_config_is_grouped_by_differing_settings(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_precision_text_separates_names_containing_commas(tmp_path: Path) -> Non
     records = [made.network_record(task="spirals", seed=seed, settings={"arms": seed}) for seed in (0, 1)]
     records.append(made.network_record() | {"precision": "bf16"})
     groups = gather(made.write_all(tmp_path, records)).networks
-    assert precision_text(groups) == "Trained in bf16 (mnist_mlp100), TF32 (spirals, arms = 0; spirals, arms = 1)."
+    assert precision_text(groups) == f"Trained in bf16 ({MLP}), TF32 (spirals, arms = 0; spirals, arms = 1)."
 
 
 def test_mixing_embedded_and_real_data_raises(tmp_path: Path) -> None:
@@ -173,16 +174,16 @@ def test_balance_statistics_cover_layers_of_all_seeds(tables: dict[str, Printed]
     assert (found["layers_end"], found["balanced_end"]) == ("3", "0")
     assert [float(found[f"norm_end{which}"]) for which in ("", "_least", "_most")] == [2.5, 1.5, 3.5]
     assert float(found["norm_end_of_any_neuron"]) == pytest.approx(3.5 * 1.2)
-    assert float(found["lean_end"]) == pytest.approx(0.2)
+    assert float(found["imbalance_end"]) == pytest.approx(0.2)
     assert float(found["norm_start"]) == 0.58
-    line = shown_line(table, f"{made.MLP}, depth = 5", "SGD")
+    line = shown_line(table, f"{MLP}, depth = 5", "SGD")
     assert line["norm, end"] == "2.50 (1.50 to 3.50)"
     assert line["balanced layers, end"] == "0.0 % (0 of 3)"
-    assert shown_line(table, f"{made.MLP}, depth = 5", "Nero")["norm, end"] == "1.00", "no range of one value"
+    assert shown_line(table, f"{MLP}, depth = 5", "Nero")["norm, end"] == "1.00", "no range of one value"
 
 
 def test_each_network_of_a_gan_has_a_row(tables: dict[str, Printed]) -> None:
-    found = [line["network"] for line in shown(tables["theory_balance"]) if line["task"] == made.GAN]
+    found = [line["network"] for line in shown(tables["theory_balance"]) if line["task"] == "CIFAR-10 cGAN"]
     assert found == ["generator", "discriminator"]
 
 
@@ -193,7 +194,7 @@ def test_robustness_shows_mean_and_range_over_seeds(tables: dict[str, Printed]) 
     assert float(found["random_angle"]) == pytest.approx(statistics.fmean(angles))
     assert (float(found["random_angle_least"]), float(found["random_angle_most"])) == (0.05, 0.07)
     assert float(found["held_out_mean"]) == pytest.approx(0.982)
-    line = shown_line(table, f"{made.MLP}, depth = 5", "Nero")
+    line = shown_line(table, f"{MLP}, depth = 5", "Nero")
     assert line["random angle (radians)"] == "0.0600 (0.0500 to 0.0700)"
     assert line["on held-out examples"] == "98.20 % test accuracy (98.00 to 98.40)"
     assert (line["seeds"], line["training errors"], line["of examples"]) == ("3", "0", "60,000")
@@ -201,11 +202,11 @@ def test_robustness_shows_mean_and_range_over_seeds(tables: dict[str, Printed]) 
 
 def test_missing_angles_are_reported(tables: dict[str, Printed]) -> None:
     table = tables["theory_robustness"]
-    adam = shown_line(table, f"{made.MLP}, depth = 5", "Adam")
+    adam = shown_line(table, f"{MLP}, depth = 5", "Adam")
     assert adam["random angle (radians)"] == "none found"
     assert adam["adversarial angle, from above (radians)"] == "none up to a right angle"
-    assert shown_line(table, made.MLP, "Nero")["certified angle, from below (radians)"] == "not measured"
-    assert "Not measured: cifar10_cgan (Nero); mnist_mlp100 (LAMB)" in table.notes
+    assert shown_line(table, MLP, "Nero")["certified angle, from below (radians)"] == "not measured"
+    assert f"Not measured: CIFAR-10 cGAN (Nero); {MLP} (LAMB)" in table.notes
     assert "with 95 % confidence, at least 95 % of the rotations" in table.notes
 
 
@@ -238,12 +239,12 @@ def test_random_draws_reduce_measure_and_confidence(tables: dict[str, Printed]) 
 def test_vacuous_bound_is_labelled_and_other_is_a_percentage(tables: dict[str, Printed]) -> None:
     table = tables["theory_bound"]
     lines = shown(table)
-    nero = [line for line in lines if line["task"] == f"{made.MLP}, depth = 5"]
+    nero = [line for line in lines if line["task"] == f"{MLP}, depth = 5"]
     assert nero[0]["error at most"].startswith("vacuous (1 - 10^-")
     spirals = [line for line in lines if line["task"] == "spirals"]
     assert all(line["error at most"].endswith("%)") and "vacuous" not in line["error at most"] for line in spirals)
     assert record(table, task="spirals", kind="random")["verdict"] == "bounds the error"
-    uncertified = [line["angle (radians)"].partition(":")[0] for line in lines if line["task"] == made.MLP]
+    uncertified = [line["angle (radians)"].partition(":")[0] for line in lines if line["task"] == MLP]
     assert uncertified == ["adversarial", "random"], "a line less where nothing was certified"
 
 
@@ -262,7 +263,7 @@ def test_theorem_does_not_apply_with_training_errors(tables: dict[str, Printed])
 
 def test_parameters_outside_the_prior_are_reported(tables: dict[str, Printed]) -> None:
     notes = tables["theory_bound"].notes
-    assert "biases (mnist_mlp100, depth = 5: Nero, SGD, Adam; spirals: shampoo)" in notes
+    assert f"biases ({MLP}, depth = 5: Nero, SGD, Adam; spirals: shampoo)" in notes
     assert "no guarantee" in notes
 
 
@@ -330,7 +331,7 @@ def test_figures_have_panels_for_each_task(figures: dict[str, Figure]) -> None:
 
 def test_layer_balance_is_drawn_with_spread(figures: dict[str, Figure]) -> None:
     panels = {face(axes): axes for axes in figures["theory_balance_mnist_mlp100"].axes[::2]}
-    axes = panels["mnist_mlp100, depth = 5"]
+    axes = panels[f"{MLP}, depth = 5"]
     assert lines(axes)["SGD"][:, 1].tolist() == [1.5, 2.5, 3.5]
     assert lines(axes, ":")["SGD"][:, 1].tolist() == [0.58] * 3
     low, high = (pytest.approx(factor * 3.5) for factor in (0.9, 1.1))
@@ -339,10 +340,10 @@ def test_layer_balance_is_drawn_with_spread(figures: dict[str, Figure]) -> None:
 
 def test_activations_are_drawn_with_predictions(figures: dict[str, Figure]) -> None:
     figure = figures["theory_activations_mnist_mlp100"]
-    axes = panel(figure, "mnist_mlp100: variance, end")
+    axes = next(axes for axes in figure.axes if face(axes) == f"Variance, end: {MLP}")
     assert lines(axes)["Nero"][:, 1].tolist() == pytest.approx([1.5**place for place in range(6)])
     assert lines(axes, ":")["Nero"][:, 1].tolist() == pytest.approx([0.5**place for place in range(6)])
-    assert "not measured: mnist_mlp100 (LAMB)" in str(figure.get_suptitle())
+    assert figure.get_supxlabel().startswith(f"Not measured: {MLP} (LAMB).")
 
 
 @pytest.mark.parametrize(
@@ -384,7 +385,7 @@ def test_learning_rate_is_a_dashed_line(figures: dict[str, Figure]) -> None:
 
 
 def test_angles_are_marked_in_robustness_figure(figures: dict[str, Figure]) -> None:
-    axes = panel(figures["theory_robustness"], "mnist_mlp100, depth = 5")
+    axes = panel(figures["theory_robustness"], f"{MLP}, depth = 5")
     marks: dict[Any, list[float]] = {}
     for line in axes.lines:
         if len(line.get_xdata()) == 1:
@@ -396,7 +397,7 @@ def test_angles_are_marked_in_robustness_figure(figures: dict[str, Figure]) -> N
 
 
 def test_bound_decreases_with_angle_and_is_unmarked_if_inapplicable(figures: dict[str, Figure]) -> None:
-    axes = panel(figures["theory_bound"], "mnist_mlp100, depth = 5")
+    axes = panel(figures["theory_bound"], f"{MLP}, depth = 5")
     drawn = [line for line in axes.lines if len(line.get_xdata()) > 10]
     assert len(drawn) == 2, "all have the same spheres"
     exact, ball = (line.get_ydata() for line in drawn)
@@ -419,7 +420,7 @@ def test_unmeasured_networks_are_reported_in_figures(tmp_path: Path) -> None:
     folder = made.write_all(tmp_path, [made.network_record(with_activations=False)])
     for figure in (activations_figure, robustness_figure, bound_figure):
         [axes] = figure(gather(folder)).axes
-        assert "Not measured: mnist_mlp100 (Nero)." in face(axes)
+        assert f"Not measured: {MLP} (Nero)." in face(axes)
 
 
 def test_two_learning_rates_of_an_optimiser_have_different_colours(tmp_path: Path) -> None:

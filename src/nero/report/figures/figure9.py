@@ -61,7 +61,13 @@ def figure9(evidence: Evidence) -> Figure:
     style.record(axes).rule = (target, TARGET)
     axes.plot((0, paper.IMAGENET_EPOCHS), (target, target), style.TARGET, color=style.GREY, linewidth=0.7, zorder=1)
     axes.annotate(
-        TARGET, (0, target), (0, -3), textcoords="offset points", va="top", fontsize=style.SMALL_SIZE, color=style.GREY
+        TARGET.replace(", ", ",\n"),
+        (0, target),
+        (0, -3),
+        textcoords="offset points",
+        va="top",
+        fontsize=style.SMALL_SIZE,
+        color=style.GREY,
     )
     for panel in panels:
         style.legend_below(panel, columns)  # replaces one that always has two columns

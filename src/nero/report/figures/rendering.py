@@ -52,7 +52,7 @@ def _with_fewer_decimals(text: str) -> str:
 
 def _rounded_svg(text: str) -> str:
     """Fewer decimals; and ids, which are hashes of unrounded coordinates, are numbered instead."""
-    text = _with_fewer_decimals(text)
+    text = re.sub("<[^>]*>", lambda tag: _with_fewer_decimals(tag[0]), text)
     names = dict.fromkeys(re.findall(r'\bid="(\w*[0-9a-f]{10})"', text))
     prefix = hashlib.sha256(re.sub("|".join(names) or "$", "", text).encode()).hexdigest()[:8]  # of this figure alone
     ids = {name: f"id{prefix}-{number}" for number, name in enumerate(names)}

@@ -43,7 +43,7 @@ PRECISIONS = {"fp32": "float32", "tf32": "TF32", "bf16": "bf16"}  # of a run -> 
 
 OURS, THEIRS, VARIANT, TARGET = "-", "--", ":", "-."
 FORMATS = ("pdf", "svg", "png")
-PANEL = (4.2, 3.4)  # inches, text included: two are a page wide, with text of 6 points or more
+PANEL = (4.2, 3.5)  # inches, text included: two are a page wide, with text of 6 points or more
 POINTS = 72  # per inch
 TITLE_SIZE, PANEL_TITLE_SIZE, SMALL_SIZE = 10, 9, 7  # of text, in points
 GREY = "#444444"

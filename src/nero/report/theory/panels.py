@@ -43,12 +43,12 @@ def figure(
         over_seeds: whether bands are the range over seeds
     """
     groups, without = evidence.measured(key), evidence.unmeasured(key)
-    lines: list[Line] = list(lines_of(groups)) or [[("nothing to draw", lambda axes: [])]]
+    missing = f"Not measured: {without}." if without else "" if groups else absent(key)
+    lines: list[Line] = list(lines_of(groups)) or [[("nothing to draw", lambda axes: [missing])]]
     across = min(ACROSS, max(map(len, lines)))
     title += "\nEmbedded data, not the paper's" if evidence.embedded else ""
     starts = list(itertools.accumulate((-(-len(line) // across) for line in lines), initial=0))
     made, axes = style.panels(starts[-1], across, title, size)
-    missing = f"Not measured: {without}." if without else "" if groups else absent(key)
     for line, start, end in zip(lines, starts[:-1], starts[1:], strict=True):
         panels = axes[across * start : across * end]
         for panel, (panel_title, draw) in zip(panels, line, strict=False):
@@ -60,7 +60,7 @@ def figure(
             _share_limits([panel for panel in panels if panel.lines])
         for spare in panels[len(line) :]:
             spare.remove()
-    return finish(made, over_seeds, [missing] if missing else [])
+    return finish(made, over_seeds, [missing] if groups and missing else [])
 
 
 def _share_limits(panels: Sequence[Axes]) -> None:
