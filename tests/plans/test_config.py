@@ -117,7 +117,7 @@ def test_task_overrides_optimiser_settings_and_command_line_overrides_both() -> 
         ("optim.lr=null", "optim.lr must be a positive number, not None"),
         ("~optim.lr", "optim.lr must be a positive number, not None"),
         ("optim.display_name=3", "optim.display_name must be text, not 3"),
-        ("+task.display=3", "task.display must be a mapping with keys of title, name, unit, scale, digits, not 3"),
+        ("task.display=3", "task.display must be a mapping with keys of title, name, unit, scale, digits, not 3"),
         ("+task.display.digit=3", "there is no task.display.digit; there are: title, name, unit, scale, digits"),
         ("+task.display.digits=-1", "task.display.digits must be null or a non-negative integer, not -1"),
         ("seed=-1", "seed must be a non-negative integer, not -1"),

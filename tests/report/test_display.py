@@ -14,11 +14,13 @@ from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import learning_curves
 from nero.report.page.data import _run
+from nero.report.page.sheet_html import to_html
 from nero.report.tables.layout import print_table
 from nero.report.tables.sensitivity import sensitivity
-from nero.report.tables.sheets import FORMATS, to_html, to_markdown
+from nero.report.tables.sheets import FORMATS, to_markdown
 from nero.report.tables.table import build_table
 from nero.report.units import ShownMetric, number, shown_metric, signed
+from nero.runs.logged import LoggedRun
 from nero.runs.store import Store
 from support.fake_runs import ACCURACY, ERROR, cells_of, evidence_of, fill_cell, plausible
 from support.read_figures import face
@@ -155,8 +157,8 @@ def test_every_part_of_the_report_shows_name_unit_and_digits(configs: Path, stor
     assert axes.lines[0].get_ydata()[-1] == pytest.approx(905)
     assert "The Rotator" not in face(axes)
     run = store.runs()[0]
-    shown = _run(run, run.read_summary() or {})
-    assert (shown["optim"], shown["metric"], shown["curve"]["ylabel"]) == ("The Rotator", "hits (ppm)", "hits (ppm)")
+    shown = _run(LoggedRun(run, run.read_summary() or {}))
+    assert (shown["optim"], shown["metric"]) == ("The Rotator", "hits (ppm)")
     assert shown["final"] == pytest.approx(1000 * (run.read_summary() or {})["final"])
 
 

@@ -83,7 +83,10 @@ def test_complete_experiment_exits_0_and_prints_tables(
     assert report("mnist") == 0
     assert written(out) == MNIST_FILES
     said = capsys.readouterr().out
-    assert (out / "tables" / "mnist.md").read_text() in said
+    text = (out / "tables" / "mnist.md").read_text()
+    assert text.partition("\n[How to read this table]")[0] in said
+    assert "](../" in text
+    assert "](" not in said, "a terminal has no links"
     assert (out / "tables" / "figure3.md").read_text() in said
     assert "missing:" not in said
 
@@ -144,7 +147,7 @@ def test_page_option_also_writes_overview_tables(report: Run, store: Store, out:
     fill(store, "smoke", plausible, data="embedded")
     assert report("smoke", "--page") == 0
     assert written(out) >= OVERVIEWS
-    assert "mnist_mlp100" in (out / "tables" / "sensitivity.md").read_text()
+    assert "MNIST MLP, 100 layers" in (out / "tables" / "sensitivity.md").read_text()
     assert "Embedded data" in (out / "tables" / "sensitivity.md").read_text()
 
 
@@ -152,7 +155,9 @@ def test_page_option_also_writes_overview_tables(report: Run, store: Store, out:
 def test_table_links_to_runs_are_relative_to_the_table(report: Run, store: Store, out: Path) -> None:
     fill(store, "mnist", plausible)
     assert report("mnist") == 0
-    links = re.findall(r"\]\(([^)]*)\)", (out / "tables" / "mnist.md").read_text())
+    guide, *links = re.findall(r"\]\(([^)]*)\)", (out / "tables" / "mnist.md").read_text())
+    page, _, heading = guide.partition("#")
+    assert f"\n## {heading.replace('-', ' ').capitalize()}\n" in (out / "tables" / page).read_text()
     assert links
     assert all((out / "tables" / link / "summary.json").is_file() for link in links)
 

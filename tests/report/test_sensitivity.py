@@ -11,13 +11,14 @@ from nero.runs.store import Store
 from support.fake_runs import PERPLEXITY, cells_of, fill, loaded, plausible, states_of, write_run
 
 DEEP = "mnist_mlp100"
+DEEP_NAME = "MNIST MLP, 100 layers"
 
 
 def lines(printed: Printed) -> dict[tuple[str, str], dict[str, Text]]:
     """Table cells by (task with its settings, optimiser) and column head."""
     found = {}
     for block in printed.sheet.blocks:
-        task = f"{block[0][0].code}{block[0][0].value}"
+        task = block[0][0].value
         for line in block:
             by_head = dict(zip(printed.sheet.heads, line, strict=True))
             found[task, by_head["optimiser"].value] = by_head
@@ -29,7 +30,7 @@ def test_every_learning_rate_result_is_shown_and_linked(store: Store) -> None:
     cell = cells_of("mnist")[f"{DEEP} nero"]
     for lr, final in finals.items():
         write_run(store, cell, lr, 0, final)
-    found = lines(sensitivity(states_of(store)[1]))[DEEP, "Nero"]
+    found = lines(sensitivity(states_of(store)[1]))[DEEP_NAME, "Nero"]
     shown = {lr: found[f"η = {lr:g}"] for lr in finals}
     assert {lr: text.value for lr, text in shown.items()} == {
         0.0001: "30.00",
@@ -49,15 +50,15 @@ def test_missing_and_unplanned_learning_rates_are_distinguished(store: Store) ->
     write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.01, 0, 0.5)
     states = [*states_of(store)[1], *states_of(store, "table1")[1]]
     found = lines(sensitivity(states))
-    deep = found[DEEP, "Nero"]
+    deep = found[DEEP_NAME, "Nero"]
     assert (deep["η = 0.1"].value, deep["η = 1"].value, deep["close"].value) == ("missing", "-", "1 of 1")
-    assert found["cifar10_vgg11", "SGD"]["η = 1"].value == "missing"
-    assert found["cifar10_vgg11", "SGD"]["close"].value == ""
+    assert found["CIFAR-10 VGG-11", "SGD"]["η = 1"].value == "missing"
+    assert found["CIFAR-10 VGG-11", "SGD"]["close"].value == ""
 
 
 def test_single_learning_rate_is_not_listed(store: Store) -> None:
     fill(store, "mnist", plausible)
-    assert not any(task.startswith("mnist_reparam") for task, _ in lines(sensitivity(states_of(store)[1])))
+    assert not any(task.startswith("MNIST MLP, reparam") for task, _ in lines(sensitivity(states_of(store)[1])))
 
 
 def test_experiments_sharing_runs_are_merged_into_one_row(store: Store) -> None:

@@ -1,14 +1,21 @@
 """Tests of the Markdown, LaTeX and HTML table formats: links, escaping and emphasis."""
 
 import re
+import shutil
+import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
-from nero.report import paper
+from conftest import ROOT
+from nero.report import catalogue, paper
+from nero.report.page.sheet_html import to_html
 from nero.report.tables.layout import print_table
-from nero.report.tables.sheets import Printed, RunLink, Sheet, Text, to_html, to_latex, to_markdown
+from nero.report.tables.sheets import Printed, RunLink, Sheet, Text, for_terminal, to_latex, to_markdown
 from nero.report.tables.table import build_table
+from nero.report.theory.report import make_tables
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, fill, plausible, write_run
 
@@ -46,24 +53,37 @@ class Cells(HTMLParser):
 
 
 def test_values_link_to_their_runs() -> None:
-    table = printed(Text("1.23", "n = 2, η = 0.1", runs=(LINK, LINK)), Text("4.5", link=LINK))
+    table = printed(Text("1.23", "n = 2, η = 0.1", runs=(LINK, LINK), name="Task, Nero"), Text("4.5", link=LINK))
     address = "../runs/a_task/a_task-nero-0.01-s0-12345678"
     markdown = to_markdown(table, "../runs")
-    assert f"| 1.23 (n = 2, η = 0.1; [seed 0]({address}), [seed 0]({address})) | [4.5]({address}) |" in markdown
-    latex = to_latex(table, "../runs")
-    escaped = address.replace("_", r"\_")
-    assert latex.startswith("% Needs booktabs and hyperref.\n")
-    assert rf"1.23 {{\scriptsize (n = 2, $\eta$ = 0.1; \href{{{escaped}}}{{seed 0}}, " in latex
-    assert rf"\href{{{escaped}}}{{4.5}}" in latex
+    assert f"| 1.23 (n = 2, η = 0.1) | [4.5]({address}) |" in markdown
+    listed = markdown.partition("\n<details>\n")[2]
+    assert f"\n\n- Task, Nero: [seed 0]({address}), [seed 0]({address})\n\n</details>\n" in listed
+    assert "href" not in to_latex(table)
     html = Cells(to_html(table))
     assert html.cells == ["1.23 (n = 2, η = 0.1; seed 0, seed 0)", "4.5"]
     assert [attributes["href"] for tag, attributes in html.tags if tag == "a"] == [f"#run={LINK.run_id}"] * 3
 
 
+def test_runs_are_named_by_the_labels_of_their_line() -> None:
+    blocks = [[[Text("task"), Text(name), Text("2", runs=(LINK,))] for name in ("Nero", "SGD")]]
+    blocks[0][1][0] = Text("")
+    table = Printed("name", "Title", Sheet(["task", "optimiser", "runs"], blocks, 2), "", ())
+    names = re.findall(r"^- (.*): \[seed 0\]", to_markdown(table, "../runs"), re.MULTILINE)
+    assert names == ["task, Nero", "task, SGD"]
+
+
+def test_terminal_gets_neither_links_nor_the_list_of_runs() -> None:
+    table = replace(printed(Text("1.23", runs=(LINK,)), Text("4.5", link=LINK)), general=True)
+    markdown = to_markdown(table, "../runs", "notes.md")
+    assert "\n\n[How to read this table](notes.md)\n\n<details>" in markdown
+    assert for_terminal(markdown) == to_markdown(printed(Text("1.23"), Text("4.5")))
+
+
 def test_no_links_without_store_path() -> None:
     table = printed(Text("1.23", "n = 2", runs=(LINK,)), Text("4.5", link=LINK))
     assert "| 1.23 (n = 2) | 4.5 |" in to_markdown(table)
-    assert "href" not in to_latex(table)
+    assert "details" not in to_markdown(table)
 
 
 def test_text_is_escaped_in_every_format() -> None:
@@ -72,7 +92,7 @@ def test_text_is_escaped_in_every_format() -> None:
     assert html.cells == [f"{NASTY}{NASTY} ({NASTY})"]
     assert not html.open
     [attributes] = [attributes for tag, attributes in html.tags if tag == "td"]
-    assert attributes == {"data-cell": NASTY, "data-verdict": NASTY}
+    assert attributes == {"data-head": "head 0", "data-cell": NASTY, "data-verdict": NASTY}
     assert not re.search(r"(?<!\\)[%#_&]", re.sub(r"%.*|\\label.*", "", to_latex(table).partition("midrule")[2]))
     assert to_markdown(table).count("|") == 6, "a bar of the text's own does not end its cell"
 
@@ -103,3 +123,63 @@ def test_html_cells_carry_keys_of_csv_records(store: Store) -> None:
     html = Cells(to_html(table))
     named = {attributes["data-cell"] for tag, attributes in html.tags if tag == "td" and "data-cell" in attributes}
     assert named == {"|".join((line["task"], line["label"], line["variant"], line["optim"])) for line in table.records}
+
+
+# LaTeX
+
+WIDTHS = (5.5, 6.75)  # inches: one column of NeurIPS, two of ICML
+DOCUMENT = r"""\documentclass{article}
+\usepackage[letterpaper, textwidth=%sin, textheight=9in]{geometry}
+\usepackage{booktabs, amssymb, graphicx}
+\begin{document}
+%s
+\end{document}
+"""
+
+
+def test_latex_cells_are_short(store: Store) -> None:
+    """A paper's text has room for about 100 digits of the smallest font beside each other."""
+    fill(store, "mnist", plausible)
+    text = to_latex(print_table(build_table(evidence_of(store), paper.mnist())))
+    rows = [row for row in text.splitlines() if row.endswith(r" \\")]
+    cells = [[re.sub(r"\\\w+ ?|[{}$]", "", cell).strip() for cell in row[:-3].split(" & ")] for row in rows]
+    assert {len(row) for row in cells} == {6}
+    assert sum(max(map(len, column)) for column in zip(*cells, strict=True)) < 100
+    assert not re.search("seed [0-9]|rates|agrees", text.partition(r"\bottomrule")[0])
+
+
+def test_details_go_below_values_where_asked_and_names_continue_below(store: Store) -> None:
+    line = [Text("a name that is too long for its column", "metric"), Text("1.23", "n = 2", rank=1)]
+    sheet = Sheet(["task", "Nero"], [[line, [Text(""), Text("4.56", "n = 3")]]], 1, details_below=True)
+    text = to_latex(Printed("name", "Title", sheet, "Notes.", ()))
+    rows = text.partition("\\midrule\n")[2].partition("\\bottomrule")[0].splitlines()
+    assert rows == [
+        r"a name that is too long & \textbf{1.23} \\",
+        r"for its column & {\scriptsize n = 2} \\",
+        r"{\scriptsize metric} & 4.56 \\",
+        r" & {\scriptsize n = 3} \\",
+    ]
+
+
+def test_long_latex_table_has_a_float_for_each_page() -> None:
+    blocks = [[[Text(f"row {number}"), Text("1")]] for number in range(130)]
+    text = to_latex(Printed("name", "Title", Sheet(["task", "Nero"], blocks, 1), "Notes.", ()))
+    assert [part.count("row ") for part in text.split(r"\end{table*}")] == [60, 60, 10, 0]
+    assert text.count(r"\label{table:name}") == 1
+    assert text.count("Title (continued).") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex, of texlive-latex-recommended")
+@pytest.mark.parametrize("width", WIDTHS)
+def test_committed_tables_fit_the_text_width_of_papers(tmp_path: Path, width: float) -> None:
+    store = Store(ROOT / "results" / "runs")
+    summaries = store.summaries()
+    experiments = [catalogue.gather(name, store, summaries) for name in catalogue.CATALOGUE]
+    tables = [*map(print_table, map(catalogue.make_table, experiments)), *catalogue.make_overviews(experiments)]
+    tables += make_tables(ROOT / "results" / "theory")
+    (tmp_path / "x.tex").write_text(DOCUMENT % (width, "\\clearpage\n".join(map(to_latex, tables))))
+    done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "x.tex"], cwd=tmp_path, capture_output=True)
+    log = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, log
+    assert re.findall(r"Overfull .hbox.*|Float too large.*", log) == []

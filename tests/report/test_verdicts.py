@@ -12,11 +12,14 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy import stats
 
+from conftest import ROOT
 from nero.report import paper
 from nero.report.cells import CellStatus, RowKey
+from nero.report.display import task_name
 from nero.report.paper import Result
 from nero.report.tables import listings
 from nero.report.tables.layout import verdict_text
+from nero.report.tables.sheets import GENERAL_NOTES
 from nero.report.tables.table import Entry, Table, build_table
 from nero.report.units import signed
 from nero.report.verdicts import PRINTED, RULE, Comparison, compare, sample_deviation
@@ -166,7 +169,7 @@ def test_verdicts_are_shown_below_paper_values(store: Store) -> None:
     fill(store, "mnist", plausible)
     table = mnist_table(store)
     _, _, *body = markdown_rows(to_markdown(table))
-    first = next(number for number, row in enumerate(body) if row[0] == f"`{DEEP}`")
+    first = next(number for number, row in enumerate(body) if row[0] == task_name(DEEP))
     ours, theirs, verdicts = body[first : first + 3]
     assert [row[2] for row in (ours, theirs, verdicts)] == ["ours", "authors' logs", "verdict"]
     for place, optim in enumerate(table.optims, start=3):
@@ -175,10 +178,17 @@ def test_verdicts_are_shown_below_paper_values(store: Store) -> None:
         assert comparison.mean is not None
         mean, low, high = map(signed, (comparison.mean, comparison.low, comparison.high))
         assert verdicts[place] == f"{comparison.verdict}: {mean} [{low}, {high}]"
-    assert RULE in to_markdown(table)
-    latex = to_latex(table)
-    assert verdicts[3].replace("-", "$-$") in latex
+        half = signed((comparison.high or 0.0) - comparison.mean).removeprefix("+")
+        mark = r"$^\dagger$" if comparison.verdict.differs else ""
+        assert rf"{mean} $\pm$ {half}{mark}".replace("-", "$-$") in to_latex(table)
     assert "σ" not in to_markdown(table)
+
+
+def test_rule_is_in_the_notes_on_all_tables_and_not_below_each(store: Store) -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text().partition("\n## How to read the tables\n")[2]
+    assert " ".join(page.split()).startswith(GENERAL_NOTES)
+    assert RULE in GENERAL_NOTES
+    assert "prediction interval" not in to_markdown(mnist_table(store))
 
 
 def test_csv_has_verdict_difference_and_interval(store: Store) -> None:
@@ -200,7 +210,7 @@ def test_csv_has_verdict_difference_and_interval(store: Store) -> None:
 def test_verdict_on_partial_runs_is_preliminary(store: Store) -> None:
     write_run(store, cells_of("mnist")[f"{DEEP} nero"], 0.001, 0, 0.3)
     nero = verdict_text(deep_entry(mnist_table(store), "nero"))
-    assert (nero.value.partition(":")[0], nero.detail) == ("lower", "preliminary, n = 1")
+    assert (nero.value.partition(":")[0], nero.detail) == ("lower", "preliminary")
     sgd = verdict_text(deep_entry(mnist_table(store), "sgd"))
     assert (sgd.value, sgd.detail) == ("missing", "")
     fill_cell(store, cells_of("mnist")[f"{DEEP} lamb"], plausible)

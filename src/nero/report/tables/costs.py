@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from nero.plans.expected import expected, timed_on
 from nero.plans.plan import CellState, Experiment, Summary, pending
 from nero.report import display, paper
+from nero.report.cells import has_diverged
 from nero.report.figures import style
 from nero.report.tables.sheets import Line, Printed, RunLink, Sheet, Text, exact
 from nero.report.units import rate
@@ -115,7 +116,9 @@ def costs_of_runs(states: Iterable[CellState]) -> tuple[Mapping[str, str], ...]:
             "run": run["run_id"],
             **{key: str(run.get(key)) for key in ("task", "optim")},
             "lr": exact(run.get("lr")),
-            **{key: str(run.get(key)) for key in ("seed", "status", "device", "epochs_done")},
+            "seed": str(run.get("seed")),
+            "status": str(Status.DIVERGED if has_diverged(run) else run["status"]),
+            **{key: str(run.get(key)) for key in ("device", "epochs_done")},
             "gpus": str(gpus(run)),
             "seconds": exact(run.get("seconds")),
             "gpu_seconds": exact(gpu_seconds(run)),

@@ -90,9 +90,9 @@ def _narrow_published(entry: Entry, seeds: int | None) -> Text:
     return text._replace(detail=text.detail.removeprefix(f"n = {seeds}, "))
 
 
-def _secondary_text(entry: Entry) -> Text:
+def _secondary_text(entry: Entry, name: str) -> Text:
     second = entry.secondary
-    return Text(_spread(second.mean, second.std, DECIMALS)) if second else Text("")
+    return Text(_spread(second.mean, second.std, DECIMALS) if second and second.name == name else "")
 
 
 def value(entry: Entry) -> str:
@@ -317,7 +317,8 @@ def _labels(row: Row, narrow: bool, is_first: bool) -> list[Text]:
 def _kinds(table: Table) -> Kinds:
     """What is shown of cells: our results and, if there are any, the paper's and our verdicts."""
     kinds: dict[str, Callable[[Entry], Text]] = {OURS: entry_text}
-    kinds |= dict.fromkeys((entry.secondary.name for entry in table.entries if entry.secondary), _secondary_text)
+    seconds = dict.fromkeys(entry.secondary.name for entry in table.entries if entry.secondary)
+    kinds |= {name: partial(_secondary_text, name=name) for name in seconds}
     kinds |= {table.source: published_text} if table.source else {}
     return kinds | ({VERDICT: verdict_text} if any(entry.verdict for entry in table.entries) else {})
 
