@@ -96,6 +96,13 @@ def test_run_without_metric_is_unmeasured_and_shows_no_value(store: Store) -> No
     assert describe_runs([logged(run)], ["status", "final"]).splitlines()[1].split() == ["unmeasured", "-"]
 
 
+def test_run_whose_metric_is_not_finite_is_diverged_as_in_tables(store: Store) -> None:
+    run = write_whole(store)
+    change_summary(run, final=None, final_metrics={"train/accuracy": None})
+    assert logged(run).status == "diverged"
+    assert describe_runs([logged(run)], ["status", "final"]).splitlines()[1].split() == ["diverged", "not", "finite"]
+
+
 def test_describe_runs_has_one_line_per_run(filled: Store) -> None:
     head, *lines = describe_runs(logged_runs(filled)).splitlines()
     assert head.split() == list(SHOWN)

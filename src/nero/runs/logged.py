@@ -11,7 +11,7 @@ import yaml
 from nero.runs.store import Record, RunDirectory, Status, Store, is_settled
 
 UNFINISHED = "unfinished"  # `running` without a process: the run was interrupted
-UNMEASURED = "unmeasured"  # done without its metric (see `is_settled`)
+UNMEASURED = "unmeasured"  # ended without its metric (see `is_settled`)
 STATUSES = (*(status.value for status in Status), UNFINISHED, UNMEASURED)
 
 
@@ -32,11 +32,16 @@ class LoggedRun:
 
     @cached_property
     def status(self) -> str:
-        """One of `STATUSES`: the summary's, with `unfinished` for `running` without a process."""
+        """One of `STATUSES`: the summary's, with `unfinished` for `running` without a process.
+
+        A run that ended with a metric that is not finite is `diverged`, as in tables.
+        """
         status = str(self.summary["status"])
         if status == Status.RUNNING and not self.directory.is_held():
             return UNFINISHED
-        return UNMEASURED if status == Status.DONE and not is_settled(self.summary) else status
+        if status != Status.DONE or self.summary.get("final") is not None:
+            return status
+        return str(Status.DIVERGED) if is_settled(self.summary) else UNMEASURED
 
     @cached_property
     def config(self) -> Record:

@@ -104,7 +104,7 @@ def _entry_html(table: Table, entry: Entry) -> str:
     if entry.published:
         parts.append(f'{chip} <span class="detail difference">{difference}</span>' if difference else chip)
     parts.append(_facts(entry))
-    name = "|".join((entry.cell.task, entry.cell.label, cells.variant_text(entry.cell.variant), entry.cell.optim))
+    name = "|".join((entry.cell.task, entry.cell.label, cells.variant_as_typed(entry.cell.variant), entry.cell.optim))
     attributes = f'id="{anchor(table, entry)}" data-cell="{escape(name, quote=True)}" data-head="{escape(entry.name)}"'
     return f"<td {attributes}>{''.join(parts)}</td>"
 
