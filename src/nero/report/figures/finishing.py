@@ -13,7 +13,7 @@ from nero.report.figures import style
 from nero.report.figures.texts import wrap
 
 EDGE = 6  # points left and right of titles and captions
-WIDER = 1.0  # points that a curve is wider for each that covers it
+WIDER = 1.4  # points that a curve is wider for each that covers it
 HIDDEN, MOST = 1.5, 0.75  # pixels between two curves, and the share of points, where one covers the other
 
 
@@ -117,7 +117,7 @@ def _covers(top: Line2D, below: Line2D) -> bool:
     """Whether a curve hides most of another."""
     hiding, hidden = map(_heights, (top, below))
     near = sum(abs(hiding[x] - height) < HIDDEN for x, height in hidden.items() if x in hiding)
-    return near > MOST * len(hidden)
+    return near >= MOST * len(hidden)
 
 
 def _heights(line: Line2D) -> dict[float, float]:

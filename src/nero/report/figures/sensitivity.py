@@ -53,7 +53,7 @@ def sensitivity_curves(evidence: Evidence) -> Figure:
         axes.set(xscale="log", xlabel="learning rate η", ylabel=metric.label if metric else "")
         lrs = sorted({lr for state in states for lr in state.cell.lrs})
         axes.set_xlim(lrs[0] / MARGIN, lrs[-1] * MARGIN)
-        beyond = _set_scale(axes)
+        beyond = metric is not None and metric.goal == "min" and _set_scale(axes)
         marks = (
             (style.record(axes).rings, RING, "at the paper's best η"),
             (style.record(axes).crosses, CROSS, "diverged"),
