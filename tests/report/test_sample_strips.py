@@ -58,7 +58,8 @@ def with_pictures(run: RunDirectory, epochs: Sequence[int] = EPOCHS) -> RunDirec
 def with_many_pictures(store: Store, optim: str) -> RunDirectory:
     """Write a run with an FID and a picture every ten epochs."""
     epochs = range(10, 121, 10)
-    return with_pictures(write_generator(store, cell_of(optim), 0.01, 0, 15.0, dict.fromkeys(epochs, 15.0)), epochs)
+    fids = {epoch: 135.0 - epoch for epoch in epochs}
+    return with_pictures(write_generator(store, cell_of(optim), 0.01, 0, 15.0, fids), epochs)
 
 
 def pixels_of(axes: Axes) -> np.ndarray:

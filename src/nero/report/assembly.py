@@ -16,10 +16,9 @@ from nero.report.page.data import game_data, sample_data
 from nero.report.page.page import Content, build_page
 from nero.report.tables.costs import costs_of_runs
 from nero.report.tables.layout import print_table
-from nero.report.tables.sheets import Printed, to_csv
+from nero.report.tables.sheets import GENERAL_NOTES, Printed, to_csv
 from nero.report.tables.table import Table
 from nero.report.theory.report import make_tables
-from nero.report.verdicts import RULE
 from nero.runs.store import Store
 
 PAGE = Path("report.html")
@@ -100,7 +99,7 @@ class Report:
             samples=samples,
             samples_note=samples_note,
             games=next(filter(None, (game_data(each.states, self.store) for each in self.experiments)), []),
-            general_notes=RULE,
+            general_notes=GENERAL_NOTES,
         )
         name = os.path.relpath(self.store.root, self.out.parent).replace(os.sep, "/")
         return {PAGE: build_page(content, self.store, name).encode()}
