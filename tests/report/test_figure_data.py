@@ -46,6 +46,21 @@ def test_curves_and_bands_match_static_figure(figure5: Figure) -> None:
     assert panel["series"][1]["mean"][1] is None, "a value that is not finite is a gap"
 
 
+def test_curves_have_the_mean_time_of_their_runs(store: Store, figure5: Figure) -> None:
+    for run, pace in zip(store.runs(), (10.0, 20.0, 1.0, 1.0), strict=True):
+        lines = [line | {"seconds": pace * line["epoch"]} for line in run.read_metrics()]
+        (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    clock = page_data.read_clock(store, page_data.runs_of([figure5]))
+    assert clock.keys() == {run.run_id for run in store.runs()}
+    nero, sgd = page_data.figure_data(figure5, clock)["panels"][1]["series"]
+    assert nero["seconds"] == [15.0, 45.0, 90.0], "cumulative: 1, 3 and 6 times the mean pace of two runs"
+    assert sgd["seconds"] == [1.0, 3.0, 6.0]
+    del clock[sgd["runs"][0]]
+    nero, sgd = page_data.figure_data(figure5, clock)["panels"][1]["series"]
+    assert "seconds" in nero
+    assert "seconds" not in sgd, "a run without times"
+
+
 def test_series_lists_its_run_ids(figure5: Figure) -> None:
     cell = cells_of("table1")["cifar10_vgg11 nero"]
     nero = shown(figure5)[1]["series"][0]

@@ -20,7 +20,8 @@ document.addEventListener("DOMContentLoaded", () => {
   Nero.pictures.build();
   Nero.bar.build();
   Nero.runDialog.build(samples);
-  Nero.runList.build(runs);
+  // The page is longer with the list of runs in it.
+  Nero.runList.build(runs).then(() => location.hash === "#runs" && reveal());
   if (["find", "task", "optim", "status", "sort", "runs"].some((key) => Nero.state.get(key))) {
     runs.querySelector("details").open = true;
   }
