@@ -22,7 +22,7 @@ from nero.report.figures.finishing import finish
 from nero.report.figures.scales import LogScale, plain_ticks
 from nero.report.units import rate, scale, shown_metric
 
-# Scales of `learning_curves`:
+SIZE = (3.9, 3.2)  # inches of a panel of `learning_curves`, of up to three in a row; its scales:
 LOG_FROM = 3  # highest to lowest value
 START, SHARE = 0.05, 0.95  # see LogScale
 
@@ -205,7 +205,7 @@ def draw_authors(
 @style.house_style()
 def learning_curves(evidence: Evidence) -> Figure:
     """A panel per task and variant, each optimiser at its leading learning rate."""
-    figure, panels = panels_of_rows(evidence, evidence.experiment.title, style.PANEL)
+    figure, panels = panels_of_rows(evidence, evidence.experiment.title, SIZE)
     palette = style.colours(state.cell.optim for state in evidence.states)
     for axes, row, states in panels:
         metrics = [run["metric"] for state in states for run in state.logged.values()]

@@ -12,6 +12,7 @@ from matplotlib.transforms import Bbox
 from nero.report.figures import style
 from nero.report.figures.texts import wrap
 
+PASSES = 3  # of the layout: that of titles, ticks and legends depends on the axes' sizes, and these on it
 EDGE = 6  # points left and right of titles and captions
 WIDER = 1.4  # points that a curve is wider for each that covers it
 HIDDEN, MOST = 1.5, 0.75  # pixels between two curves, and the share of points, where one covers the other
@@ -34,7 +35,7 @@ def finish(figure: Figure, over_seeds: bool = True, remarks: Sequence[str] = ())
             _say_empty(axes)
     layout = figure.get_layout_engine()
     assert layout is not None
-    for _ in range(2):  # titles are as wide as panels, whose width depends on the layout
+    for _ in range(PASSES):  # titles are as wide as panels, whose width depends on the layout
         _write_texts(figure, panels, remarks)
         layout.execute(figure)
     figure.set_layout_engine("none")

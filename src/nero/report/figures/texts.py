@@ -6,11 +6,13 @@ from functools import lru_cache
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+PIXELS = 1.03  # width on a screen over that in print
+
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float) -> float:
-    """Of a line, in points."""
-    return float(text_to_path.get_text_width_height_descent(text, FontProperties(size=size), False)[0])
+    """Of a line, in points, with room for the rounding of letters to pixels."""
+    return PIXELS * float(text_to_path.get_text_width_height_descent(text, FontProperties(size=size), False)[0])
 
 
 def wrap(text: str, width: float, size: float) -> list[str]:
