@@ -319,7 +319,7 @@ def test_table_of_the_example_task_has_the_name_unit_and_digits_of_its_yaml(plac
     [cell] = load_experiment("short").cells
     final = train(compose([*cell.run(0.1, 0).overrides, "machine=cpu", f"store={store.root}"]))["final"]
     evidence = catalogue.gather("short", store)
-    text = to_markdown(print_table(catalogue.make_table(evidence)))
+    text = to_markdown(print_table(catalogue.make_table(evidence))).replace("\N{NO-BREAK SPACE}", " ")
     assert f"| Tones | error of the frequency (Hz) ↓ | {final:.4f} (n = 1, η = 0.1) |" in text
     axes = catalogue.make_figures(evidence)["short_sensitivity"].axes[0]
     assert axes.get_ylabel() == "error of the frequency (Hz)"

@@ -148,7 +148,7 @@ def test_every_part_of_the_report_shows_name_unit_and_digits(configs: Path, stor
         assert "5.0000" in text
     line = next(csv.DictReader(io.StringIO(FORMATS["csv"](printed, ""))))
     assert (line["metric"], line["optim"], line["mean"]) == ("hits (ppm)", "nero", "905")
-    searched = to_markdown(sensitivity(evidence.states))
+    searched = to_markdown(sensitivity(evidence.states)).replace("\N{NO-BREAK SPACE}", " ")
     assert "| mnist_mlp100 | hits (ppm) ↑ | tf32 | The Rotator | " in searched
     assert "900.0000" in searched
     axes = learning_curves(evidence).axes[0]

@@ -12,6 +12,7 @@ import pytest
 from nero.plans.config import ROOT
 from nero.report import catalogue, files
 from nero.report.assembly import Report
+from nero.report.tables.sheets import for_terminal
 from nero.runs.store import Store
 from support.fake_runs import cells_of, fill, loaded, plausible, write_run
 
@@ -84,7 +85,8 @@ def test_complete_experiment_exits_0_and_prints_tables(
     assert written(out) == MNIST_FILES
     said = capsys.readouterr().out
     text = (out / "tables" / "mnist.md").read_text()
-    assert text.partition("\n[How to read this table]")[0] in said
+    assert for_terminal(text) in said
+    assert "ranking" in said.lower(), "the notes are there"
     assert "](../" in text
     assert "](" not in said, "a terminal has no links"
     assert (out / "tables" / "figure3.md").read_text() in said

@@ -20,6 +20,7 @@ from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, fill, plausible, write_run
 
 NASTY = 'a<b>&"|_%#$^~\\'
+NO_BREAK = "\N{NO-BREAK SPACE}"
 LINK = RunLink("seed 0", "a_task", "a_task-nero-0.01-s0-12345678")
 
 
@@ -56,7 +57,7 @@ def test_values_link_to_their_runs() -> None:
     table = printed(Text("1.23", "n = 2, η = 0.1", runs=(LINK, LINK), name="Task, Nero"), Text("4.5", link=LINK))
     address = "../runs/a_task/a_task-nero-0.01-s0-12345678"
     markdown = to_markdown(table, "../runs")
-    assert f"| 1.23 (n = 2, η = 0.1) | [4.5]({address}) |" in markdown
+    assert f"| 1.23 (n{NO_BREAK}={NO_BREAK}2, η{NO_BREAK}={NO_BREAK}0.1) | [4.5]({address}) |" in markdown
     listed = markdown.partition("\n<details>\n")[2]
     assert f"\n\n- Task, Nero: [seed 0]({address}), [seed 0]({address})\n\n</details>\n" in listed
     assert "href" not in to_latex(table)
@@ -74,15 +75,15 @@ def test_runs_are_named_by_the_labels_of_their_line() -> None:
 
 
 def test_terminal_gets_neither_links_nor_the_list_of_runs() -> None:
-    table = replace(printed(Text("1.23", runs=(LINK,)), Text("4.5", link=LINK)), general=True)
+    table = replace(printed(Text("1.23 ± 0.1", runs=(LINK,)), Text("4.5", link=LINK)), general=True)
     markdown = to_markdown(table, "../runs", "notes.md")
     assert "\n\n[How to read this table](notes.md)\n\n<details>" in markdown
-    assert for_terminal(markdown) == to_markdown(printed(Text("1.23"), Text("4.5")))
+    assert for_terminal(markdown) == to_markdown(printed(Text("1.23 ± 0.1"), Text("4.5"))).replace(NO_BREAK, " ")
 
 
 def test_no_links_without_store_path() -> None:
     table = printed(Text("1.23", "n = 2", runs=(LINK,)), Text("4.5", link=LINK))
-    assert "| 1.23 (n = 2) | 4.5 |" in to_markdown(table)
+    assert "| 1.23 (n = 2) | 4.5 |" in to_markdown(table).replace(NO_BREAK, " ")
     assert "details" not in to_markdown(table)
 
 

@@ -8,7 +8,7 @@ Lines = dict[str, list[str]]
 
 def markdown_rows(text: str) -> list[list[str]]:
     """The cells of every row of every table, including the separators below the headers."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
+    lines = [line for line in text.replace("\N{NO-BREAK SPACE}", " ").splitlines() if line.startswith("|")]
     return [[word.strip() for word in line.strip("|").split("|")] for line in lines]
 
 

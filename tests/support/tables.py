@@ -22,7 +22,8 @@ def table_of(
 
 
 def to_markdown(table: Table, runs: str | None = None) -> str:
-    return sheets.to_markdown(print_table(table), runs)
+    """With plain spaces in place of those that do not break."""
+    return sheets.to_markdown(print_table(table), runs).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def to_latex(table: Table) -> str:

@@ -144,6 +144,7 @@ def to_markdown(printed: Printed, runs: str | None = None, guide: str = "") -> s
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 GUIDE = "How to read this table"
 RUNS_MARKDOWN = """<details>
 <summary>The runs of each result</summary>
@@ -154,16 +155,22 @@ RUNS_MARKDOWN = """<details>
 
 
 def for_terminal(markdown: str) -> str:
-    """The Markdown of a table without its links and its list of runs."""
+    """The Markdown of a table without its links, its list of runs, and spaces that do not break."""
     table = re.split(rf"\n(?:\[{GUIDE}\]|<details>)", markdown)[0]
-    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", table)
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", table).replace(NO_BREAK, " ")
 
 
 def sheet_lines(sheet: Sheet, runs: str | None = None) -> Iterator[str]:
     """The Markdown of the table alone."""
     yield from map(markdown_line, (sheet.heads, ["---"] * len(sheet.heads)))
     for line in itertools.chain(*sheet.blocks):
-        yield markdown_line([MARKDOWN.cell(text._replace(runs=()), runs) for text in line])
+        yield markdown_line([_kept_together(MARKDOWN.cell(text._replace(runs=()), runs)) for text in line])
+
+
+def _kept_together(text: str) -> str:
+    """The text with no line break within "η = 0.01", "[-0.04, +0.60]" or "FID ↓", however narrow its column."""
+    joined = re.sub(r" ([=±]|(?<=\d )of(?= \d)) ", f"{NO_BREAK}\\1{NO_BREAK}", text)
+    return re.sub(r"(\[\S+,) (\S+\])| (?=[↑↓])", lambda found: found[0].replace(" ", NO_BREAK), joined)
 
 
 def run_lines(sheet: Sheet, runs: str | None) -> Iterator[str]:
