@@ -163,8 +163,8 @@ report: $(READY)  ## tables, figures, the page results/report.html and the READM
 
 figures: report  ## the same: figures and tables are made together
 
-notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/notebooks
-	$(NERO) notebooks
+notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/notebooks (ARGS=--in-place: renew the outputs that they are committed with)
+	$(NERO) notebooks $(ARGS)
 
 bench: $(READY)  ## milliseconds per optimiser step on this machine, as tables (ARGS="--sets resnet50" for less)
 	$(PY) -m benchmarks.optim $(ARGS)

@@ -1,11 +1,12 @@
-"""Tests of the notebooks and of the script that executes them."""
+"""Tests of executing the notebooks, and of the command that does."""
 
+import os
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
@@ -13,102 +14,84 @@ from nbformat.v4 import new_code_cell, new_notebook
 from nero.cli import notebooks
 from nero.plans.config import ROOT
 from nero.runs.store import Store
+from support.notebooks import images, markdown, outputs, texts
 
-NAMES = ("figures", "fine_tuning", "optimiser_tour", "table1", "theory")
-
-
-def read(name: str) -> NotebookNode:
-    return nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+FOLDER = ROOT / "notebooks"
 
 
-def executed(name: str, folder: Path = ROOT / "notebooks") -> list[dict[str, Any]]:
-    """Execute a notebook and return the outputs of its cells by MIME type; a failing cell raises."""
+def read(name: str, folder: Path = FOLDER) -> NotebookNode:
+    return nbformat.read(folder / f"{name}.ipynb", as_version=4)
+
+
+def executed(name: str, folder: Path = FOLDER) -> NotebookNode:
+    """Execute a notebook; a failing cell raises."""
     from nbclient import NotebookClient
 
     notebook = read(name)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
-    return [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    return notebook
 
 
-def markdown(shown: list[dict[str, Any]]) -> str:
-    return "\n".join(data.get("text/markdown", "") for data in shown)
-
-
-def images(shown: list[dict[str, Any]]) -> int:
-    return sum("image/png" in data for data in shown)
-
-
-def test_notebook_list_is_complete() -> None:
-    assert tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))) == NAMES
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_notebook_is_valid_and_has_no_outputs(name: str) -> None:
-    notebook = read(name)
-    nbformat.validate(notebook)
-    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
-    assert notebook.metadata.kernelspec.name == "python3"
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert code
-    assert all(not cell.outputs and cell.execution_count is None for cell in code)
-    ids = [cell.id for cell in notebook.cells]
-    assert len(set(ids)) == len(ids)
-    assert all(re.fullmatch(r"[a-z]+[0-9]?(-[a-z]+)*", given) for given in ids), "words, which stay as they are"
+def assertions(notebook: NotebookNode) -> int:
+    return sum(cell.source.count("assert ") for cell in notebook.cells if cell.cell_type == "code")
 
 
 @pytest.mark.slow
-def test_table1_notebook_shows_tables_of_committed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["table1", "figures"])
+def test_committed_outputs_are_those_of_the_committed_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NERO_RUNS", raising=False)
-    shown = executed("table1")
-    heads, _, first_row, *_ = (ROOT / "results" / "tables" / "table1.md").read_text().partition("\n\n")[2].splitlines()
-    assert heads.startswith("|")
-    assert heads in markdown(shown)
-    assert first_row.partition(" (")[0] in markdown(shown), "its first number; what follows has links in the file alone"
-    frames = [data["text/html"] for data in shown if "text/html" in data]
-    assert any("cifar10_vgg11-nero-0.01-s0" in frame for frame in frames), "the runs of one cell"
+    assert notebooks.main([name, "--out", str(tmp_path)]) == 0
+    now, committed = read(name, tmp_path), read(name)
+    assert texts(now) == texts(committed), "run `nero notebooks --in-place` and commit what it writes"
+    assert images(now) == images(committed)
 
 
 @pytest.mark.slow
-def test_figures_notebook_shows_all_figures_of_committed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NERO_RUNS", raising=False)
-    shown = executed("figures")
-    assert images(shown) == 10, "Figures 1 to 9, and samples of the GANs of Figure 4"
-    headed = [f"Figure {number}" for number in (3, 4, 6, 7, 8, 9)]
-    assert all(words in markdown(shown) for words in headed), "in numbers"
-
-
-@pytest.mark.slow
-def test_optimiser_tour_notebook_assertions_hold() -> None:
+def test_optimiser_tour_assertions_hold_and_the_readme_shows_its_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The notebook's statements are asserted in its cells."""
-    assert sum("assert " in cell.source for cell in read("optimiser_tour").cells if cell.cell_type == "code") >= 8
-    assert images(executed("optimiser_tour")) == 4
+    monkeypatch.setenv("NERO_FIGURES", str(tmp_path))
+    notebook = executed("optimiser_tour")
+    assert assertions(notebook) >= 20
+    assert images(notebook) == images(read("optimiser_tour"))
+    drawn, committed = (
+        re.sub(r"id[0-9a-f]{8}-", "", (folder / "turning_neurons.svg").read_text())
+        for folder in (tmp_path, ROOT / "results" / "figures")
+    )
+    number = r"-?\d+\.\d+"
+    assert re.sub(number, "", drawn) == re.sub(number, "", committed)
+    coordinates = [np.array(re.findall(number, text), dtype=float) for text in (drawn, committed)]
+    np.testing.assert_allclose(*coordinates, atol=0.01)
 
 
 @pytest.mark.slow
 def test_fine_tuning_notebook_assertions_hold() -> None:
     """Every conclusion of the notebook is asserted in its cells."""
-    assert sum(cell.source.count("assert ") for cell in read("fine_tuning").cells if cell.cell_type == "code") >= 15
-    assert images(executed("fine_tuning")) == 1
+    notebook = executed("fine_tuning")
+    assert assertions(notebook) >= 15
+    assert images(notebook) == images(read("fine_tuning"))
 
 
 @pytest.mark.slow
 def test_theory_notebook_assertions_hold_and_figures_are_shown() -> None:
     """The notebook's statements about small networks are asserted in its cells."""
-    assert sum("assert " in cell.source for cell in read("theory").cells if cell.cell_type == "code") >= 8
-    shown = executed("theory")
-    assert images(shown) == len(list((ROOT / "results" / "figures").glob("theory_*.png"))) >= 6
+    notebook = executed("theory")
+    assert assertions(notebook) >= 20
+    assert images(notebook) == images(read("theory"))
     parts = ("Balanced networks", "deep relative trust", "Angular robustness", "The generalisation bound")
-    assert all(words in markdown(shown) for words in parts)
+    shown = markdown(output.data for output in outputs(notebook) if "data" in output)
+    assert all(words in shown for words in parts)
 
 
 @pytest.mark.slow
 def test_table1_notebook_runs_on_empty_store_from_any_folder(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NERO_RUNS", str(store.root))
-    shown = markdown(executed("table1", ROOT / "src"))
-    assert all(
-        words in shown
-        for words in ("Table 1", "Table 2", "Figure 3", "Figure 9", "every learning rate", "Cost of runs", "missing")
-    )
+    shown = "\n".join(texts(executed("table1", ROOT / "src")))
+    titles = ("Table 1", "Table 2", "Figure 3", "Figure 9", "every learning rate", "Cost of runs", "missing")
+    assert all(words in shown for words in titles)
 
 
 @pytest.fixture
@@ -138,6 +121,26 @@ def test_failing_notebook_does_not_stop_the_others(
     far = nbformat.read(out / "bad.ipynb", as_version=4)
     assert [cell.execution_count for cell in far.cells] == [1, 2, None], "its copy shows how far it came"
     assert nbformat.read(out / "good.ipynb", as_version=4).cells[0].outputs[0].data["text/plain"] == "42"
+
+
+@pytest.mark.slow
+def test_in_place_writes_reproducible_outputs_of_the_committed_runs(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NERO_RUNS", "/nowhere")
+    source = 'import os\nprint(os.environ.get("NERO_RUNS"), os.environ["NERO_FIGURES"])\nobject()'
+    nbformat.write(new_notebook(cells=[new_code_cell(source, id="where")]), tmp_path / "notebooks" / "good.ipynb")
+    files = {name: tmp_path / "notebooks" / f"{name}.ipynb" for name in ("bad", "good")}
+    before = files["bad"].read_bytes()
+    assert runner.main(["--in-place"]) == 1
+    assert files["bad"].read_bytes() == before, "a failing notebook stays as it was"
+    once = files["good"].read_bytes()
+    [cell] = read("good", tmp_path / "notebooks").cells
+    assert cell.metadata == {}
+    assert texts(read("good", tmp_path / "notebooks")) == [f"None {notebooks.FIGURES}\n", "<object>"]
+    assert runner.main(["good", "--in-place"]) == 0
+    assert files["good"].read_bytes() == once
+    assert os.environ["NERO_RUNS"] == "/nowhere"
 
 
 @pytest.mark.slow

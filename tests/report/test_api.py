@@ -160,7 +160,7 @@ def test_table_as_frame_has_the_numbers_of_its_csv(store: Store) -> None:
     for column in ("mean", "std", "n", "lr", *paper, "difference"):
         expected = [float(record[column] or "nan") for record in records]
         np.testing.assert_allclose(found[column].astype(float), expected, rtol=1e-9, err_msg=column)
-    for column in ("metric", "status", "verdict"):
+    for column in ("metric", "goal", "status", "verdict"):
         assert found[column].tolist() == [record[column] for record in records]
     row = found.set_index(["task", "optimizer"]).loc[("CIFAR-10 VGG-11", "Nero")]
     assert (row["mean"], row["n"], row["paper_mean"], row["verdict"]) == (pytest.approx(11.0), 3, 11.16, "agrees")
@@ -186,6 +186,8 @@ def test_findings_are_of_the_store(store: Store) -> None:
 
 def test_figure_by_its_name(store: Store) -> None:
     assert isinstance(report.figure("figure1", store), Figure)
+    assert report.numbers("figure1", store) == ""
+    assert report.numbers("figure3", store).startswith("# Figure 3")
     with pytest.raises(UnknownName, match=r"^there is no figure 'figur1' \(did you mean figure1\?\); there are: "):
         report.figure("figur1", store)
 

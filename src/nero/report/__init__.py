@@ -20,9 +20,9 @@ figures/    Figures 1 to 9;  theory/  tables and figures of the theory;  page/  
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nero.report.api import compare, curves, figure, findings, runs, show, table
+    from nero.report.api import compare, curves, figure, findings, numbers, runs, show, table
 
-__all__ = ["compare", "curves", "figure", "findings", "runs", "show", "table"]
+__all__ = ["compare", "curves", "figure", "findings", "numbers", "runs", "show", "table"]
 
 
 def __getattr__(name: str) -> Any:

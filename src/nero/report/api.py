@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image as Pictures
@@ -15,7 +16,7 @@ from PIL import Image as Pictures
 from nero.plans.argparse_types import nearest
 from nero.plans.plan import experiment_files
 from nero.report import catalogue, frame, readme
-from nero.report.figures.style import house_style
+from nero.report.figures.style import render
 from nero.report.tables.run_list import comparison
 from nero.report.tables.table import Table
 from nero.runs.logged import logged_runs, named
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from IPython.display import Image
 
 WHOSE = ["run_id", "task", "optim", "lr", "seed"]
-COLOURS = 48  # of a figure in a notebook, which is kept in git
+GREYS, COLOURS, DENSITY = 12, 32, 1.25  # of a figure in a notebook, which is kept in git: colours, and pixels per pixel
 
 
 class UnknownName(ValueError):
@@ -113,22 +114,47 @@ def findings(store: Store | Path | str | None = None) -> readme.Findings:
 
 def figure(name: str, store: Store | Path | str | None = None) -> Figure:
     """A figure by the name of its file in results/figures, such as "figure3"; or of an experiment."""
+    experiment = _experiment_of(name)
+    return catalogue.contents(experiment).figures[name](catalogue.gather(experiment, _store(store)))
+
+
+def numbers(name: str, store: Store | Path | str | None = None) -> str:
+    """The same figure in numbers, as Markdown; empty for a figure without them."""
+    experiment = _experiment_of(name)
+    make = catalogue.contents(experiment).numbers.get(name)
+    return make(catalogue.gather(experiment, _store(store))) if make else ""
+
+
+def _experiment_of(figure: str) -> str:
     every = [*catalogue.CATALOGUE, *(name for name in experiment_files() if name not in catalogue.CATALOGUE)]
-    makers = {made: (each, make) for each in reversed(every) for made, make in catalogue.contents(each).figures.items()}
-    _check(name, makers, "there is no figure")
-    experiment, make = makers[name]
-    return make(catalogue.gather(experiment, _store(store)))
+    found = {made: name for name in reversed(every) for made in catalogue.contents(name).figures}
+    _check(figure, found, "there is no figure")
+    return found[figure]
 
 
 def show(figure: Figure, width: int = 760) -> "Image":
     """The figure as a small image for a notebook, shown that many pixels wide."""
     from IPython.display import Image
 
-    with house_style():
-        figure.savefig(file := io.BytesIO(), dpi=1.25 * width / figure.get_figwidth())
-    small = Pictures.open(file).convert("RGB").quantize(COLOURS, dither=Pictures.Dither.NONE)
+    drawn = Pictures.open(io.BytesIO(render(figure, "png"))).convert("RGB")
+    across = round(DENSITY * width)
+    drawn = drawn.resize((across, round(drawn.height * across / drawn.width)), Pictures.Resampling.LANCZOS)
+    small = drawn.quantize(palette=_palette(drawn), dither=Pictures.Dither.NONE)
     small.save(file := io.BytesIO(), "png", optimize=True)
     return Image(file.getvalue(), width=width)
+
+
+def _palette(drawn: Pictures.Image) -> Pictures.Image:
+    """An image with the palette for another: greys apart, since all the text would take the colours of thin curves."""
+    pixels = np.asarray(drawn)
+    coloured = pixels[np.ptp(pixels, axis=2) > 24]
+    palette = np.linspace(0, 255, GREYS).round().astype(int).repeat(3).tolist()
+    if len(coloured):
+        chosen = Pictures.fromarray(coloured[None]).quantize(COLOURS, dither=Pictures.Dither.NONE)
+        palette += (chosen.getpalette() or [])[: 3 * COLOURS]
+    image = Pictures.new("P", (1, 1))
+    image.putpalette(palette)
+    return image
 
 
 def _store(given: Store | Path | str | None) -> Store:
