@@ -13,11 +13,12 @@ from nero.report.cells import RowKey, row_as_typed, row_text
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import learning_curves
+from nero.report.files import FORMATS
 from nero.report.page.data import _run
 from nero.report.page.sheet_html import to_html
 from nero.report.tables.layout import print_table
 from nero.report.tables.sensitivity import sensitivity
-from nero.report.tables.sheets import FORMATS, to_markdown
+from nero.report.tables.sheets import to_markdown
 from nero.report.tables.table import build_table
 from nero.report.units import ShownMetric, number, shown_metric, signed
 from nero.runs.logged import LoggedRun

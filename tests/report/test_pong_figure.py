@@ -17,7 +17,7 @@ from nero.report import catalogue, paper
 from nero.report.cells import EmbeddedDataError
 from nero.report.figures import panels, style
 from nero.report.figures.figure8 import REWARD, against, figure8
-from nero.report.tables.layout import published_text
+from nero.report.tables.entries import published_text
 from nero.runs.store import Store
 from support.fake_runs import PLAYED, cells_of, evidence_of, states_of, write_player, write_run
 from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks

@@ -12,8 +12,9 @@ import pytest
 from conftest import ROOT
 from nero.report import catalogue, paper
 from nero.report.page.sheet_html import to_html
+from nero.report.tables.latex import to_latex
 from nero.report.tables.layout import print_table
-from nero.report.tables.sheets import Printed, RunLink, Sheet, Text, for_terminal, to_latex, to_markdown
+from nero.report.tables.sheets import Printed, RunLink, Sheet, Text, for_terminal, to_markdown
 from nero.report.tables.table import build_table
 from nero.report.theory.report import make_tables
 from nero.runs.store import Store

@@ -15,7 +15,8 @@ from nero.report import paper
 from nero.report.cells import CellStatus, EmbeddedDataError, RowKey, is_embedded, row_text
 from nero.report.display import task_name
 from nero.report.tables import listings
-from nero.report.tables.layout import entry_text, print_table
+from nero.report.tables.entries import entry_text
+from nero.report.tables.layout import print_table
 from nero.report.tables.table import Entry, Table, build_table, ranks
 from nero.report.units import ShownMetric
 from nero.runs.store import Store

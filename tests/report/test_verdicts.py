@@ -18,7 +18,7 @@ from nero.report.cells import CellStatus, RowKey
 from nero.report.display import task_name
 from nero.report.paper import Result
 from nero.report.tables import listings
-from nero.report.tables.layout import verdict_text
+from nero.report.tables.entries import verdict_text
 from nero.report.tables.sheets import GENERAL_NOTES
 from nero.report.tables.table import Entry, Table, build_table
 from nero.report.units import signed

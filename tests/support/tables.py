@@ -6,7 +6,7 @@ from nero.plans.plan import CellState, Experiment
 from nero.report import paper
 from nero.report.evidence import Evidence
 from nero.report.page import sheet_html
-from nero.report.tables import sheets
+from nero.report.tables import latex, sheets
 from nero.report.tables.layout import print_table
 from nero.report.tables.table import Listing, Table, build_table
 from nero.runs.store import Store
@@ -27,7 +27,7 @@ def to_markdown(table: Table, runs: str | None = None) -> str:
 
 
 def to_latex(table: Table) -> str:
-    return sheets.to_latex(print_table(table))
+    return latex.to_latex(print_table(table))
 
 
 def to_csv(table: Table) -> str:

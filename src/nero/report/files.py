@@ -1,13 +1,21 @@
 """The files of a report: their paths and contents, writing them, and comparing them with committed ones."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from nero.atomic import write_atomic
 from nero.report.figures import style
-from nero.report.tables.sheets import FORMATS, Printed
+from nero.report.tables.latex import to_latex
+from nero.report.tables.sheets import Printed, to_csv, to_markdown
+
+# File name extension -> renderer, given the table and the relative paths of the store and of GENERAL_NOTES.
+FORMATS: dict[str, Callable[[Printed, str, str], str]] = {
+    "md": to_markdown,
+    "csv": lambda printed, *_: to_csv(printed.records),
+    "tex": lambda printed, *_: to_latex(printed),
+}
 
 
 def table_files(printed: Printed, runs: str, guide: str = "") -> dict[Path, bytes]:

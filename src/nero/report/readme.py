@@ -10,7 +10,7 @@ from nero.report.cells import CellStatus, row_text
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.tables.costs import gpu_seconds, hours, progress
-from nero.report.tables.layout import published_text, value
+from nero.report.tables.entries import published_text, value
 from nero.report.tables.sheets import Sheet, Text, row_label, sheet_lines
 from nero.report.tables.table import Entry, Row, Table
 from nero.report.verdicts import CONFIDENCE

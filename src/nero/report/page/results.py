@@ -7,7 +7,7 @@ from html import escape
 from nero.report import cells, display
 from nero.report.cells import CellKey, CellStatus
 from nero.report.figures import style
-from nero.report.tables.layout import published_text, value, verdict_words
+from nero.report.tables.entries import published_text, value, verdict_words
 from nero.report.tables.table import Entry, Row, Table
 from nero.report.units import rate
 from nero.report.verdicts import CONFIDENCE
