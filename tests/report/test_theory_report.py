@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 
 from nero.report import cells, files
 from nero.report.figures import style
-from nero.report.tables.sheets import EMBEDDED, Printed, to_latex, to_markdown
+from nero.report.tables.latex import to_latex
+from nero.report.tables.sheets import EMBEDDED, Printed, to_markdown
 from nero.report.theory.bound import bound_figure, error_text
 from nero.report.theory.evidence import gather, precision_text
 from nero.report.theory.layers import activations_figure
