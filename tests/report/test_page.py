@@ -144,6 +144,7 @@ def test_page_includes_theory_sections_with_run_links(store: Store, tmp_path: Pa
         *theory,
         "runs",
     ]
+    assert "How to read the tables" in text
     assert f'href="#run={run.run_id}"' in text.partition('id="theory_robustness"')[2]
     pictures = json.loads(gzip.decompress(base64.b64decode(Tags(text).scripts["pictures-data"])))
     assert pictures == {"theory_steps": {"svg": "<svg>steps</svg>", "title": "Steps"}}

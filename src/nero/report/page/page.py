@@ -81,7 +81,7 @@ def build_page(content: Content, store: Store, store_name: str) -> str:
         "title": escape(content.title),
         "style": (FILES / "page.css").read_text(),
         "script": "\n".join((FILES / name).read_text() for name in (FILES / "scripts.txt").read_text().split()),
-        "nav": _nav(groups),
+        "nav": _nav("Finding" if content.findings else "Top", groups),
         "header": _header(content),
         "body": "\n".join(group.html for group in groups),
         "figures": _json(data),
@@ -103,42 +103,54 @@ class Group:
 
 
 def _groups(content: Content, drawn: Mapping[str, Any]) -> Iterator[Group]:
-    """The parts of the page in order."""
+    """The parts of the page in order: what most readers come for, then, folded, the rest."""
     numbered = sorted((name for name in drawn if re.fullmatch(r"figure\d+", name)), key=lambda name: int(name[6:]))
     others = [name for name in drawn if name not in (*numbered, RATES)]
-    first = [MAIN] if content.main else list(content.printed)
+    overviews = {printed.name: printed for printed in content.overviews}
+    sensitivity = overviews.pop("sensitivity", None)
     if content.main:
         yield Group(MAIN, "Table 1", _main_html(content, content.main))
     else:
-        tables = "".join(map(to_html, content.printed.values()))
+        tables = "".join(map(to_html, content.printed.values())) + _guide_html(content)
         yield Group("tables", "Tables", _group("tables", "Tables", tables))
-    shown = [*numbered, *(others if not content.main else ())]
-    if shown or content.samples or content.games:
-        text = "".join(_figures_html(content, shown))
+    if figures := "".join(_figures_html(content, numbered if content.main else [*numbered, *others])):
         links = [(_key(content, name), name.removeprefix("figure")) for name in numbered]
-        yield Group("figures", "Figures", _group("figures", "Figures", text), links)
-    overviews = {printed.name: printed for printed in content.overviews}
-    yield Group("rates", "Learning rates", _rates_html(content, drawn, overviews.pop("sensitivity", None)))
-    if ABLATION in content.printed and ABLATION not in first:
-        yield Group("table2", "Table 2", _group("table2", "Table 2: ablation", to_html(content.printed[ABLATION])))
-    folded: Sequence[tuple[str, str, str, Sequence[Printed]]] = (
-        ("more", "More", "MNIST, Pong, ImageNet, and optimisers that are not in the paper", _more(content)),
-        (COSTS, "Costs", "GPU-seconds and energy", [*overviews.values()]),
-        (CHECKS, "Checks", "runs that test explanations of differences", _named(content, CHECKS)),
-    )
-    for key, name, about, all_tables in folded:
-        rest = [table for table in all_tables if table.name not in first]
-        own = [figure for figure in others if content.main and _is_of(figure, rest)]
-        text = "".join([*map(to_html, rest), *(_figure_html(content, figure) for figure in own)])
-        if text:
-            yield Group(f"{key}-part", name, _folded(f"{key}-part", name, about, text))
-    if content.theory:
-        pictures = "".join(
-            f'<figure class="picture" data-picture="{escape(name)}"></figure>' for name in content.pictures
+        yield Group("figures", "Figures", _group("figures", "Figures", figures), links)
+    yield Group("rates", "Learning rates", _rates_html(content, drawn, sensitivity))
+    if content.main:
+        for table in _named(content, ABLATION):
+            yield Group("table2", "Table 2", _group("table2", "Table 2: ablation", to_html(table)))
+        yield from _folded_tables(
+            "more", "More", "MNIST, Pong, ImageNet, newer optimisers", content, _more(content), others
         )
-        text = "".join(map(to_html, content.theory)) + f'<div class="pictures">{pictures}</div>'
-        yield Group("theory", "Theory", _folded("theory", "Theory", "Sections 3 and 8 of the paper, measured", text))
+    yield from _folded_tables(COSTS, "Costs", "GPU-seconds and energy", content, [*overviews.values()])
+    if content.main:
+        about = "runs that test explanations of differences"
+        yield from _folded_tables(CHECKS, "Checks", about, content, _named(content, CHECKS), others)
+    if content.theory:
+        about = "Sections 3 and 8 of the paper, measured"
+        yield Group("theory", "Theory", _folded("theory", "Theory", about, _theory_html(content)))
     yield Group("runs", "Runs", _folded("runs", "All runs", "search, sort, and compare their curves", RUNS))
+
+
+def _folded_tables(
+    key: str, name: str, about: str, content: Content, tables: Sequence[Printed], figures: Sequence[str] = ()
+) -> Iterator[Group]:
+    """A folded part with tables, and those of the figures that belong to them."""
+    own = [figure for figure in figures if _is_of(figure, tables)]
+    if text := "".join([*map(to_html, tables), *(_figure_html(content, figure) for figure in own)]):
+        yield Group(f"{key}-part", name, _folded(f"{key}-part", name, about, text))
+
+
+def _theory_html(content: Content) -> str:
+    pictures = (f'<figure class="picture" data-picture="{escape(name)}"></figure>' for name in content.pictures)
+    return "".join(map(to_html, content.theory)) + f'<div class="pictures">{"".join(pictures)}</div>'
+
+
+def _guide_html(content: Content) -> str:
+    """How to read all tables."""
+    notes = f'<p class="notes">{escape(content.general_notes)}</p>'
+    return f"<details><summary>How to read the tables</summary>{notes}</details>" if content.general_notes else ""
 
 
 def _named(content: Content, name: str) -> list[Printed]:
@@ -231,9 +243,9 @@ def _header(content: Content) -> str:
     )
 
 
-def _nav(groups: Sequence[Group]) -> str:
-    """The page's one navigation."""
-    items = ['<li><a href="#finding">Finding</a></li>']
+def _nav(first: str, groups: Sequence[Group]) -> str:
+    """The page's one navigation; `first` is the name of the top."""
+    items = [f'<li><a href="#finding">{first}</a></li>']
     for group in groups:
         links = "".join(f'<a href="#{escape(key)}" aria-label="Figure {text}">{text}</a>' for key, text in group.links)
         items.append(f'<li><a href="#{escape(group.key)}">{escape(group.name)}</a>{links}</li>')
