@@ -106,20 +106,15 @@ class Report:
 
     def _as_of(self) -> str:
         """Date and commit of the latest run."""
-        starts = [start for run in self.store.runs() for start in run.read_provenance()]
-        latest = max(starts, key=lambda start: str(start.get("started")), default=None)
-        if latest is None:
-            return ""
-        commit = f" with commit {str(latest['commit'])[:10]}" if latest.get("commit") else ""
-        return f"The latest run was started on {str(latest.get('started'))[:10]}{commit}."
+        date, commit = readme.as_of(self.store), readme.latest_start(self.store).get("commit")
+        return f"The latest run was started on {date}{f' with commit {commit[:10]}' if commit else ''}." if date else ""
 
     def _samples(self) -> tuple[list[dict[str, Any]], str]:
         """Samples of the first experiment with any, and a note if they are not those of Table 1."""
         for each in self.experiments:
             if found := sample_data(each.states, self.store):
-                name = each.experiment.name
-                note = f"From the runs of {each.experiment.title}; Table 1 has none yet. " if name == "checks" else ""
-                return found, note
+                earlier = readme.TABLE in self.tables and each.experiment.name != readme.TABLE
+                return found, f"From {each.experiment.title}; Table 1 has none yet. " * earlier
         return [], ""
 
     def _pictures(self, pattern: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nero.plans.expected import expected, timed_on
 from nero.report.cells import CellStatus, row_text
@@ -62,10 +62,15 @@ def findings_sentences(experiments: Sequence[Evidence], table: Table) -> Finding
     return Findings(_leaders(table), _agreement(table), _progress(experiments))
 
 
+def latest_start(store: Store) -> Mapping[str, Any]:
+    """Provenance of the run that was started last; empty for an empty store."""
+    starts = [start for run in store.runs() for start in run.read_provenance()]
+    return max(starts, key=lambda start: str(start.get("started", "")), default={})
+
+
 def as_of(store: Store) -> str:
     """The date on which the last run of a store was started; empty for an empty store."""
-    starts = [start for run in store.runs() for start in run.read_provenance()]
-    return max((str(start.get("started", "")) for start in starts), default="")[:10]
+    return str(latest_start(store).get("started", ""))[:10]
 
 
 def _leaders(table: Table) -> str:

@@ -38,7 +38,7 @@ SAMPLES = (
 )
 GAMES = (
     '<section id="games" class="games" data-games><h3>The agents at play</h3>'
-    '<p class="notes">The start of a game of each trained agent, which plays the green bar on the right.</p>'
+    '<p class="notes">The first seconds of a game by each agent, which controls the green paddle on the right.</p>'
     '<div class="strips"></div></section>'
 )
 BANNER = "Neurons of a network turn by the learning rate at each step of Nero, and keep mean 0 and norm 1"
@@ -125,7 +125,7 @@ def _groups(content: Content, drawn: Mapping[str, Any]) -> Iterator[Group]:
         )
     yield from _folded_tables(COSTS, "Costs", "GPU-seconds and energy", content, [*overviews.values()])
     if content.main:
-        about = "runs that test explanations of differences"
+        about = "runs that test why results differ"
         yield from _folded_tables(CHECKS, "Checks", about, content, _named(content, CHECKS), others)
     if content.theory:
         about = "Sections 3 and 8 of the paper, measured"
@@ -199,8 +199,6 @@ def _figures_html(content: Content, names: Sequence[str]) -> Iterator[str]:
 
 def _figure_html(content: Content, name: str) -> str:
     heading = " ".join(str(content.figures[name].get_suptitle()).split())
-    if name == RATES:
-        heading = "Final metric at every learning rate"
     if found := re.search(r"\((Figure \d+)\)", heading):
         heading = _titled(found[1], heading)
     return FIGURE.format(key=escape(_key(content, name)), name=escape(name), title=escape(heading))

@@ -7,9 +7,9 @@ from html import escape
 from nero.report import cells, display
 from nero.report.cells import CellKey, CellStatus
 from nero.report.figures import style
-from nero.report.tables.entries import published_text, value, verdict_words
+from nero.report.page.sheet_html import CELL_HTML
+from nero.report.tables.entries import entry_text, published_text, verdict_words
 from nero.report.tables.table import Entry, Row, Table
-from nero.report.units import rate
 from nero.report.verdicts import CONFIDENCE
 
 # State of a cell in the grid -> its sign and its word. What a comparison lacks makes it incomplete.
@@ -50,24 +50,30 @@ def _grid_cells(table: Table, row: Row) -> Iterator[str]:
         if entry is None:
             yield "<td></td>"
             continue
-        sign, word = WORDS[state(entry)]
-        preliminary = not entry.complete and state(entry) is not CellStatus.INCOMPLETE
-        said = f"{cells.row_text(row.key)}, {entry.name}: {word}{', preliminary' if preliminary else ''}"
-        yield (
-            f'<td><a href="#{anchor(table, entry)}" class="chip{" preliminary" if preliminary else ""}" '
-            f'data-state="{state(entry)}" aria-label="{escape(said, quote=True)}" title="{escape(said, quote=True)}">'
-            f'<span aria-hidden="true">{sign}</span> {word}</a></td>'
-        )
+        said = f"{cells.row_text(row.key)}, {entry.name}: {WORDS[state(entry)][1]}"
+        said += ", preliminary" * _is_preliminary(entry)
+        yield f"<td>{_chip(entry, anchor(table, entry), said)}</td>"
+
+
+def _is_preliminary(entry: Entry) -> bool:
+    return not entry.complete and state(entry) is not CellStatus.INCOMPLETE
+
+
+def _chip(entry: Entry, target: str = "", label: str = "") -> str:
+    """The state as a coloured word; a link if there is a target."""
+    sign, word = WORDS[state(entry)]
+    kind = "chip preliminary" if _is_preliminary(entry) else "chip"
+    own = f'class="{kind}" data-state="{state(entry)}"'
+    text = f'<span aria-hidden="true">{sign}</span> {word}'
+    if not target:
+        return f"<span {own}>{text}</span>"
+    return f'<a href="#{target}" {own} aria-label="{escape(label)}" title="{escape(label)}">{text}</a>'
 
 
 def anchor(table: Table, entry: Entry) -> str:
     """The id of a cell on the page."""
-    words = (
-        table.name,
-        *CellKey.of(entry.cell).row[:1],
-        cells.row_detail(cells.RowKey.of(entry.cell)),
-        entry.cell.optim,
-    )
+    cell = entry.cell
+    words = (table.name, cell.task, cells.row_detail(cells.RowKey.of(cell)), cell.optim)
     return re.sub(r"[^\w]+", "-", "-".join(filter(None, words)))
 
 
@@ -91,39 +97,19 @@ def _row_html(table: Table, row: Row) -> str:
 
 
 def _entry_html(table: Table, entry: Entry) -> str:
-    sign, word = WORDS[state(entry)]
-    preliminary = not entry.complete and state(entry) is not CellStatus.INCOMPLETE
-    theirs = published_text(entry).value
-    rank = {1: " best", 2: " second"}.get(entry.rank or 0, "")
-    parts = [f'<span class="value{rank}">{escape(value(entry))}</span>']
-    if theirs:
-        rank = {1: " best", 2: " second"}.get(entry.published_rank or 0, "")
-        parts.append(f'<span class="theirs">paper <span class="{rank.strip()}">{escape(theirs)}</span></span>')
-    chip = f'<span class="chip{" preliminary" if preliminary else ""}" data-state="{state(entry)}">{sign} {word}</span>'
-    difference = escape(verdict_words(entry).partition(": ")[2])
-    if entry.published:
-        parts.append(f'{chip} <span class="detail difference">{difference}</span>' if difference else chip)
-    parts.append(_facts(entry))
-    name = "|".join((entry.cell.task, entry.cell.label, cells.variant_as_typed(entry.cell.variant), entry.cell.optim))
-    attributes = f'id="{anchor(table, entry)}" data-cell="{escape(name, quote=True)}" data-head="{escape(entry.name)}"'
-    return f"<td {attributes}>{''.join(parts)}</td>"
-
-
-def _facts(entry: Entry) -> str:
-    """Number of seeds, learning rate, what is missing, and links to the runs."""
-    lr = entry.state.leading_lr
-    whose = {None: "", True: ", the paper's", False: ", not the paper's"}[entry.has_papers_rate]
-    parts = [
-        f"n = {entry.n}" if entry.mean is not None else "",
-        f"η = {rate(lr)}{whose}" if lr is not None and entry.mean is not None else "",
-        cells.gap(entry.state) or "",
+    own, theirs = entry_text(entry), published_text(entry)
+    difference = verdict_words(entry).partition(": ")[2]
+    details = [
+        ("theirs", f"paper {CELL_HTML.cell(theirs._replace(detail=''))}" if theirs.value else ""),
+        ("detail", CELL_HTML.escape(own.detail)),
+        ("seeds", CELL_HTML.links(own, "")),
     ]
-    links = "".join(
-        f' <a class="run" href="#run={escape(run["run_id"], quote=True)}">{run["seed"]}</a>' for run in entry.runs
-    )
-    text = "; ".join(escape(part).replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for part in parts if part)
-    of_runs = f'<span class="seeds">seed{"s" if len(entry.runs) > 1 else ""}{links}</span>' if links else ""
-    return f'<span class="detail">{text}</span>{of_runs}'
+    paper, *facts = (f'<span class="{kind}">{text}</span>' if text else "" for kind, text in details)
+    chip = _chip(entry) if entry.published else ""
+    chip += f' <span class="detail difference">{CELL_HTML.escape(difference)}</span>' if difference else ""
+    parts = [CELL_HTML.cell(own._replace(detail="", runs=())), paper, chip, *facts]
+    attributes = f'id="{anchor(table, entry)}" data-cell="{escape(own.cell)}" data-head="{escape(entry.name)}"'
+    return f"<td {attributes}>{''.join(parts)}</td>"
 
 
 def _reasons_html(table: Table, row: Row) -> str:
