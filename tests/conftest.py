@@ -5,8 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -59,25 +58,6 @@ SMALL_PONG = (
 SLOW_FOLDERS = {"integration", "faults", "browser"}
 
 
-FAST_SECONDS = 3.0
-
-
-def seconds_allowed() -> float:
-    """CPU seconds that a test may take without the mark `slow`: 3 on a fast core, more on a slower one.
-
-    A fixed Python workload, which takes 0.05 s on a fast core, measures the current speed. CPU time is used because
-    wall time also depends on other processes.
-    """
-    if "NERO_TEST_SECONDS" in os.environ:
-        return float(os.environ["NERO_TEST_SECONDS"])
-    seconds = []
-    for _ in range(3):
-        before = time.process_time()
-        sum(i * i for i in range(1_000_000))
-        seconds.append(time.process_time() - before)
-    return FAST_SECONDS * max(1.0, min(seconds) / 0.05)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     no_gpu = None if torch.cuda.is_available() else pytest.mark.skip(reason="needs a CUDA GPU")
     for item in items:
@@ -85,25 +65,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if no_gpu and "gpu" in item.keywords:
             item.add_marker(no_gpu)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that is neither fast nor marked as slow, so that `make test` stays short. Child processes count.
-
-    pyproject.toml reruns such a test, and only the second run counts: the first test that needs a cache, such as that
-    of composed configs, also has to fill it.
-    """
-    before = sum(os.times()[:4])
-    yield
-    seconds = sum(os.times()[:4]) - before
-    if seconds <= FAST_SECONDS or {"slow", "gpu", "data"} & set(item.keywords):
-        return
-    allowed = seconds_allowed()
-    if seconds > allowed:
-        pytest.fail(
-            f"took {seconds:.1f} CPU seconds of {allowed:.1f}: mark it as slow, or make it faster", pytrace=False
-        )
 
 
 def slow_after(fast: int, values: Iterable[object]) -> list[object]:

@@ -225,6 +225,7 @@ def test_embedded_comparison_ends_in_a_page_and_leaves_no_trace_in_the_project(
     assert "6 runs done; 0 pending" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_changed_file_of_the_class_gives_other_runs(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--tasks", "mnist_mlp100", "--lr", "0.1", "--plan"]
 

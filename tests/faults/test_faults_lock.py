@@ -162,7 +162,7 @@ def test_heartbeat_refreshes_held_lock_and_stops_on_release(
         monkeypatch.setattr(lock, "HEARTBEAT", 3600.0)
         time.sleep(0.1)
         begun = time.monotonic()
-    assert time.monotonic() - begun < 1, "released without waiting for the next beat"
+    assert time.monotonic() - begun < 60, "released without waiting for the next beat"
     assert lock.threading.active_count() == before
     assert (run.path / "lock").read_bytes() == b""
     record_property("repetitions", 1)

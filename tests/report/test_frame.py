@@ -1,14 +1,11 @@
 """Tests of loading a store as pandas frames."""
 
-import json
 import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import nero.report
 from nero.report.frame import RUN_COLUMNS, load_curves, load_runs, load_traces
@@ -83,19 +80,6 @@ def test_run_with_damaged_summary_is_skipped(store: Store) -> None:
     (run.path / "summary.json").write_text('{"run_id": ')
     assert load_runs(store).empty
     assert load_curves(store).empty
-
-
-@pytest.mark.slow
-def test_loading_five_thousand_runs_is_fast(store: Store) -> None:
-    summary = write_run(store, cells_of("mnist")[NERO], 0.01, 0, 0.75).read_summary()
-    for number in range(5000):  # without RunDirectory, which waits for the disk
-        path = store.root / "copies" / f"copy-{number}"
-        path.mkdir(parents=True)
-        (path / "summary.json").write_text(json.dumps(summary))
-    start, worked = time.perf_counter(), time.process_time()
-    assert len(load_runs(store)) == 5001
-    assert time.process_time() - worked < 2  # usually 0.5 s; CPU time does not depend on other load
-    assert time.perf_counter() - start < 8
 
 
 def test_report_does_not_import_torch_or_wandb() -> None:
