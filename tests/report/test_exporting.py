@@ -10,7 +10,7 @@ import pytest
 
 from conftest import ROOT
 from nero.cli import main as command_line
-from nero.report.frame import load_curves, load_runs
+from nero.report.frame import load_curves, load_runs, with_settings
 from nero.runs.store import Store
 from support.logged_stores import ADAM, NERO, REPARAM, write_unfinished, write_whole
 
@@ -49,9 +49,9 @@ def test_exported_frame_round_trips(filled: Store, tmp_path: Path, ending: str, 
     more = ["--curves"] if what == "curves" else []
     assert command_line.main(["runs", "export", str(path), *more, *words, "--store", str(store.root)]) == 0
     wanted = {run_id for run_id in store.summaries() if run_id.startswith("mnist_")}
-    frame = load_runs(store)
-    expected = load_curves(store, wanted) if what == "curves" else frame[frame.run_id.isin(wanted)]
-    expected = expected.reset_index(drop=True)
+    runs = load_runs(store)
+    runs = runs[runs.run_id.isin(wanted)]
+    expected = load_curves(store, wanted) if what == "curves" else with_settings(runs, store)
     assert len(expected) > 3
     found = read(path, expected)
     pd.testing.assert_frame_equal(found, expected, check_exact=True, check_categorical=ending == ".parquet")
@@ -64,6 +64,19 @@ def test_export_writes_only_filtered_runs(filled: Store, tmp_path: Path, capsys:
     assert command_line.main(words) == 0
     assert capsys.readouterr().out == f"{path}: 1 rows of 1 runs\n"
     assert pd.read_csv(path)["status"].tolist() == ["diverged"]
+
+
+def test_exported_runs_have_a_column_for_each_setting_that_tells_them_apart(store: Store, tmp_path: Path) -> None:
+    """Else a reader would pool runs of 5 and of 100 layers."""
+    for seed, depth in ((0, 100), (1, 5)):
+        run = write_whole(store, NERO, 0.01, seed, 0.5)
+        config = run.read_config()
+        run.write_config({**config, "task": {**config["task"], "depth": depth}})
+    path = tmp_path / "out.csv"
+    assert command_line.main(["runs", "export", str(path), "--store", str(store.root)]) == 0
+    found = pd.read_csv(path)
+    assert found["task.depth"].tolist() == [100, 5]
+    assert "task.batch_size" not in found, "all runs share it"
 
 
 def test_existing_file_is_replaced_only_with_force(

@@ -90,15 +90,18 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     # Imported here: the other commands need no pandas, whose import takes longer than they do.
-    from nero.report.frame import check_export, export, load_curves, load_runs
+    from nero.report.frame import check_export, export, load_curves, load_runs, with_settings
 
     try:
         check_export(options.file, options.force)
     except ValueError as error:
         raise InvalidArguments(str(error)) from None
     wanted = {run.run_id for run in _chosen(options)}
-    frame = load_curves(options.store, wanted) if options.curves else load_runs(options.store)
-    frame = frame[frame["run_id"].isin(wanted)].reset_index(drop=True)
+    if options.curves:
+        frame = load_curves(options.store, wanted)
+    else:
+        frame = load_runs(options.store)
+        frame = with_settings(frame[frame["run_id"].isin(wanted)], options.store)
     export(frame, options.file)
     print(f"{options.file}: {len(frame):,} rows of {len(wanted)} runs")
     return 0

@@ -25,7 +25,6 @@ from nero.runs.store import Store
 if TYPE_CHECKING:
     from IPython.display import Image
 
-WHOSE = ["run_id", "task", "optim", "lr", "seed"]
 GREYS, COLOURS, DENSITY = 12, 32, 1.25  # of a figure in a notebook, which is kept in git: colours, and pixels per pixel
 
 
@@ -58,10 +57,7 @@ def runs(
         if wanted is not None:
             _check(wanted, known[name], f"no logged run has the {'task' if name == 'task' else 'optimiser'}")
             known = known[known[name] == wanted]
-    metrics = known.columns.drop(list(frame.RUN_COLUMNS))
-    known = known.drop(columns=[name for name in metrics if known[name].isna().all()])  # of other tasks
-    settings = frame.load_settings(found, set(known["run_id"]))
-    return known[WHOSE].join(settings, on="run_id").join(known.drop(columns=WHOSE)).reset_index(drop=True)
+    return frame.with_settings(known, found)
 
 
 def curves(
@@ -78,7 +74,7 @@ def curves(
     """
     found = _store(store)
     chosen = runs(task, optim, experiment, found)
-    settings = chosen.columns[len(WHOSE) : chosen.columns.get_loc("data")]
+    settings = chosen.columns[len(frame.RUN_KEYS) : chosen.columns.get_loc("data")]
     lines = frame.load_curves(found, set(chosen["run_id"]))
     _check(key, lines["key"], f"no run of {task} logs")
     moments = lines[lines["key"] == "seconds"].set_index(["run_id", "epoch"])["value"]

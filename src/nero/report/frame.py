@@ -65,6 +65,15 @@ def load_settings(store: Store, run_ids: Collection[str]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(frame.select_dtypes("object"), "string"))
 
 
+def with_settings(runs: pd.DataFrame, store: Store) -> pd.DataFrame:
+    """Some rows of `load_runs` with the columns of `load_settings`, and without metrics that none of these runs has."""
+    metrics = runs.columns.drop(list(RUN_COLUMNS))
+    runs = runs.drop(columns=[name for name in metrics if runs[name].isna().all()])  # of other tasks
+    settings = load_settings(store, set(runs["run_id"]))
+    whose = list(RUN_KEYS)
+    return runs[whose].join(settings, on="run_id").join(runs.drop(columns=whose)).reset_index(drop=True)
+
+
 def _differing(runs: Iterable[LoggedRun]) -> list[str]:
     groups: dict[tuple[str, str], list[LoggedRun]] = {}
     for run in runs:
