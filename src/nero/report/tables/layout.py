@@ -177,7 +177,7 @@ def _grid(table: Table, kinds: Kinds, narrow: bool) -> Sheet:
                 block.append([*_labels(row, narrow, not block), *([Text(kind)] if shows_kind else []), *texts])
         blocks.append(block)
     heads = [*_label_heads(narrow), *([""] if shows_kind else [])]
-    return Sheet([*heads, *map(style.name, table.optims)], blocks, len(heads), details_below=narrow)
+    return Sheet([*heads, *map(style.name, table.optims)], blocks, len(heads))
 
 
 def _listed(table: Table, kinds: Kinds, narrow: bool) -> Sheet:

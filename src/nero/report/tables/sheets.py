@@ -69,7 +69,6 @@ class Sheet(NamedTuple):
     heads: list[str]
     blocks: list[list[Line]]
     left: int  # number of label columns, before the columns of numbers
-    details_below: bool = False  # in LaTeX: on a line of their own, as there is no room beside the values
 
 
 @dataclass(frozen=True)
