@@ -8,7 +8,7 @@ import pytest
 from conftest import ROOT
 from nero.report import catalogue
 from nero.report.assembly import Report
-from nero.report.readme import NoPlaceError, as_of, filled
+from nero.report.readme import NoPlaceError, date_of, filled, latest_start
 from nero.runs.store import Store
 from support.fake_runs import ERROR, cells_of, loaded, write_run
 from support.markdown_rows import markdown_rows
@@ -97,7 +97,7 @@ def test_findings_of_empty_store(store: Store) -> None:
     assert "- There is no task yet on which every optimiser has a result.\n" in text
     assert "- Of 24 cells, 0 agree with the paper and 0 differ; 24 of the 24 still lack runs, and 24 of these" in text
     assert "- 0 of 168 runs planned for Table 1 are logged (0 with those of other experiments).\n" in text
-    assert as_of(store) == ""
+    assert date_of(latest_start(store)) == ""
 
 
 def test_findings_count_runs_agreement_and_leaders(store: Store) -> None:
@@ -133,7 +133,7 @@ def test_findings_have_the_date_of_the_last_start(store: Store) -> None:
         write_run(store, cells_of("table1")["cifar10_vgg11 nero"], 0.01, day, 0.1, metric=ERROR)
         store.runs()[-1].add_provenance({"started": f"2026-11-{day}T09:00:00+00:00"})
         store.runs()[-1].add_provenance({"commit": "without a date"})
-    assert as_of(store) == "2026-11-18"
+    assert date_of(latest_start(store)) == "2026-11-18"
     assert "- As of 2026-11-18, 0 of 168 runs planned" in made(store, "table1"), "seeds that were not asked for"
 
 

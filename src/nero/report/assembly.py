@@ -106,15 +106,19 @@ class Report:
 
     def _as_of(self) -> str:
         """Date and commit of the latest run."""
-        date, commit = readme.as_of(self.store), readme.latest_start(self.store).get("commit")
-        return f"The latest run was started on {date}{f' with commit {commit[:10]}' if commit else ''}." if date else ""
+        latest = readme.latest_start(self.store)
+        if not (date := readme.date_of(latest)):
+            return ""
+        commit = f" with commit {str(latest['commit'])[:10]}" if latest.get("commit") else ""
+        return f"The latest run was started on {date}{commit}."
 
     def _samples(self) -> tuple[list[dict[str, Any]], str]:
         """Samples of the first experiment with any, and a note if they are not those of Table 1."""
         for each in self.experiments:
             if found := sample_data(each.states, self.store):
-                earlier = readme.TABLE in self.tables and each.experiment.name != readme.TABLE
-                return found, f"From {each.experiment.title}; Table 1 has none yet. " * earlier
+                if readme.TABLE not in self.tables or each.experiment.name == readme.TABLE:
+                    return found, ""
+                return found, f"From {each.experiment.title}; Table 1 has none yet. "
         return [], ""
 
     def _pictures(self, pattern: str) -> dict[str, str]:

@@ -70,8 +70,8 @@ def with_settings(runs: pd.DataFrame, store: Store) -> pd.DataFrame:
     metrics = runs.columns.drop(list(RUN_COLUMNS))
     runs = runs.drop(columns=[name for name in metrics if runs[name].isna().all()])  # of other tasks
     settings = load_settings(store, set(runs["run_id"]))
-    whose = list(RUN_KEYS)
-    return runs[whose].join(settings, on="run_id").join(runs.drop(columns=whose)).reset_index(drop=True)
+    keys = list(RUN_KEYS)
+    return runs[keys].join(settings, on="run_id").join(runs.drop(columns=keys)).reset_index(drop=True)
 
 
 def _differing(runs: Iterable[LoggedRun]) -> list[str]:

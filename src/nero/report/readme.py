@@ -68,9 +68,9 @@ def latest_start(store: Store) -> Mapping[str, Any]:
     return max(starts, key=lambda start: str(start.get("started", "")), default={})
 
 
-def as_of(store: Store) -> str:
-    """The date on which the last run of a store was started; empty for an empty store."""
-    return str(latest_start(store).get("started", ""))[:10]
+def date_of(start: Mapping[str, Any]) -> str:
+    """The date of a run's start; empty without one."""
+    return str(start.get("started", ""))[:10]
 
 
 def _leaders(table: Table) -> str:
@@ -110,7 +110,7 @@ def _agreement(table: Table) -> str:
 
 def _progress(experiments: Sequence[Evidence]) -> str:
     own, store = _own(experiments), experiments[0].store
-    date, runs = as_of(store), len(store.runs())
+    date, runs = date_of(latest_start(store)), len(store.runs())
     text = f"{progress(own.states)} runs planned for Table 1 are logged ({runs:,} with those of other experiments)."
     return f"As of {date}, {text}" if date else text
 

@@ -205,7 +205,8 @@ def _samples(curves: Iterable[Curve], store: Store) -> Iterator[dict[str, Any]]:
         pictures = list(_pictures(store.run(run["task"], run["run_id"]), run)) if run else []
         if run and pictures:
             # The metric is shown with each picture.
-            detail = f"η = {rate(run['lr'])}, seed {run['seed']}" + ", diverged" * cells.has_diverged(run)
+            diverged = ", diverged" if cells.has_diverged(run) else ""
+            detail = f"η = {rate(run['lr'])}, seed {run['seed']}{diverged}"
             shown = {"name": curve.name, "detail": detail, "run": run["run_id"], "side": SIDE, "rows": ROWS}
             yield {**shown, "columns": list(NUMBERED if is_embedded(curve) else CLASSES), "pictures": pictures}
 

@@ -50,8 +50,8 @@ def _grid_cells(table: Table, row: Row) -> Iterator[str]:
         if entry is None:
             yield "<td></td>"
             continue
-        said = f"{cells.row_text(row.key)}, {entry.name}: {WORDS[state(entry)][1]}"
-        said += ", preliminary" * _is_preliminary(entry)
+        preliminary = ", preliminary" if _is_preliminary(entry) else ""
+        said = f"{cells.row_text(row.key)}, {entry.name}: {WORDS[state(entry)][1]}{preliminary}"
         yield f"<td>{_chip(entry, anchor(table, entry), said)}</td>"
 
 
