@@ -5,6 +5,7 @@ import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -172,18 +173,47 @@ def test_config_that_code_no_longer_has_is_refused_in_one_line(write: Generate, 
     assert (status, said) == (2, f"error: {run.run_id} {message}")
 
 
-def test_code_named_by_config_is_not_executed(
-    tmp_path: Path, local: RunDirectory, capsys: pytest.CaptureFixture[str]
+def test_run_of_another_class_of_torch_is_trained_again(tmp_path: Path, local: RunDirectory) -> None:
+    run = trained(tmp_path, (*TINY, "optim._target_=torch.optim.AdamW", "machine.keep_checkpoint=false"))
+    assert generate.main([str(run.path), "--words", "3", "--retrain", "machine=cpu"]) == 0
+    again = Store(local.path.parent.parent).run(run.path.parent.name, run.run_id)
+    assert again.read_config()["optim"]["_target_"] == "torch.optim.AdamW"
+
+
+def test_code_named_by_config_is_executed_only_if_trusted(
+    tmp_path: Path, local: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A config.yaml may come from elsewhere. Only the command line may name other classes than the shipped configs."""
-    words = [*TINY, "optim._target_=torch.optim.AdamW", f"store={tmp_path}"]
-    run = trained(tmp_path, (*words, "machine.keep_checkpoint=false"))
-    assert generate.main([str(run.path)]) == 2
-    assert "optim._target_=torch.optim.AdamW" in capsys.readouterr().err  # to be typed
-    assert generate.main([str(run.path), "--retrain"]) == 2
-    message = f"{run.run_id} is not trained again from its config.yaml, since that has optim._target_=torch.optim.AdamW"
-    assert message in capsys.readouterr().err
-    assert not local.path.parent.parent.exists()
+    """A config.yaml may come from elsewhere: not even a command line that would execute its code is suggested."""
+    (tmp_path / "retrained.py").write_text("import torch\n\nclass Mine(torch.optim.Adam):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = trained(tmp_path, (*TINY, "optim._target_=retrained.Mine", "machine.keep_checkpoint=false"))
+    with monkeypatch.context() as patch:
+        patch.setattr("nero.checkpoints.retraining.train", lambda *given: pytest.fail("trained"))
+        for retrain in ([], ["--retrain", "machine=cpu"]):
+            assert generate.main([str(run.path), *retrain]) == 2
+            line = capsys.readouterr().err.splitlines()[-1]
+            reason = "optim._target_ is retrained.Mine, which is built only with --trust retrained, if that is code of"
+            assert line == f"error: {run.run_id}: {reason} your own"
+    assert generate.main([str(run.path), "--words", "3", "--retrain", "machine=cpu", "--trust", "retrained"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hydra": {"searchpath": ["pkg://elsewhere"]}}, "config.yaml has the key hydra.searchpath"),
+        ({"tracking": {"mode": "online"}}, "config.yaml has the key tracking.mode"),
+        ({"optim": {"lr": 0.1, "x@tracking": 1}}, "config.yaml has the key 'optim.x@tracking'"),
+        ({"task_name": "../../elsewhere/task"}, "there is no task='../../elsewhere/task'"),
+        ({"optim_name": "adam seed=1"}, "there is no optim='adam seed=1'"),
+        ({"optim_name": ["adam"]}, "there is no optim=['adam']"),
+    ],
+)
+def test_config_cannot_choose_other_files_or_settings(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr("nero.checkpoints.retraining.compose", lambda words: pytest.fail("composed"))
+    with pytest.raises(Unusable, match=f"cannot be trained again with this code: {re.escape(message)}"):
+        overrides_of(run.run_id, run.read_config() | change)
 
 
 @pytest.mark.parametrize(

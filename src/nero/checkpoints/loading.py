@@ -4,16 +4,17 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
-from hydra.utils import get_class
+from hydra.utils import get_object
 
-from nero.checkpoints.retraining import Retraining, Unusable, run_with_checkpoint
+from nero.checkpoints.retraining import Retraining, run_with_checkpoint
+from nero.checkpoints.trust import Unusable, add_trust, check_config
 from nero.data.sources import default_root
 from nero.engine.precision import autocast, set_precision
 from nero.plans.argparse_types import Parser
@@ -65,6 +66,8 @@ def load_trained(
     data_root: Path,
     device: str,
     retraining: Retraining | None = None,
+    trust: Collection[str] = (),
+    needs: Collection[str] = ("task",),
 ) -> Trained[T]:
     """Load the run with this directory or id. Its task must be of this kind.
 
@@ -72,6 +75,8 @@ def load_trained(
         store: where ids are looked up
         device: auto, cpu or cuda
         retraining: how to train it again if it has no checkpoint; None: look for it in the local store
+        trust: packages of the user's own that its config.yaml may name
+        needs: groups of its config that the caller builds
 
     Raises:
         Unusable, ConfigError, MissingData
@@ -82,17 +87,17 @@ def load_trained(
         raise Unusable(f"{run.path / 'config.yaml'} cannot be read")
     if not all(key in identity for key in REQUIRED_KEYS):
         raise Unusable(f"{run.path / 'config.yaml'} is not the config of a run: it needs {', '.join(REQUIRED_KEYS)}")
-    try:  # before the task is built, which needs its data
-        task_class = get_class(identity["task"]["_target_"])
-    except Exception as error:  # importing an unknown name can fail in any way
-        raise Unusable(f"{run.run_id}: this code has no such task as in its config.yaml") from error
-    if not issubclass(task_class, kind):
+    check_config(run.run_id, identity, needs, trust)
+    if not isinstance(identity["task"], dict) or "_target_" not in identity["task"]:
+        raise Unusable(f"{run.path / 'config.yaml'} names no task")
+    task_class = get_object(identity["task"]["_target_"])  # before the task is built, which needs its data
+    if not isinstance(task_class, type) or not issubclass(task_class, kind):
         raise Unusable(f"{run.run_id} is a run of {identity['task_name']}, not of a {kind.__name__} task")
     try:
         context = context_of(identity, data_root.expanduser(), choose_device(device))
     except ConfigError as error:
         raise Unusable(f"--device {device}: torch sees no CUDA GPU here; use --device cpu") from error
-    run = run_with_checkpoint(run, identity, data_root, retraining)
+    run = run_with_checkpoint(run, identity, data_root, retraining, trust)
     state = _read_checkpoint(run)
     set_precision(identity["precision"])
     task = task_of(identity, context)
@@ -144,6 +149,7 @@ def run_parser(command: str, description: str | None) -> Parser:
     add_store(parser)
     add_data_and_device(parser)
     add_retrain(parser)
+    add_trust(parser)
     return parser
 
 
@@ -194,7 +200,7 @@ def run_command(
     try:
         check()
         where = options.data_root, options.device
-        trained = load_trained(options.run, options.store, kind, *where, options.retraining)
+        trained = load_trained(options.run, options.store, kind, *where, options.retraining, options.trust)
         print(trained.describe(), file=sys.stderr)
         act(trained, options)
     except (ValueError, OSError) as error:

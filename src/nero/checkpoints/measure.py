@@ -24,6 +24,7 @@ from nero.plans.config import ConfigError, RunConfig, compose
 from nero.plans.plan import Experiment, PlannedRun, survey
 from nero.runs.provenance import code_version, versions
 from nero.runs.store import NullRunDirectory, Store
+from nero.runs.targets import GROUPS
 from nero.tasks.base import NETWORK, Batch, Task
 from nero.tasks.classification import Classification
 from nero.theory.activations import measure_activations
@@ -112,10 +113,11 @@ def measure_run(
     log: Log = lambda line: None,
     parts: Collection[str] = PARTS,
     retraining: Retraining | None = None,
+    trust: Collection[str] = (),
 ) -> Record:
     """Measure the run with this directory or id; see `load_trained`. Raises `Unusable` if that is impossible."""
     start = time.monotonic()
-    trained = load_trained(name, store, Task, data_root, device, retraining)  # type: ignore[type-abstract]
+    trained = load_trained(name, store, Task, data_root, device, retraining, trust, GROUPS)  # type: ignore[type-abstract]
     log(trained.describe())
     set_precision("fp32")
     task = trained.task

@@ -4,24 +4,22 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nero.plans.config import DEFAULTS_OF_LOGGED_RUNS, ConfigError, RunConfig, compose, current_names
+from nero.checkpoints.trust import Unusable, check_config
+from nero.plans.config import DEFAULTS_OF_LOGGED_RUNS, ConfigError, RunConfig, compose, current_names, names
 from nero.plans.stores import local_runs, short_path
 from nero.runs.logged import dotted, same_value
 from nero.runs.store import Outcome, Record, RunDirectory, Status, Store
+from nero.runs.targets import GROUPS, shown
 from nero.runs.tracking import Progress
 from nero.train.run import train
 
 ROUNDS = 3  # a setting may follow from others that are changed only now
-SCHEDULE = re.compile(r"(\+\+)?(task|optim)\.schedule\._target_=nero\.engine\.schedules\.\w+")
-
-
-class Unusable(ValueError):
-    """The request cannot be met with this run on this machine; the message is one line."""
+KEYS = ("task", "optim", "seed", "data", "precision")  # of a config.yaml, besides the names of two YAML files
 
 
 @dataclass(frozen=True)
@@ -36,12 +34,17 @@ class Retraining:
 
 
 def run_with_checkpoint(
-    run: RunDirectory, identity: Record, data_root: Path, retraining: Retraining | None = None
+    run: RunDirectory,
+    identity: Record,
+    data_root: Path,
+    retraining: Retraining | None = None,
+    trust: Collection[str] = (),
 ) -> RunDirectory:
     """This run if it has a checkpoint, else the same run in the local store, or trained again into a store.
 
     Args:
         identity: the run's config.yaml
+        trust: packages of the user's own that it may name
 
     Raises:
         Unusable, ConfigError, MissingData
@@ -55,17 +58,16 @@ def run_with_checkpoint(
         return again
     if (run.read_summary() or {}).get("status") == Status.DIVERGED:
         raise Unusable(f"{run.run_id} diverged: it has no checkpoint")
+    check_config(run.run_id, identity, GROUPS, trust)
     words = overrides_of(run.run_id, identity)
     if retraining is None:
         command = shlex.join(["nero", "train", *words, f"store={short_path(store)}"])
         raise Unusable(f"{run.run_id} has no checkpoint; to train it again, add --retrain, or: {command}")
-    if foreign := [word for word in words if "_target_" in word and not SCHEDULE.fullmatch(word)]:
-        # Only what is typed decides which code runs, never a file that may come from elsewhere.
-        raise Unusable(f"{run.run_id} is not trained again from its config.yaml, since that has {foreign[0]}")
     config = compose([*words, *retraining.settings])
     if config.run_id != run.run_id:
         changed = " ".join(retraining.settings)
         raise Unusable(f"{changed}: changes the run; only settings outside its id, such as machine=gpu, may follow")
+    check_config(run.run_id, config.identity, GROUPS, trust)
     _train(config, again, data_root)
     return again
 
@@ -95,6 +97,7 @@ def overrides_of(run_id: str, identity: Record) -> list[str]:
         words = [f"task={identity['task_name']}", f"optim={identity['optim_name']}"]
         words += [f"optim.lr={identity['optim']['lr']!r}", f"seed={identity['seed']}"]
         wanted = _settings(identity)
+        _check_keys(identity, wanted)
         for _ in range(ROUNDS):
             config = compose(words)
             if config.run_id == run_id and config.matches(identity):
@@ -104,6 +107,17 @@ def overrides_of(run_id: str, identity: Record) -> list[str]:
     except (ConfigError, KeyError, TypeError) as error:
         reason = str(error)
     raise Unusable(f"{run_id} has no checkpoint and cannot be trained again with this code: {reason}")
+
+
+def _check_keys(identity: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError for what would not be a setting of the task or of the optimiser on a command line."""
+    for group in GROUPS:
+        if (name := identity[f"{group}_name"]) not in names(group):
+            raise ConfigError(f"there is no {group}={shown(name)}")
+    for key in settings:
+        first, *others = key.split(".")
+        if first not in KEYS or not all(part.isidentifier() for part in others):
+            raise ConfigError(f"config.yaml has the key {shown(key)}")
 
 
 def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def _measure(options: argparse.Namespace, _: list[str]) -> int:
     where = options.store, options.data_root, options.device
 
     def measure(name: str) -> records.Record:
-        return measure_run(name, *where, _log, parts, options.retraining)
+        return measure_run(name, *where, _log, parts, options.retraining, options.trust)
 
     def directory(name: str) -> str:
         with suppress(Unusable):  # measuring it reports the problem
@@ -131,6 +131,7 @@ def _log(line: str) -> None:
 
 def _parser() -> Parser:
     from nero.checkpoints.loading import RUN_HELP, add_data_and_device, add_retrain, add_store
+    from nero.checkpoints.trust import add_trust
 
     parser = Parser(prog="nero theory", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -145,6 +146,7 @@ def _parser() -> Parser:
     measure.add_argument("runs", nargs="*", metavar="RUN", help=RUN_HELP)
     measure.add_argument("--without", nargs="+", choices=["activations", "robustness"], default=[], help="skip these")
     add_retrain(measure)
+    add_trust(measure)
     add_data_and_device(measure)
     along = commands.add_parser("along", parents=[runs], help="measure steps during training")
     along.add_argument("--task", nargs="+", default=["mnist_mlp100"], metavar="TASK", help="of the experiment's tasks")
