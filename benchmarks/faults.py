@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Test the promises of docs/promises.md by injecting real faults; prints a table.
 
-    python -m benchmarks.faults                                     some minutes; repeated faults 50 times
+    python -m benchmarks.faults                                     half an hour; more than 1,000 random kills
     python -m benchmarks.faults --repetitions 10 --only kill        only tests/faults/test_faults_kill.py
     python -m benchmarks.faults --out results/tables/faults.md
 
@@ -36,7 +36,10 @@ COUNTS = ("repetitions", "lost", "done_twice")
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = benchmark_parser(__doc__)
     parser.add_argument(
-        "--repetitions", type=positive_int, default=50, help="of each fault that is repeated (default: 50)"
+        "--repetitions",
+        type=positive_int,
+        default=300,
+        help="kills of runs; those of sweeps, imports and reports are a half to a tenth of that (default: 300)",
     )
     parser.add_argument("--only", nargs="+", choices=FILES, default=list(FILES), help="default: all")
     options = parser.parse_args(arguments)
@@ -105,7 +108,9 @@ def read_report(xml: str) -> dict[str, Case]:
 def _lines(cases: Mapping[str, Case], code: str, seconds: float) -> Iterator[str]:
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores"
     repeated, lost, twice = (sum(case.counts.get(count, 0) for case in cases.values()) for count in COUNTS)
-    total = f"{repeated:,} faults in {seconds / 60:.0f} minutes: {lost:,} runs lost, {twice:,} done twice."
+    kills = sum(case.counts.get("repetitions", 0) for case in cases.values() if case.fault.startswith("SIGKILL"))
+    faults = f"{repeated:,} faults in {seconds / 60:.0f} minutes, {kills:,} of them SIGKILLs"
+    total = f"{faults}: {lost:,} runs lost, {twice:,} done twice."
     about = f"{machine}; {code}; {time.strftime('%Y-%m-%d', time.gmtime())}. {total}"
     yield from table_head("Injected faults and their outcomes", about, HEADS, numbers=(2, 3, 4))
     for test, case in cases.items():

@@ -19,7 +19,7 @@ def test_a_full_disk_costs_nothing(record_property, left):
         pytest.skip("needs root")
 
 def test_two_at_once_share(record_property):
-    record_property("fault", "two | at once")
+    record_property("fault", "SIGKILL of two | at once")
     record_property("repetitions", 1)
     record_property("done_twice", {twice})
     assert not {twice}
@@ -47,7 +47,7 @@ def test_table_has_one_row_per_test_with_counts_and_outcome(
     assert module.main(["--repetitions", "3", "--out", str(out)]) == twice
     text = out.read_text()
     assert text == capsys.readouterr().out
-    assert f"5 faults in 0 minutes: 0 runs lost, {twice} done twice." in text
+    assert f"5 faults in 0 minutes, 1 of them SIGKILLs: 0 runs lost, {twice} done twice." in text
     assert "; code of " in text
     _, _, full, two, here = markdown_rows(text)
     file = "`test_faults_made_up.py::"
@@ -59,7 +59,7 @@ def test_table_has_one_row_per_test_with_counts_and_outcome(
         "",
         "passed, skipped: needs root",
     ]
-    assert two[0] == "two &#124; at once"
+    assert two[0] == "SIGKILL of two &#124; at once"
     assert two[2:] == ["1", "", str(twice), "**1 failed**" if twice else "passed"]
     assert here[0] == "of what cannot be had here"
     assert here[2:] == ["", "", "", "skipped: no disk here"]

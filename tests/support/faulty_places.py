@@ -1,5 +1,6 @@
 """Helpers of the fault tests: half-second runs, the logs of undisturbed runs, small disks and other hosts."""
 
+import json
 import os
 import subprocess
 import tempfile
@@ -23,6 +24,14 @@ PLAN: tuple[tuple[str, ...], ...] = tuple(
     (f"optim={optim}", f"seed={seed}") for optim in ("nero", "sgd") for seed in (0, 1)
 )
 """Overrides that identify each run."""
+
+EXPERIMENT = f"""title: "Runs that are killed"
+overrides: {json.dumps(WORDS)}
+rows:
+  - {{task: mnist_mlp100, optim: nero, lr: [0.01], repeat_seeds: [1]}}
+  - {{task: mnist_mlp100, optim: sgd, lr: [0.1], repeat_seeds: [1]}}
+"""
+"""The same runs as PLAN."""
 
 Properties = Callable[[str, object], None]
 """pytest's `record_property`."""
@@ -76,9 +85,10 @@ def assert_in_order(run: RunDirectory) -> None:
     assert not run.is_held()
 
 
-def repetitions(default: int) -> int:
-    """The number of repetitions: NERO_FAULT_REPETITIONS if it is set, else `default`."""
-    return int(os.environ.get("NERO_FAULT_REPETITIONS") or default)
+def repetitions(default: int, share: float = 1.0) -> int:
+    """The number of repetitions: this share of NERO_FAULT_REPETITIONS if it is set, else `default`."""
+    given = os.environ.get("NERO_FAULT_REPETITIONS")
+    return max(1, round(share * int(given))) if given else default
 
 
 @contextmanager

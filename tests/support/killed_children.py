@@ -1,17 +1,21 @@
-"""A process that imports everything once and forks a child for each sweep that is to be killed.
+"""A process that imports everything once and forks a child for each command that is to be killed.
 
 `Sweeps` below starts it and exchanges lines of JSON with it: one per request and one per answer. A child dies by
-SIGKILL, sent by its parent after a given time or by itself before the n-th operation on a file of the store.
+SIGKILL, sent by its parent after a given time or by itself before the n-th operation on a file below a folder.
 """
 
 import gc
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,36 +24,66 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nero.plans.config import RunConfig
 
-OPERATIONS = frozenset({"open", "os.rename", "os.remove", "os.truncate", "os.mkdir"})
+OPERATIONS = frozenset({"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir"})
 """Names of Python's audit events that come before an operation on a file."""
+SOON = 0.002  # seconds between two looks at the children
 
 
 class Sweeps:
-    """Sweeps over runs, each in a forked child that trains them one after another."""
+    """Runs and `nero` commands, each in a forked child.
 
-    def __init__(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, __file__]
+    environment:  variables of the children
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+            text=True,
         )
 
     def run(
         self, words: Sequence[Sequence[str]], store: Path, after: float | None = None, before: int | None = None
     ) -> dict[str, Any]:
-        """Train the given runs. Returns `killed`, the `seconds` it took and the number of `operations` on the store.
+        """Train the given runs one after another in one child. Returns the answer of `commands`.
 
         after:   seconds until the kill
         before:  index, from 0, of the operation on a file of the store before which the child kills itself
         """
+        job = {"train": [list(run) for run in words], "store": str(store), "after": after, "before": before}
+        return self._answer([job])
+
+    def nero(
+        self,
+        *commands: Sequence[str],
+        folder: Path,
+        after: Sequence[float | None] = (None,),
+        before: int | None = None,
+        victim: str = "all",
+    ) -> dict[str, Any]:
+        """Run `nero` commands side by side, each in a child and a process group of its own.
+
+        folder:  where files are counted for `before`
+        after:   seconds until the kill of each command; None for no kill
+        victim:  `all` processes of its group, its `leader` alone or one `worker`, where it has any
+
+        Returns the number of `kills`, whether a child was `killed`, the exit `statuses`, the `seconds` it took, and the
+        number of `operations` of the first child on files below the folder.
+        """
+        options = {"store": str(folder), "before": before, "victim": victim}
+        return self._answer(
+            [{"nero": list(words), "after": end, **options} for words, end in zip(commands, after, strict=True)]
+        )
+
+    def _answer(self, jobs: list[dict[str, Any]]) -> dict[str, Any]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        request = {"words": [list(run) for run in words], "store": str(store), "after": after, "before": before}
-        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.write(json.dumps(jobs) + "\n")
         self.process.stdin.flush()
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        assert answer["status"] in (0, -signal.SIGKILL), answer
-        return {**answer, "killed": answer["status"] != 0}
+        return {**answer, "killed": -signal.SIGKILL in answer["statuses"]}
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -60,11 +94,15 @@ class Sweeps:
 
 
 def main() -> None:
-    # Import all that a run needs and create the shapes of digits, so that a child starts at once. torch must not
-    # compute anything before the fork, because its threads do not survive it.
+    # Import all that a run and a report need and create the shapes of digits, so that a child starts at once. torch
+    # must not compute anything before the fork, because its threads do not survive it.
     import torch._dynamo  # noqa: F401
 
+    import nero.cli.report
+    import nero.cli.runs
+    import nero.cli.sweep
     import nero.optim  # noqa: F401
+    from nero.cli.main import main as nero_main
     from nero.data.synthetic.digits import digits
     from nero.plans.config import compose
     from nero.tasks import mnist  # noqa: F401
@@ -75,42 +113,112 @@ def main() -> None:
     compose([])
     gc.collect()
     gc.freeze()  # excludes these objects from garbage collection in the runs
+
+    def work(job: dict[str, Any]) -> int:
+        if "nero" in job:
+            return nero_main(job["nero"])
+        for config in [in_store(composed(*words), job["store"]) for words in job["train"]]:
+            train(config)
+        return 0
+
+    started: list[int] = []
     for line in sys.stdin:
-        request = json.loads(line)
-        configs = [in_store(composed(*words), request["store"]) for words in request["words"]]
+        jobs = json.loads(line)
+        for job in jobs:
+            for words in job.get("train", ()):
+                composed(*words)
         begun = time.monotonic()
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            sys.stdin.close()
-            os.dup2(2, 1)
-            devnull = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(devnull, 2)
-            count = _count_operations(request["store"], request["before"])
-            for config in configs:
-                train(config)
-            os.write(writing, str(count[0]).encode())
-            os._exit(0)
-        os.close(writing)
-        status = _wait(child, request["after"])
-        operations = os.read(reading, 100)
-        os.close(reading)
-        answer = {"status": status, "seconds": time.monotonic() - begun, "operations": int(operations or b"0")}
+        children = [_start(job, work) for job in jobs]
+        started += [child.pid for child in children]
+        kills = _kill_and_wait(children)
+        seconds = time.monotonic() - begun
+        for child in children:
+            assert child.status in (0, -signal.SIGKILL), child.output.read_text()
+        operations = int(os.read(children[0].reading, 100) or b"0")
+        for child in children:
+            os.close(child.reading)
+            child.output.unlink()
+        statuses = [child.status for child in children]
+        answer = {"statuses": statuses, "kills": kills, "seconds": seconds, "operations": operations}
         print(json.dumps(answer), flush=True)
+    for pid in started:  # workers that outlived their leader
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
 
 
-def _wait(child: int, after: float | None) -> int:
-    """Wait for the child and return its exit status; kill it after `after` seconds."""
-    end = None if after is None else time.monotonic() + after
-    while end is not None and time.monotonic() < end:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(max(0.0, min(0.002, end - time.monotonic())))
-    if end is not None:
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+class Child:
+    """A forked process. `reading` is a pipe for its number of operations, `output` the file of all that it prints."""
+
+    def __init__(self, pid: int, job: Mapping[str, Any], reading: int, output: Path) -> None:
+        self.pid, self.reading, self.output = pid, reading, output
+        self.after: float | None = job["after"]
+        self.victim: str = job.get("victim", "all")
+        self.status: int | None = None
+
+    def look(self) -> None:
+        """Note whether it has ended."""
+        found, status = os.waitpid(self.pid, os.WNOHANG)
+        self.status = os.waitstatus_to_exitcode(status) if found else None
+
+    def kill(self) -> None:
+        workers = [pid for pid in _group(self.pid) if pid != self.pid]
+        if self.victim == "all":
+            os.killpg(self.pid, signal.SIGKILL)
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(random.choice(workers) if self.victim == "worker" and workers else self.pid, signal.SIGKILL)
+
+
+def _start(job: Mapping[str, Any], work: Any) -> Child:
+    reading, writing = os.pipe()
+    descriptor, output = tempfile.mkstemp(suffix=".txt")
+    child = os.fork()
+    if child:
+        os.close(writing)
+        os.close(descriptor)
+        with suppress(ProcessLookupError, PermissionError):
+            os.setpgid(child, child)
+        return Child(child, job, reading, Path(output))
+    os.setpgid(0, 0)
+    os.close(reading)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((devnull, 0), (descriptor, 1), (descriptor, 2)):
+        os.dup2(source, target)
+    count = _count_operations(job["store"], job["before"])
+    try:
+        status = work(job)
+    except SystemExit as stop:
+        print(stop.code, file=sys.stderr)
+        status = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    os.write(writing, str(count[0]).encode())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
+
+
+def _kill_and_wait(children: Sequence[Child]) -> int:
+    """Kill each child at its time, and wait for all of them; returns the number of kills."""
+    begun, kills = time.monotonic(), 0
+    while left := [child for child in children if child.status is None]:
+        for child in left:
+            child.look()
+            if child.status is None and child.after is not None and time.monotonic() >= begun + child.after:
+                child.kill()
+                child.after = None
+                kills += 1
+        time.sleep(SOON)
+    return kills
+
+
+def _group(leader: int) -> Iterator[int]:
+    """The processes of a group, where the kernel lists them."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getpgid(int(path.name)) == leader:
+                yield int(path.name)
 
 
 def in_store(config: "RunConfig", store: Path | str) -> "RunConfig":
