@@ -1,14 +1,19 @@
 """Expected run times: which logged runs and which hardware they are based on, and parallel lanes."""
 
+import statistics
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nero.plans import listing
-from nero.plans.expected import Estimate, estimate, expected, is_representative, timed_on
+from nero.plans.expected import Estimate, FinishedRuns, expected, is_representative, timed_on
 from nero.plans.listing import describe_plan
-from nero.plans.plan import Cell, Experiment, PlannedRun, load_experiment, survey
+from nero.plans.plan import Cell, CellState, Experiment, PlannedRun, load_experiment, survey
 from nero.report.tables.costs import cost_of_experiment
+from support.fake_runs import RememberingCell
 
 H200, OTHER = "NVIDIA H200", "NVIDIA A100"
 DEEP = [cell.run(0.01, 0) for cell in load_experiment("mnist").cells if cell.task == "mnist_mlp100"]
@@ -22,6 +27,10 @@ def summary(run: PlannedRun, seconds: float = 10.0, **changes: Any) -> dict[str,
     result = {"status": "done", "final": 0.5, "metric": {"key": "train/accuracy", "goal": "max", "label": ""}}
     took = {"epochs_done": run.epochs, "seconds": seconds}
     return {**fixed, **alone, **result, "final_metrics": {"train/accuracy": 0.5}, **took, **changes}
+
+
+def estimate(run: PlannedRun, lane: str, logged: Iterable[dict[str, Any]], device: str) -> Estimate | None:
+    return FinishedRuns(logged, device).estimate(run, lane, "real")
 
 
 def seconds_of(run: PlannedRun, *logged: dict[str, Any], lane: str = "gpu", device: str = H200) -> float | None:
@@ -137,3 +146,88 @@ def test_expected_time_is_unknown_without_logged_runs(monkeypatch: pytest.Monkey
     assert "time unknown" in text
     assert "expected on this machine (NVIDIA A100): unknown" in text
     assert timed_on({}, OTHER) is None
+
+
+# The definition, run by run: for every pending run it reads all logged ones.
+def estimate_from(run: PlannedRun, lane: str, summaries: Iterable[Any], device: str) -> Estimate | None:
+    logged = [
+        each
+        for each in summaries
+        if each["task"] == run.task
+        and each["status"] == "done"
+        and device == ("CPU" if each["device"].startswith("CPU") else each["device"])
+    ]
+    representative = [each for each in logged if is_representative(each, lane)]
+    usable = representative or logged
+    chosen = [each for each in usable if each["optim"] == run.optim] or usable
+    rates = [each["seconds"] / each["epochs_done"] for each in chosen]
+    if not rates:
+        return None
+    if not representative:
+        return Estimate(min(rates) * run.epochs, is_bound=True)
+    beside = [1 + (each.get("beside") or {}).get("cpu", 0) for each in chosen]
+    at_a_time = statistics.median_low(beside) if lane == "cpu" else 1
+    return Estimate(statistics.median(rates) * run.epochs, at_a_time)
+
+
+def expected_of(states: Sequence[CellState], summaries: dict[str, Any], device: str) -> dict[str, Estimate | None]:
+    found: dict[str, Estimate | None] = {}
+    for state in states:
+        cell = state.cell
+        alike = [other for other in states if precision_of(other.cell) == precision_of(cell)]
+        in_precision = {run_id: run for other in alike for run_id, run in other.logged.items()}
+        repeats = [
+            cell.run(state.leading_lr if state.leading_lr is not None else cell.lrs[0], seed)
+            for seed in cell.repeat_seeds
+            if state.undecided and state.at_leading.get(seed) is None
+        ]
+        for run in (*state.pending, *repeats):
+            for logged in (in_precision, summaries):
+                fitting = [each for each in logged.values() if each.get("data", "real") == "real"]
+                found.setdefault(run.run_id, None)
+                found[run.run_id] = found[run.run_id] or estimate_from(run, cell.bound_by, fitting, device)
+    return found
+
+
+def precision_of(cell: Cell) -> tuple[str, str, Any]:
+    return cell.task, cell.optim, cell.setting("precision")
+
+
+CELLS = (
+    *(RememberingCell("mnist_mlp100", optim, (0.01, 0.1), 0, (1, 2, 3)) for optim in ("nero", "sgd", "adam")),
+    RememberingCell("mnist_mlp100", "nero", (0.01, 0.1), 0, (1, 2), overrides=("precision=bf16",)),
+    RememberingCell("mnist_mlp100", "nero", (0.1,), 0, (1, 2, 3)),  # shares runs with the first
+    RememberingCell("pong_ppo", "nero", (0.01,), 0, (1, 2)),
+)
+PLANNED = {run.run_id: run for cell in CELLS for lr in cell.lrs for seed in cell.seeds for run in [cell.run(lr, seed)]}
+LOGGED = st.fixed_dictionaries(
+    {
+        "status": st.sampled_from(["done", "done", "done", "diverged", "failed", "running"]),
+        "device": st.sampled_from([H200, H200, OTHER, "CPU, 2 threads"]),
+        "seconds": st.floats(1, 1000),
+        "epochs_done": st.integers(1, 50),
+        "gpu_processes": st.sampled_from([1, 2, None]),
+    },
+    optional={
+        "data": st.sampled_from(["real", "embedded"]),
+        "beside": st.fixed_dictionaries({"gpu": st.integers(0, 2), "cpu": st.integers(0, 3)}),
+    },
+)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.sampled_from(sorted(PLANNED)), LOGGED), st.sampled_from([H200, OTHER, "CPU"]))
+def test_expected_times_equal_those_computed_run_by_run(logged: dict[str, Any], device: str) -> None:
+    summaries = {run_id: summary(PLANNED[run_id]) | found for run_id, found in logged.items()}
+    for run_id, found in logged.items():
+        if "data" not in found:
+            del summaries[run_id]["data"]
+    states = [survey(cell, summaries) for cell in CELLS]
+    found = expected(states, summaries, device)
+    wanted = expected_of(states, summaries, device)
+    assert found.runs == wanted
+    for lane, seconds in (("gpu", found.gpu), ("cpu", found.cpu)):
+        runs = (
+            each for run_id, each in wanted.items() if each and (PLANNED[run_id].task == "pong_ppo") == (lane == "cpu")
+        )
+        assert seconds == pytest.approx(sum(each.seconds / each.at_a_time for each in runs))

@@ -7,7 +7,8 @@ GPU-bound run at a time, with CPU-bound ones beside it. If no run is representat
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from nero.plans.plan import Cell, CellState, PlannedRun, Summary
@@ -87,20 +88,17 @@ def expected(states: Sequence[CellState], summaries: Mapping[str, Summary], devi
     From runs of the experiment in the same precision, else from all runs of the task: a summary does not have the
     precision of its run, but the cell has.
     """
-    in_precision: dict[tuple[str, str, Any], dict[str, Summary]] = {}
+    logged: dict[tuple[str, str, Any], dict[str, Summary]] = {}
     for state in states:
-        in_precision.setdefault(_precision(state.cell), {}).update(state.logged)
+        logged.setdefault(_precision(state.cell), {}).update(state.logged)
+    in_precision = {key: FinishedRuns(found.values(), device) for key, found in logged.items()}
+    every = FinishedRuns(summaries.values(), device)
     runs: dict[str, Estimate | None] = {}
     seconds = {"gpu": 0.0, "cpu": 0.0}
     for state in states:
-        data, lane = state.cell.setting("data"), state.cell.bound_by
+        data, lane, known = state.cell.setting("data"), state.cell.bound_by, in_precision[_precision(state.cell)]
         for run in (run for run in _left(state) if run.run_id not in runs):
-            candidates = (
-                [each for each in logged.values() if each.get("data", data) == data]
-                for logged in (in_precision[_precision(state.cell)], summaries)
-            )
-            known = (estimate(run, lane, logged, device) for logged in candidates)
-            runs[run.run_id] = found = next((each for each in known if each), None)
+            runs[run.run_id] = found = known.estimate(run, lane, data) or every.estimate(run, lane, data)
             seconds[lane] += found.seconds / found.at_a_time if found else 0.0
     return Expected(device, runs, **seconds)
 
@@ -118,24 +116,41 @@ def _precision(cell: Cell) -> tuple[str, str, Any]:
     return cell.task, cell.optim, cell.setting("precision")
 
 
-def estimate(run: PlannedRun, lane: str, summaries: Iterable[Summary], device: str) -> Estimate | None:
-    """From finished runs of its task on a device, of its optimiser if there are any; None if there are none."""
-    # A run that diverged early spent most of its time on starting.
-    logged = [
-        each
-        for each in summaries
-        if each["task"] == run.task and each["status"] == Status.DONE and _hardware(each) == device
-    ]
-    if not logged:
-        return None
-    representative = [each for each in logged if is_representative(each, lane)]
-    usable = representative or logged
-    chosen = [each for each in usable if each["optim"] == run.optim] or usable
-    rates = [each["seconds"] / each["epochs_done"] for each in chosen]
-    if not representative:
-        return Estimate(min(rates) * run.epochs, is_bound=True)
-    at_a_time = statistics.median_low([1 + (each.get("beside") or {}).get("cpu", 0) for each in chosen])
-    return Estimate(statistics.median(rates) * run.epochs, at_a_time if lane == "cpu" else 1)
+class FinishedRuns:
+    """Finished runs on a device, from which others are estimated. Each group of runs is read once."""
+
+    def __init__(self, summaries: Iterable[Summary], device: str) -> None:
+        self.by_task: dict[str, list[Summary]] = {}
+        for each in summaries:
+            # A run that diverged early spent most of its time on starting.
+            if each["status"] == Status.DONE and _hardware(each) == device:
+                self.by_task.setdefault(each["task"], []).append(each)
+        self._groups = cache(self._groups_of)
+        self._epoch = cache(self._epoch_of)
+
+    def estimate(self, run: PlannedRun, lane: str, data: str) -> Estimate | None:
+        """From runs of its task on such data, of its optimiser if there are any; None if there are none."""
+        epoch = self._epoch(run.task, run.optim, lane, data)
+        return epoch and replace(epoch, seconds=epoch.seconds * run.epochs)
+
+    def _groups_of(self, task: str, lane: str, data: str) -> tuple[bool, dict[str, list[Summary]]]:
+        """Whether runs of a task are representative; those that are, else all, by optimiser, and together under ""."""
+        logged = [each for each in self.by_task.get(task, ()) if each.get("data", data) == data]
+        representative = [each for each in logged if is_representative(each, lane)]
+        groups = {"": representative or logged}
+        for each in groups[""]:
+            groups.setdefault(each["optim"], []).append(each)
+        return bool(representative), groups
+
+    def _epoch_of(self, task: str, optim: str, lane: str, data: str) -> Estimate | None:
+        are_representative, groups = self._groups(task, lane, data)
+        if not (chosen := groups.get(optim) or groups[""]):
+            return None
+        rates = [each["seconds"] / each["epochs_done"] for each in chosen]
+        if not are_representative:
+            return Estimate(min(rates), is_bound=True)
+        at_a_time = statistics.median_low([1 + (each.get("beside") or {}).get("cpu", 0) for each in chosen])
+        return Estimate(statistics.median(rates), at_a_time if lane == "cpu" else 1)
 
 
 def is_representative(run: Summary, lane: str) -> bool:
