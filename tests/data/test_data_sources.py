@@ -1,6 +1,8 @@
 """Tests of the data set registry: which copies are accepted, and the errors for missing or damaged files."""
 
+import hashlib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,7 @@ def test_registry_has_layout_expected_by_loaders() -> None:
         for file in dataset.files:
             assert file.limit > 0
             if isinstance(file, CheckedFile):
-                assert len(file.md5) == 32
+                assert re.fullmatch("[0-9a-f]{64}", file.sha256)
 
 
 def test_registry_sizes_match_file_formats() -> None:
@@ -119,7 +121,22 @@ def test_any_line_order_checksum_is_invariant_to_line_order(lines: list[bytes], 
     one, two = (CheckedFile.of("x", b"\n".join(order), any_line_order=True) for order in (lines, shuffled))
     assert one == two
     longer = CheckedFile.of("x", b"\n".join([*lines, b"more"]), any_line_order=True)
-    assert one.md5 != longer.md5
+    assert one.sha256 != longer.sha256
+
+
+def test_forged_file_with_the_same_md5_is_refused() -> None:
+    """Two contents of one length and MD5 (Wang et al. 2004)."""
+    ours, other = (
+        bytes.fromhex(
+            f"d131dd02c5e6eec4693d9a0698aff95c2fcab5{a}12467eab4004583eb8fb7f8955ad340609f4b30283e4888325{b}415a085125e8"
+            f"f7cdc99fd91dbd{c}80373c5bd8823e3156348f5bae6dacd436c919c6dd53e2{d}87da03fd02396306d248cda0e99f33420f577ee8"
+            f"ce54b67080{e}0d1ec69821bcb6a8839396f965{f}6ff72a70"
+        )
+        for a, b, c, d, e, f in (("87", "71", "f2", "b4", "a8", "2b"), ("07", "f1", "72", "34", "28", "ab"))
+    )
+    assert ours != other
+    assert len({hashlib.md5(content).hexdigest() for content in (ours, other)}) == 1
+    assert CheckedFile.of("x", ours).fault(len(other), other) == "its checksum is wrong"
 
 
 @pytest.mark.parametrize("content", [b"", TWO + b"\x03", b"\x00\x01\x03"])

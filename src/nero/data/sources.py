@@ -38,17 +38,23 @@ class Dataset:
     origins: tuple[Origin, ...]
 
 
+def _files(folder: str, *lines: str) -> tuple[CheckedFile, ...]:
+    """From lines of size, SHA-256 and name."""
+    return tuple(CheckedFile(f"{folder}/{name}", int(size), sha256) for size, sha256, name in map(str.split, lines))
+
+
 # The English training text was corrected in 2020 in some twenty lines; this commit has the text of the WMT16 task, on
 # which the paper trained.
 MULTI30K_COMMIT = "c9be912dc05a3ebf9ae5bb5f7f58c1791cda43ab"
 
 DATASETS: dict[str, Dataset] = {
     "mnist": Dataset(
-        files=(
-            CheckedFile("MNIST/raw/train-images-idx3-ubyte", 47_040_016, "6bbc9ace898e44ae57da46a324031adb"),
-            CheckedFile("MNIST/raw/train-labels-idx1-ubyte", 60_008, "a25bea736e30d166cdddb491f175f624"),
-            CheckedFile("MNIST/raw/t10k-images-idx3-ubyte", 7_840_016, "2646ac647ad5339dbf082846283269ea"),
-            CheckedFile("MNIST/raw/t10k-labels-idx1-ubyte", 10_008, "27ae3e4e09519cfbb04c329615203637"),
+        files=_files(
+            "MNIST/raw",
+            "47040016 ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db train-images-idx3-ubyte",
+            "60008 65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5 train-labels-idx1-ubyte",
+            "7840016 0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7 t10k-images-idx3-ubyte",
+            "10008 ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2 t10k-labels-idx1-ubyte",
         ),
         origins=(
             web("https://ossci-datasets.s3.amazonaws.com/mnist/"),
@@ -57,13 +63,14 @@ DATASETS: dict[str, Dataset] = {
         ),
     ),
     "cifar10": Dataset(
-        files=(
-            CheckedFile("cifar-10-batches-bin/data_batch_1.bin", 30_730_000, "5dd7e06a14cb22eb9f671a540d1b7c25"),
-            CheckedFile("cifar-10-batches-bin/data_batch_2.bin", 30_730_000, "5ea93a67294ea407fff1d09f752e9692"),
-            CheckedFile("cifar-10-batches-bin/data_batch_3.bin", 30_730_000, "942cd6a4bcdd0dd3c604fbe906cb4421"),
-            CheckedFile("cifar-10-batches-bin/data_batch_4.bin", 30_730_000, "ae636b3ba5c66a11e91e8cb52e771fcb"),
-            CheckedFile("cifar-10-batches-bin/data_batch_5.bin", 30_730_000, "53f37980c15c3d472c316c40844f3f0d"),
-            CheckedFile("cifar-10-batches-bin/test_batch.bin", 30_730_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),
+        files=_files(
+            "cifar-10-batches-bin",
+            "30730000 cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5 data_batch_1.bin",
+            "30730000 a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed data_batch_2.bin",
+            "30730000 bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67 data_batch_3.bin",
+            "30730000 014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48 data_batch_4.bin",
+            "30730000 755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add data_batch_5.bin",
+            "30730000 8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b test_batch.bin",
         ),
         origins=(
             web("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"),
@@ -73,9 +80,17 @@ DATASETS: dict[str, Dataset] = {
     "wikitext2": Dataset(
         files=(
             # Copies with the articles in another order are in use; the same articles are the same training data.
-            CheckedFile("wikitext-2/wiki.train.tokens", 10_797_148, "b2459511d106d2b3d6cc6d85d1baba82", True),
-            CheckedFile("wikitext-2/wiki.valid.tokens", 1_121_681, "d756d22ab2310e7e60c094bea5c5a8eb"),
-            CheckedFile("wikitext-2/wiki.test.tokens", 1_256_449, "781c9418ab9414bd09e4aad825aae752"),
+            CheckedFile(
+                "wikitext-2/wiki.train.tokens",
+                10_797_148,
+                "74cd11b8ccd28cbdc68b2e442d2b70d5cbc814a362de80d6797f8837fd4a4058",
+                any_line_order=True,
+            ),
+            *_files(
+                "wikitext-2",
+                "1121681 f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8 wiki.valid.tokens",
+                "1256449 d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0 wiki.test.tokens",
+            ),
         ),
         origins=(
             # The author's mirror first: the original bucket has answered 403 since 2024.
@@ -84,13 +99,14 @@ DATASETS: dict[str, Dataset] = {
         ),
     ),
     "multi30k": Dataset(
-        files=(
-            CheckedFile("multi30k/train.de", 2_110_398, "d3b4bc1671cfb805267f97f16884beba"),
-            CheckedFile("multi30k/train.en", 1_801_238, "053a34ece7c904dbc8c7361799afbe4c"),
-            CheckedFile("multi30k/val.de", 75_981, "9f139b15d9d11936dea7af2904e57d8c"),
-            CheckedFile("multi30k/val.en", 63_297, "2234730e7925354b766681b029b347ec"),
-            CheckedFile("multi30k/test_2016_flickr.de", 70_649, "cde61d7401b116652ee84099c7858ca3"),
-            CheckedFile("multi30k/test_2016_flickr.en", 62_076, "2022a6c31e2418047a0511333d55ed42"),
+        files=_files(
+            "multi30k",
+            "2110398 2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72 train.de",
+            "1801238 460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6 train.en",
+            "75981 660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660 val.de",
+            "63297 1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227 val.en",
+            "70649 4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16 test_2016_flickr.de",
+            "62076 399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182 test_2016_flickr.en",
         ),
         origins=(
             web(f"https://raw.githubusercontent.com/multi30k/dataset/{MULTI30K_COMMIT}/data/task1/raw/"),

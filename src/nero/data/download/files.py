@@ -80,22 +80,22 @@ class DataFile(ABC):
 
 @dataclass(frozen=True)
 class CheckedFile(DataFile):
-    """A file that is recognised by its size and MD5."""
+    """A file that is recognised by its size and SHA-256."""
 
     path: str
     limit: int
-    md5: str  # of the sorted lines if they may be in any order
+    sha256: str  # of the sorted lines if they may be in any order
     any_line_order: bool = False
 
     @classmethod
     def of(cls, path: str, content: bytes, any_line_order: bool = False) -> "CheckedFile":
         """The entry that accepts exactly this content."""
-        return cls(path, len(content), _md5(content, any_line_order), any_line_order)
+        return cls(path, len(content), _sha256(content, any_line_order), any_line_order)
 
     def fault(self, size: int, content: bytes | None) -> str | None:
         if size != self.limit:
             return f"{size:,} bytes instead of {self.limit:,}"
-        if content is not None and _md5(content, self.any_line_order) != self.md5:
+        if content is not None and _sha256(content, self.any_line_order) != self.sha256:
             return "its checksum is wrong"
         return None
 
@@ -123,11 +123,10 @@ class InceptionFile(DataFile):
         return None
 
 
-def _md5(content: bytes, any_line_order: bool) -> str:
-    """MD5 protects against damage and mix-ups, not against forgery; it is what the publishers give."""
+def _sha256(content: bytes, any_line_order: bool) -> str:
     if any_line_order:
         content = b"\n".join(sorted(content.split(b"\n")))
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+    return hashlib.sha256(content).hexdigest()
 
 
 # ---------------------------------------------------------------------------------------------------------- archives
