@@ -293,7 +293,7 @@ def test_param_groups_have_their_own_settings() -> None:
 
 def test_integer_settings_are_accepted() -> None:
     params = make([(3, 20), (4,)])
-    optimizer = Nero(params, lr=0, beta=0, mean=1, norm=1, fused=True)  # type: ignore[arg-type]
+    optimizer = Nero(params, lr=0, beta=0, fused=True)
     before = [param.detach().clone() for param in params]
     for lr, moves in ((0, False), (1, True), (0.5, True), (0, False)):
         set_gradients(params, 1)

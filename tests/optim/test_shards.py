@@ -340,6 +340,21 @@ def learn_from_shards_of_shards() -> None:
     learn(net, seed=mesh.get_local_rank("data"))
 
 
+def refuse_weight_of_one_rank() -> None:
+    net = sharded(Net())
+    if dist.get_rank() == 0:
+        with torch.no_grad():
+            local(net.hidden.weight)[0, 0] = torch.nan
+    for kind in (Nero, LAMB, Madam):
+        with pytest.raises(ValueError, match=r"1 of parameter 'hidden\.weight' of group 0, shape \(7, 120\) are not"):
+            kind(net.named_parameters())
+
+
+@pytest.mark.slow
+def test_all_ranks_refuse_a_weight_of_one_that_is_not_finite(ranks: Ranks) -> None:
+    ranks(refuse_weight_of_one_rank)
+
+
 @pytest.mark.slow
 def test_sharded_nero_matches_unsharded_with_loss_gradients(ranks: Ranks) -> None:
     ranks(learn_from_shards)
@@ -359,10 +374,11 @@ def count_messages() -> None:
     with CommDebugMode() as messages:
         whole(net.head.weight)
     assert messages.get_total_counts() == 1
-    # Construction communicates once per sharded parameter, for its scale, and `CommDebugMode` counts it.
+    # Construction communicates once per sharded parameter, for its scale, and once for weights that are not finite.
+    # `CommDebugMode` counts it.
     with CommDebugMode() as messages:
         optimizer = Nero(net.parameters())
-    assert messages.get_total_counts() == sum(map(is_sharded, net.parameters())) > 0
+    assert messages.get_total_counts() == 1 + sum(map(is_sharded, net.parameters())) > 1
     set_gradients(net, seed=0)
     optimizer.register_step_post_hook(lambda *_: dist.all_reduce(torch.ones(())))
     with pytest.raises(AssertionError, match="allreduce"):

@@ -3,7 +3,8 @@
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
 import torch
@@ -13,8 +14,10 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from nero.optim.balance import batches
 from nero.optim.gradients import check_gradient, is_frozen
+from nero.optim.settings import check_rates, check_settings
 from nero.optim.sharding import (
     Split,
+    check_finite,
     check_sharded_alike,
     check_shards,
     is_sharded,
@@ -27,13 +30,6 @@ from nero.optim.triton.pointer_tables import FusedGroup, TensorList, unavailable
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Loss = TypeVar("Loss")
-
-RANGES: dict[str, Callable[[float], bool]] = {
-    "finite and not negative": lambda value: 0 <= value < math.inf,
-    "positive": lambda value: value > 0,
-    "positive and finite": lambda value: 0 < value < math.inf,
-    "in [0, 1)": lambda value: 0 <= value < 1,
-}
 
 
 class Slot(NamedTuple):
@@ -59,12 +55,14 @@ class CapturableOptimizer(Optimizer, ABC):
     whole:           what a step needs whole: no shard may cut a neuron in two (see `check_shards`), and for "tensors"
                      processes communicate
     ranges:          the key of RANGES for each setting that is a number
+    flags:           settings that are True or False
     optional_state:  keys of the state that have the shape of `avg_sq` and that not every parameter has
     kernels:         the tables and launches of the Triton kernels
     """
 
     whole: ClassVar[Literal["entries", "neurons", "tensors"]]
     ranges: ClassVar[dict[str, str]]
+    flags: ClassVar[tuple[str, ...]] = ()
     optional_state: ClassVar[tuple[str, ...]] = ()
     kernels: ClassVar[type[TensorList]]
 
@@ -73,6 +71,7 @@ class CapturableOptimizer(Optimizer, ABC):
         self._without_state: list[tuple[Tensor, dict[str, Any]]] = []
         self._constructed = False
         super().__init__(params, settings)
+        self._check_finite()
         # Only now that every group has been checked may parameters change.
         self._constructed = True
         for number in range(len(self.param_groups)):
@@ -93,14 +92,7 @@ class CapturableOptimizer(Optimizer, ABC):
 
     def check_settings(self, group: dict[str, Any]) -> None:
         """Raise ValueError for an invalid setting."""
-        lr = group["lr"]
-        if isinstance(lr, Tensor) and lr.numel() != 1:
-            raise ValueError(f"Tensor lr must be 1-element, not of shape {tuple(lr.shape)}")
-        for name, wanted in {"lr": "finite and not negative", **self.ranges}.items():
-            if not RANGES[wanted](float(group[name])):
-                raise ValueError(f"{name} must be {wanted}, not {group[name]}")
-        if group["foreach"] and group.get("fused"):
-            raise ValueError("foreach and fused cannot both be true")
+        check_settings(group, self.ranges, self.flags)
 
     def check_parameter(self, param: Tensor, group: dict[str, Any]) -> None:
         """Raise ValueError or RuntimeError for a parameter that this optimiser does not support."""
@@ -128,13 +120,13 @@ class CapturableOptimizer(Optimizer, ABC):
         group = self.param_groups[-1]
         try:
             self.check_settings(group)
-            names = group.get("param_names", range(len(group["params"])))
-            for param, name in zip(group["params"], names, strict=True):
+            for place, param in self._places(len(self.param_groups) - 1):
                 try:
                     self.check_parameter(param, group)
                 except (ValueError, RuntimeError) as error:
-                    place = f"parameter {name!r} of group {len(self.param_groups) - 1}, shape {tuple(param.shape)}"
                     raise type(error)(f"{error} ({place})") from None
+            if self._constructed:
+                self._check_finite(len(self.param_groups) - 1)
         except Exception:
             self.param_groups.pop()
             raise
@@ -144,6 +136,17 @@ class CapturableOptimizer(Optimizer, ABC):
         group["params"] = list(dict.fromkeys(group["params"]))
         if self._constructed:
             self._initialise_group(len(self.param_groups) - 1)
+
+    def _places(self, number: int) -> Iterator[tuple[str, Tensor]]:
+        """The parameters of the `number`-th group, and what to call each in errors."""
+        group = self.param_groups[number]
+        names = group.get("param_names", range(len(group["params"])))
+        for param, name in zip(group["params"], names, strict=True):
+            yield f"parameter {name!r} of group {number}, shape {tuple(param.shape)}", param
+
+    def _check_finite(self, first: int = 0) -> None:
+        """Raise ValueError for a weight of the groups from number `first` on that is NaN or infinite."""
+        check_finite(chain.from_iterable(map(self._places, range(first, len(self.param_groups)))))
 
     def _initialise_group(self, number: int) -> None:
         group = self.param_groups[number]
@@ -190,7 +193,9 @@ class CapturableOptimizer(Optimizer, ABC):
                 loss = closure()
         if self._without_state:
             self._initialise_unfrozen()
-        # Every gradient is checked before the first parameter changes.
+        # Every learning rate and every gradient is checked before the first parameter changes.
+        if not torch.compiler.is_compiling():
+            check_rates(self.param_groups)
         prepared = [self.prepare(number, group) for number, group in enumerate(self.param_groups)]
         for number, (launches, slots) in enumerate(prepared):
             for launch in launches:

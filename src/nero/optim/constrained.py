@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 
 from nero.optim.balance import project_all_
 from nero.optim.gradients import is_frozen
-from nero.optim.sharding import zero_redundancy_groups
+from nero.optim.settings import check_flag
+from nero.optim.sharding import check_finite, zero_redundancy_groups
 
 
 def constrained(
@@ -40,11 +41,18 @@ def constrained(
     Examples:
         >>> optimizer = constrained(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
     """
+    for name, value in {"mean": mean, "norm": norm, "project_at_start": project_at_start}.items():
+        check_flag(name, value)
     entries = [{**entry, "params": _listed(entry["params"])} if isinstance(entry, dict) else entry for entry in params]
     if project_at_start:
         # Before `base` is constructed: what it measures then, such as Madam's bound, is of the balanced weights.
-        members = chain.from_iterable(entry["params"] if isinstance(entry, dict) else [entry] for entry in entries)
-        tensors = [member[1] if isinstance(member, tuple) else member for member in members]
+        groups = (entry["params"] if isinstance(entry, dict) else [entry] for entry in entries)
+        members = [member if isinstance(member, tuple) else (None, member) for member in chain.from_iterable(groups)]
+        tensors = [tensor for _, tensor in members]
+        check_finite(
+            (f"parameter {i if name is None else repr(name)}, shape {tuple(tensor.shape)}", tensor)
+            for i, (name, tensor) in enumerate(members)
+        )
         tensors += chain.from_iterable(zero_redundancy_groups() or [])
         project_all_(filterfalse(is_frozen, dict.fromkeys(tensors)), mean=mean, norm=norm)
     return _with_projections(base(entries, lr=lr, **settings), _ProjectAfterStep(mean, norm))

@@ -9,6 +9,7 @@ from torch.optim.optimizer import ParamsT
 
 from nero.optim.balance import compute_dtype, use_batches
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction
+from nero.optim.settings import check_number
 from nero.optim.sharding import sum_over
 from nero.optim.triton.lamb_launch import LAMBTensors, check_momentum
 
@@ -49,6 +50,7 @@ class LAMB(CapturableOptimizer):
 
     whole = "tensors"
     ranges: ClassVar = {"eps": "positive", "clamp_value": "positive"}  # with eps above zero, 0/0 cannot occur
+    flags = ("debias",)
     kernels = LAMBTensors
 
     def __init__(
@@ -76,8 +78,7 @@ class LAMB(CapturableOptimizer):
         if len(group["betas"]) != 2:
             raise ValueError(f"betas must be two numbers, not {group['betas']}")
         for i, beta in enumerate(group["betas"]):
-            if not 0 <= beta < 1:
-                raise ValueError(f"betas[{i}] must be in [0, 1), not {beta}")
+            check_number(f"betas[{i}]", beta, "in [0, 1)")
 
     def initial_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         names = ["exp_avg", "exp_avg_sq"] if group["betas"][0] > 0 else ["exp_avg_sq"]

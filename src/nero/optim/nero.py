@@ -27,6 +27,7 @@ from nero.optim.balance import (
 from nero.optim.base import CapturableOptimizer, Slot, bias_correction
 from nero.optim.gradients import is_frozen
 from nero.optim.rows import RowLists, Rows
+from nero.optim.settings import check_flag
 from nero.optim.sharding import check_shards, like_rows, local, means_over_all
 from nero.optim.triton.nero_launch import NeroTensors
 from nero.optim.triton.pointer_tables import is_capturing
@@ -110,6 +111,7 @@ class Nero(CapturableOptimizer):
         "gain_penalty": "finite and not negative",
         "weight_decay": "finite and not negative",
     }
+    flags = ("mean", "stochastic_rounding", "differentiable")
     optional_state = ("norm",)
     kernels = NeroTensors
 
@@ -132,7 +134,7 @@ class Nero(CapturableOptimizer):
         capturable: bool = True,
         differentiable: bool = False,
     ) -> None:
-        mean = norm != "initial" if mean is None else mean
+        mean = bool(norm != "initial") if mean is None else mean
         self._rows: dict[int, RowLists] = {}  # by the number of the group; neither copied nor pickled
         super().__init__(
             params, lr=lr, beta=beta, mean=mean, norm=norm, sigma_b=sigma_b, neuron_dim=neuron_dim,
@@ -151,8 +153,8 @@ class Nero(CapturableOptimizer):
 
     def check_settings(self, group: dict[str, Any]) -> None:
         super().check_settings(group)
-        if group["norm"] not in (True, False, "initial"):
-            raise ValueError(f'norm must be True, False or "initial", not {group["norm"]!r}')
+        if group["norm"] != "initial":
+            check_flag("norm", group["norm"], 'True, False or "initial"')
         dim = group["neuron_dim"]
         if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int) or dim < 0):
             raise ValueError(f"neuron_dim must be None or an integer from 0, not {dim!r}")

@@ -1,14 +1,17 @@
 """Parameters that are sharded over processes (FSDP2, tensor parallelism): each process steps the neurons that it holds.
 
 Nero's step needs nothing beyond a neuron (Section 4), so a layer can be split between neurons at no cost. The processes
-communicate only when a parameter is added, to compute its scale.
+communicate only when a parameter is added, to look for weights that are not finite and to compute its scale.
 """
 
 import sys
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from nero.optim.gradients import is_frozen
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -117,6 +120,24 @@ def sum_over(split: Split | None, values: Tensor) -> Tensor:
     for group in split.groups:
         torch.distributed.all_reduce(total, group=group)
     return total.to(values.device)
+
+
+def check_finite(params: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise ValueError for the first parameter, by its name, with weights that are NaN or infinite.
+
+    One step would spread these over the tensor. All processes that hold a part of it raise. One read on the host, and
+    for sharded parameters one message.
+    """
+    by_split: dict[Split | None, list[tuple[str, Tensor]]] = {}
+    for name, param in params:
+        if not (is_frozen(param) or param.is_meta):
+            by_split.setdefault(split_of(param), []).append((name, local(param).detach()))
+    for split, checked in by_split.items():
+        device = checked[0][1].device
+        counts = torch.stack([(~weights.isfinite()).sum().to(device) for _, weights in checked])
+        for (name, _), count in zip(checked, sum_over(split, counts).tolist(), strict=True):
+            if count:
+                raise ValueError(f"weights must be finite, and {count:,} of {name} are not")
 
 
 def means_over_all(param: Tensor, *values: Tensor) -> Tensor:

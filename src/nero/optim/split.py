@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nero.optim.param_groups import ROLES, param_groups
+from nero.optim.settings import check_flag
 
 RULES = ("roles", "names", "ndim")
 KEYS = ("optim", *RULES, "as_matrices", "lr_factor")
@@ -151,6 +152,7 @@ class Split(Optimizer):
 def _check(part: Mapping[str, Any], where: str) -> None:
     if unknown := [key for key in part if key not in KEYS]:
         raise ValueError(f"{where} has an unknown key {unknown[0]!r}; there are: {', '.join(KEYS)}")
+    check_flag(f"as_matrices of {where}", part.get("as_matrices", False))
     if not callable(part.get("optim")):
         raise ValueError(f"{where} needs 'optim', an optimiser class, not {part.get('optim')!r}")
     if unknown := [role for role in part.get("roles") or () if role not in ROLES]:
