@@ -57,6 +57,13 @@ def test_flags_are_booleans(kind: Callable[..., Optimizer], name: str, value: ob
     refused(kind, f"^{name} must be True(,| or) False.*, not ", name, value)
 
 
+@pytest.mark.parametrize(("norm", "means"), [(True, [True, False, True]), ("initial", [False, False, False])])
+def test_mean_of_none_depends_on_the_norm_in_groups_too(norm: Any, means: list[bool]) -> None:
+    first, second, third = params()
+    groups = [{"params": first, "mean": None}, {"params": second, "mean": None, "norm": "initial"}, {"params": third}]
+    assert [group["mean"] for group in Nero(groups, norm=norm).param_groups] == means
+
+
 @EVERY_KIND
 @pytest.mark.parametrize("name", ["foreach", "fused"])
 def test_choice_of_a_path_is_a_boolean_or_none(kind: Callable[..., Optimizer], name: str) -> None:

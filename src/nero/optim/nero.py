@@ -145,6 +145,8 @@ class Nero(CapturableOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if param_group.get("norm") == "initial":
             param_group.setdefault("mean", False)
+        if "mean" in param_group and param_group["mean"] is None:
+            param_group["mean"] = bool(param_group.get("norm", self.defaults["norm"]) != "initial")
         super().add_param_group(param_group)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
