@@ -98,7 +98,7 @@ def test_runs_of_an_experiment_exclude_others(filled: Store) -> None:
     run = write_whole(filled, NERO, 0.1, 2)
     stranger = filled.run("mnist_mlp100", "mnist_mlp100-nero-0.02-s7-00000000")
     stranger.path.mkdir()
-    stranger.write_summary({**(run.read_summary() or {}), "seed": 7, "lr": 0.02})
+    stranger.write_summary({**(run.read_summary() or {}), "run_id": stranger.run_id, "seed": 7, "lr": 0.02})
     assert stranger.run_id in set(report.runs(store=filled)["run_id"])
     assert stranger.run_id not in set(report.runs(experiment="mnist", store=filled)["run_id"])
 

@@ -223,11 +223,13 @@ def test_missing_or_empty_store_gives_one_line_error(store: Store, capsys: pytes
     assert capsys.readouterr().err == f"error: there are no runs in {store.root}\n"
 
 
-def test_unreadable_runs_are_counted(filled: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    (filled.runs()[0].path / "summary.json").write_text("{")
-    assert command_line.main(["runs", "--store", str(filled.root)]) == 0
+def test_unreadable_runs_are_named(filled: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    path = filled.runs()[0].path
+    (path / "summary.json").write_text("{")
+    assert command_line.main(["runs", "--store", str(filled.root)]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith("1 run with an unreadable summary")
+    assert said.err.startswith(f"left out: {path}: summary.json cannot be read: it is not JSON (")
+    assert said.err.count("\n") == 1
     assert len(said.out.splitlines()) == 6
 
 

@@ -40,6 +40,7 @@ from nero.plans.schema import parse_lrs
 from nero.plans.stores import given_store, short_path, store_of_experiment
 from nero.report import catalogue, display
 from nero.report.assembly import Report
+from nero.runs.logged import name_left_out
 
 HEADER = "# Written by `nero compare`, which overwrites it. Delete this line to keep changes of your own.\n"
 SPLIT_HINT = "for an optimiser of some parameters alone see nero.optim.Split in docs/your_optimiser.md"
@@ -113,13 +114,14 @@ def _compare(options: Any, settings: list[str]) -> int:
     if part:
         print(_describe_baselines([state for state in states if state.cell.optim != own], summaries), flush=True)
     if options.plan:
-        return 0
+        return name_left_out(store)
     status = _sweep(experiment, [*part, *of_sweep])
+    store = store.without_damaged()
     evidence = catalogue.gather(experiment.name, store)
     if status and not any(state.logged for state in evidence.states if state.cell.optim == own):
         return status
     report.write(Report([evidence], store, local_folder() / "compare" / name), whole=True, brief=True)
-    return status
+    return name_left_out(store) or status
 
 
 def _words(given: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from nero.plans.config import ConfigError
 from nero.plans.listing import describe_plan
 from nero.plans.plan import load_experiment, survey
 from nero.plans.stores import given_store, store_of_experiment
+from nero.runs.logged import name_left_out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,13 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     overrides = [word for word in options.words if word not in names]
     if not names:
         parser.error("name an experiment")
+    stores = []
     given = options.store or given_store(overrides)
     try:
         for name in names:
             experiment = load_experiment(name, overrides)
-            summaries = store_of_experiment(experiment, given).summaries()
+            stores.append(store_of_experiment(experiment, given))
+            summaries = stores[-1].summaries()
             print(describe_plan(experiment, [survey(cell, summaries) for cell in experiment.cells], summaries))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
+    return name_left_out(*stores)

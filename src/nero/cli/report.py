@@ -11,8 +11,9 @@ also writes the tables `sensitivity` and `costs` over all experiments, and <out>
 with everything. Updates the README if the report is of the project's own results.
 
 Exit status: 0 if every cell is complete, 1 if some are missing or incomplete (everything is written, and the gaps are
-listed), 2 for an error. With --check nothing is written, and 1 means that a committed table or the README is missing or
-out of date; figures are not compared, since their bytes depend on matplotlib's version.
+listed) or a damaged run was left out, 2 for an error. With --check nothing is written, and 1 means that a committed
+table or the README is missing or out of date; figures are not compared, since their bytes depend on matplotlib's
+version.
 """
 
 import sys
@@ -27,6 +28,7 @@ from nero.plans.stores import COMMITTED, local_runs, short_path, store_of_experi
 from nero.report import catalogue, files
 from nero.report.assembly import PAGE, Report
 from nero.report.tables.sheets import for_terminal
+from nero.runs.logged import name_left_out
 from nero.runs.store import Store
 
 DEFAULT = tuple(catalogue.CATALOGUE)
@@ -48,12 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = dict.fromkeys(options.names or DEFAULT)
     try:
         store = Store(options.store) if options.store else _common_store(names)
+        store = store.without_damaged()
         summaries = store.summaries()
         options.out = options.out or _default_out(names, store)
         report = Report([catalogue.gather(name, store, summaries) for name in names], store, options.out)
         whole = options.page or not options.names
         own = not options.names and options.out.resolve() == OWN_RESULTS and store.root.resolve() == OWN_RUNS
-        return (_check if options.check else write)(report, whole, OWN_README if own else None)
+        status = (_check if options.check else write)(report, whole, OWN_README if own else None)
+        return name_left_out(store) or status
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -11,7 +11,8 @@
 The store is --store, else NERO_RUNS, else results/runs. ID is a run's id, or a part of it that no other run has, such
 as the hash at its end. Each command has a --help of its own.
 
-Exit status: 0; 1 if no run matches, the store has problems, or a run was not imported; 2 for invalid arguments.
+Runs with a damaged file are left out of what reads it, and named. Exit status: 0; 1 if there are such runs, no run
+matches, the store has problems, or a run was not imported; 2 for invalid arguments.
 """
 
 import argparse
@@ -31,9 +32,11 @@ from nero.report.tables import run_list
 from nero.runs.checking import check_store, run_directories
 from nero.runs.importing import NOT_TAKEN, Import, ImportOutcome
 from nero.runs.lock import RunBusy
-from nero.runs.logged import STATUSES, LoggedRun, UnknownRun, logged_runs, named, select, setting
-from nero.runs.store import Store
+from nero.runs.logged import STATUSES, LoggedRun, UnknownRun, logged_runs, name_left_out, named, select, setting
+from nero.runs.reading import CONFIG, METRICS, PROVENANCE
+from nero.runs.store import ALL, Store
 from nero.runs.tracking import mirror
+from nero.runs.validation import Damaged, printable
 
 Value = TypeVar("Value")
 
@@ -52,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = ["check" if "--check" in words else "list", *(word for word in words if word != "--check")]
     options = _parser().parse_args(words)
     options.store = Store(options.store or os.environ.get("NERO_RUNS") or ROOT / "results" / "runs")
+    options.stores = [options.store]  # whose runs are read
     try:
         status = int(options.run(options))
         sys.stdout.flush()
-        return status
     except BrokenPipeError:
         # The reader has closed the pipe (`| head`): write nothing more, not even when the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -64,11 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except (OSError, RunBusy, CommandFailed) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        print(f"error: {printable(error)}", file=sys.stderr)
+        status = 1
     except (InvalidArguments, UnknownRun, run_list.UnknownColumn) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        print(f"error: {printable(error)}", file=sys.stderr)
+        status = 2
+    return max(status, name_left_out(*options.stores))
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -81,6 +85,11 @@ def _list(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     runs = _all(options.store)
     chosen = [named(runs, word) for word in options.runs]
+    for found in chosen:
+        try:
+            found.directory.check(CONFIG, PROVENANCE)
+        except Damaged as damaged:
+            raise CommandFailed(f"{found.directory.path}: {damaged}") from None
     run, count = Counter(run.run_id for run in chosen).most_common(1)[0]
     if count > 1:
         raise InvalidArguments(f"{run} is named twice")
@@ -96,7 +105,7 @@ def _export(options: argparse.Namespace) -> int:
         check_export(options.file, options.force)
     except ValueError as error:
         raise InvalidArguments(str(error)) from None
-    wanted = {run.run_id for run in _chosen(options)}
+    wanted = {run.run_id for run in _chosen(options, None, METRICS if options.curves else CONFIG)}
     if options.curves:
         frame = load_curves(options.store, wanted)
     else:
@@ -127,12 +136,13 @@ def _import(options: argparse.Namespace) -> int:
         raise InvalidArguments(f"there is no store at {other.root}")
     if other.root.resolve() == options.store.root.resolve():
         raise InvalidArguments(f"{other.root} is the store itself")
+    options.stores = [other]
     runs = _chosen(options, other)
     importer = Import(options.store, run_id, not options.no_checkpoints, options.replace_unfinished, options.dry_run)
     counts = Counter[ImportOutcome]()
     for run, outcome, why in _progress(importer.runs(runs), len(runs)):
         if outcome is not ImportOutcome.ALREADY_HERE:
-            tqdm.write(f"{run.run_id}: {outcome}{f': {why}' if why else ''}")
+            tqdm.write(printable(f"{run.run_id}: {outcome}{f': {why}' if why else ''}"))
         counts[outcome] += 1
     would = "would be: " if options.dry_run else ""
     print(would + "; ".join(f"{counts[outcome]} {outcome}" for outcome in ImportOutcome if counts[outcome]))
@@ -140,7 +150,7 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _sync(options: argparse.Namespace) -> int:
-    runs, new = _chosen(options), 0
+    runs, new = _chosen(options, None, *ALL), 0
     mirrored = mirror(runs, options.project, options.entity, options.mode, options.all, options.again)
     try:
         for line, is_new in _progress(mirrored, len(runs)):
@@ -154,20 +164,17 @@ def _sync(options: argparse.Namespace) -> int:
     return 0
 
 
-def _all(store: Store) -> list[LoggedRun]:
-    runs = logged_runs(store)
+def _all(store: Store, *files: str) -> list[LoggedRun]:
+    runs = logged_runs(store, *files)
     if not runs:
         what = "there are no runs in" if store.root.is_dir() else "there is no store at"
         raise CommandFailed(f"{what} {store.root}")
-    if unread := len(store.runs()) - len(runs):
-        hint = f"see `nero runs check --store {store.root}`"
-        print(f"{_counted(unread, 'run')} with an unreadable summary; {hint}", file=sys.stderr)
     return runs
 
 
-def _chosen(options: argparse.Namespace, store: Store | None = None) -> list[LoggedRun]:
-    """The runs of a store, by default of --store, that the options select."""
-    runs = _all(store or options.store)
+def _chosen(options: argparse.Namespace, store: Store | None = None, *files: str) -> list[LoggedRun]:
+    """The runs of a store, by default of --store, that the options select; all with these files undamaged."""
+    runs = _all(store or options.store, *files, *([CONFIG] if options.where else []))
     found = select(runs, options.where, **{name: getattr(options, name) for name in FILTERS})
     if not found:
         unknown = [key for key, _ in options.where if not any(key in run.settings for run in runs)]

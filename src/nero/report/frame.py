@@ -43,7 +43,7 @@ def load_runs(store: Store) -> pd.DataFrame:
     rows = []
     for run_id, summary in sorted(store.summaries().items()):
         metric, diverged = summary.get("metric") or {}, summary.get("diverged_at") or {}
-        finals = {key: value for key, value in (summary.get("final_metrics") or {}).items() if _is_number(value)}
+        finals = {key: value for key, value in summary["final_metrics"].items() if _is_number(value)}
         fixed = {column: summary.get(column) for column in RUN_COLUMNS} | {"run_id": run_id}
         fixed |= {"metric": metric.get("key"), "goal": metric.get("goal")}
         rows.append({**finals, **fixed, **{f"diverged_{unit}": diverged.get(unit) for unit in ("epoch", "step")}})
@@ -58,7 +58,7 @@ def load_settings(store: Store, run_ids: Collection[str]) -> pd.DataFrame:
     These are the keys of config.yaml in which runs of one task or, if they are the optimiser's, runs of one optimiser
     differ. A missing value means that the run's config does not have the key. Lists are text.
     """
-    runs = [run for run in logged_runs(store) if run.run_id in run_ids and run.config]
+    runs = [run for run in logged_runs(store, only=run_ids) if run.config]
     columns = {key: [_column_value(_setting(run, key)) for run in runs] for key in _differing(runs)}
     frame = pd.DataFrame(columns, index=pd.Index([run.run_id for run in runs], name="run_id", dtype="str"))
     frame = frame.convert_dtypes()
@@ -70,6 +70,7 @@ def with_settings(runs: pd.DataFrame, store: Store) -> pd.DataFrame:
     metrics = runs.columns.drop(list(RUN_COLUMNS))
     runs = runs.drop(columns=[name for name in metrics if runs[name].isna().all()])  # of other tasks
     settings = load_settings(store, set(runs["run_id"]))
+    settings = settings[settings.columns.difference(runs.columns, sort=False)]  # of somebody's own config
     keys = list(RUN_KEYS)
     return runs[keys].join(settings, on="run_id").join(runs.drop(columns=keys)).reset_index(drop=True)
 
@@ -130,6 +131,8 @@ def load_traces(store: Store, run_ids: Collection[str] | None = None) -> pd.Data
     for run, records in _lines(store, run_ids):
         for record in records:
             for key, values in (record.get("trace") or {}).items():
+                if record.get("step") is None:
+                    continue
                 # Counted back from the epoch's last step: a lost line leaves a gap, not a shift.
                 last = int(record["step"])
                 iterations = np.arange(last - len(values) + 1, last + 1)
@@ -139,14 +142,9 @@ def load_traces(store: Store, run_ids: Collection[str] | None = None) -> pd.Data
 
 
 def _lines(store: Store, run_ids: Collection[str] | None) -> Iterator[tuple[Record, list[Record]]]:
-    """RUN_KEYS and the metric lines of each run; a line without an epoch is damaged and is skipped."""
-    for run in store.runs():
-        if run_ids is not None and run.run_id not in run_ids:
-            continue
-        summary = run.read_summary()
-        if summary is not None:
-            keys = {name: summary.get(name) for name in RUN_KEYS} | {"run_id": run.run_id}
-            yield keys, [record for record in run.read_metrics() if isinstance(record.get("epoch"), int)]
+    """RUN_KEYS and the metric lines of each run."""
+    for run, summary in store.read(only=run_ids):
+        yield {name: summary[name] for name in RUN_KEYS}, run.read_metrics()
 
 
 def _is_number(value: Any) -> bool:

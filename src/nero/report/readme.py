@@ -64,7 +64,7 @@ def findings_sentences(experiments: Sequence[Evidence], table: Table) -> Finding
 
 def latest_start(store: Store) -> Mapping[str, Any]:
     """Provenance of the run that was started last; empty for an empty store."""
-    starts = [start for run in store.runs() for start in run.read_provenance()]
+    starts = [start for run, _ in store.read() for start in run.read_provenance()]
     return max(starts, key=lambda start: str(start.get("started", "")), default={})
 
 

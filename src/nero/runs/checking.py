@@ -1,14 +1,18 @@
 """Verify a store: every file of every run is intact and consistent with the others. Nothing is changed."""
 
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nero.runs.records import is_metrics, parse_line
-from nero.runs.store import SETTLED, VERSION, Record, RunDirectory, Status, Store, is_settled
+from nero.runs.records import MOST_BYTES, parse_line
+from nero.runs.store import SETTLED, Record, RunDirectory, Status, Store, is_settled
+from nero.runs.targets import remark
+from nero.runs.validation import Damaged, config_problem, line_problem, printable
 
+MIRRORS = frozenset({"wandb", "wandb-synced.json"})  # in a run's directory, and no part of the run
 IdOf = Callable[[Mapping[str, Any]], str]  # computes a run id from a config
 
 
@@ -21,7 +25,7 @@ class Finding:
     is_problem: bool = True
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.words}"
+        return f"{printable(self.path)}: {self.words}"
 
 
 def check_store(store: Store, id_of: IdOf) -> Iterator[list[Finding]]:
@@ -30,7 +34,7 @@ def check_store(store: Store, id_of: IdOf) -> Iterator[list[Finding]]:
     counts = Counter(run.run_id for run in directories)
     for run in directories:
         others = [other.path for other in directories if other.run_id == run.run_id] if counts[run.run_id] > 1 else []
-        twice = [Finding(run.path, f"the same id is also at {path}") for path in others if path != run.path]
+        twice = [Finding(run.path, f"the same id is also at {printable(path)}") for path in others if path != run.path]
         yield [*check_run(run, id_of), *twice]
 
 
@@ -40,23 +44,33 @@ def run_directories(store: Store) -> list[RunDirectory]:
     Names that begin with a dot belong to imports.
     """
     folders = [path for path in sorted(store.root.glob("[!.]*/[!.]*")) if path.is_dir()]
-    return [RunDirectory(path) for path in folders if any(entry.name != "lock" for entry in path.iterdir())]
+    return [RunDirectory(path) for path in folders if _has_files(path)]
+
+
+def _has_files(folder: Path) -> bool:
+    try:
+        return any(entry.name != "lock" for entry in folder.iterdir())
+    except OSError:  # it may not be looked into
+        return True
 
 
 def check_run(run: RunDirectory, id_of: IdOf) -> list[Finding]:
     """All findings on one run. A run that is being written is not checked."""
     if run.is_held():
         return [Finding(run.path, "is being written, and was not checked", is_problem=False)]
+    if run.path.is_symlink():
+        return [Finding(run.path, "it is a link and not a folder")]
     summary = run.read_summary()
     has_result = summary is not None and summary["status"] in SETTLED
+    config = run.find_config()
     lines, is_cut_off = _read_log(run)
-    parts = sorted(str(path.relative_to(run.path)) for path in run.path.rglob("*.part"))
-    problems = [f"{name} was left over by a write that was cut off" for name in parts]
-    problems += _summary_problems(run, summary)
-    problems += _config_problems(run, summary, id_of)
+    problems = [*_file_problems(run), *_raised(run.load_summary), *_raised(run.read_config)]
+    problems += _config_problems(run, summary, config, id_of) if config is not None else []
     problems += [problem for _, _, problem in run.checkpoints() if problem]
     problems += _log_problems(lines)
-    notes: list[str] = []
+    problems += _raised(run.check_provenance)
+    # Not a problem: it may be the run of somebody's own optimiser.
+    notes = [words] if (words := remark(config or {})) else []
     if is_cut_off:  # harmless in a run that will be resumed
         (problems if has_result else notes).append("metrics.jsonl: its last line was cut off")
     if summary is not None and has_result:
@@ -66,45 +80,51 @@ def check_run(run: RunDirectory, id_of: IdOf) -> list[Finding]:
     return [Finding(run.path, words, words not in notes) for words in (*problems, *notes)]
 
 
-def _summary_problems(run: RunDirectory, summary: Record | None) -> Iterator[str]:
-    if not (run.path / "summary.json").exists():
-        yield "there is no summary.json"
-    elif (version := run.other_version()) is not None:
-        yield f"summary.json is of version {version}, and only {VERSION} can be read"
-    elif summary is None:
-        yield "summary.json cannot be read"
-    else:
-        if summary["run_id"] != run.run_id:
-            yield f"summary.json is that of {summary['run_id']}"
-        if summary["task"] != run.path.parent.name:
-            yield f"summary.json is that of a run of {summary['task']}, under {run.path.parent.name}"
+def _raised(read: Callable[[], object]) -> list[str]:
+    """What is damaged, as `read` says."""
+    try:
+        read()
+    except Damaged as damaged:
+        return [str(damaged)]
+    return []
 
 
-def _config_problems(run: RunDirectory, summary: Record | None, id_of: IdOf) -> Iterator[str]:
-    config = run.find_config()
-    if config is None:
-        is_there = (run.path / "config.yaml").exists()
-        yield "config.yaml cannot be read" if is_there else "there is no config.yaml"
-        return
+def _file_problems(run: RunDirectory) -> Iterator[str]:
+    """Partial files, and what is no file: another program may wait for it, or write through it."""
+    for path in sorted(run.path.rglob("*")):
+        name = path.relative_to(run.path)
+        found = path.lstat().st_mode
+        if name.parts[0] in MIRRORS or (stat.S_ISDIR(found) and not is_place_of_file(name)):
+            continue
+        if not stat.S_ISREG(found):
+            yield f"{printable(name)} is not a regular file"
+        elif path.suffix == ".part":
+            yield f"{printable(name)} was left over by a write that was cut off"
+
+
+def is_place_of_file(name: Path) -> bool:
+    """Whether a run has a file of this name, and no folder."""
+    return name.parts[0] in MOST_BYTES or len(name.parts) > 1 or name.name.startswith("checkpoint")
+
+
+def _config_problems(run: RunDirectory, summary: Record | None, config: Record, id_of: IdOf) -> Iterator[str]:
     try:
         own = id_of(config)
-    except (KeyError, TypeError, ValueError) as error:
-        yield f"config.yaml is not that of a run ({type(error).__name__}: {error})"
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        yield printable(f"config.yaml is not that of a run ({type(error).__name__}: {error})")
         return
     if own != run.run_id:
-        yield f"config.yaml is that of {own}"
+        yield printable(f"config.yaml is that of {own}")
     if config["task_name"] != run.path.parent.name:
-        yield f"is a run of {config['task_name']}, under {run.path.parent.name}"
-    names = {"task": config["task_name"], "optim": config["optim_name"], "lr": config["optim"]["lr"]}
-    for key, value in {**names, "seed": config["seed"], "data": config.get("data")}.items():
-        if summary is not None and summary.get(key) != value:
-            yield f"summary.json has {key} {summary.get(key)!r} and config.yaml {value!r}"
+        yield printable(f"is a run of {config['task_name']}, under {run.path.parent.name}")
+    if problem := config_problem(config, summary):
+        yield problem
 
 
 def _read_log(run: RunDirectory) -> tuple[list[Record | None], bool]:
     """The lines of metrics.jsonl, None for damaged ones, and whether the last one was cut off."""
     try:
-        *lines, last = map(_parse, (text := (run.path / "metrics.jsonl").read_bytes()).split(b"\n"))
+        *lines, last = map(_parse, (text := run.log()).split(b"\n"))
     except OSError:
         return [], False
     return [*lines, last] if last else lines, not last and text[-1:] not in (b"", b"\n")
@@ -112,7 +132,7 @@ def _read_log(run: RunDirectory) -> tuple[list[Record | None], bool]:
 
 def _parse(line: bytes) -> Record | None:
     record = parse_line(line)
-    return record if is_metrics(record) and type(record.get("epochs", 1)) is int else None
+    return None if line_problem(record) else record
 
 
 def _log_problems(lines: Sequence[Record | None]) -> Iterator[str]:

@@ -17,8 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nero.atomic import append_whole
-from nero.runs.records import parse_line
+from nero.atomic import append_whole, open_regular, open_to_read
+from nero.runs.records import MOST_BYTES, parse_line
+from nero.runs.validation import printable
 
 HEARTBEAT = 10.0  # seconds between two heartbeats of a holder, which set the file's modification time to now
 SILENCE = 60.0  # seconds without a heartbeat after which a holder on another host counts as dead
@@ -50,7 +51,7 @@ class Held:
     def check(self) -> None:
         """Raise RunBusy if another process took the lock over while this one was suspended."""
         with suppress(OSError):
-            found = self.path.read_bytes()
+            found = self._read()
             if found != self.record and (other := _parse(found)):
                 raise RunBusy(f"{self.path.parent.name} was taken over by {_describe(other)}")
 
@@ -60,17 +61,21 @@ class Held:
             # A full disk or an unreachable server is no reason to stop: the next heartbeat may succeed. After a
             # takeover there must be none, since the file is then the other process's.
             with suppress(OSError):
-                if self.path.read_bytes() == self.record:
-                    os.utime(self.path)
+                if self._read() == self.record:
+                    os.utime(self.path, follow_symlinks=False)
+
+    def _read(self) -> bytes:
+        with open_to_read(self.path, MOST_BYTES["lock"]) as file:
+            return file.read()
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[Held]:
-    """Hold the lock file at `path`, or raise RunBusy naming its holder.
+    """Hold the lock file at `path`, or raise RunBusy naming its holder; OSError for anything but a regular file.
 
     The released file stays, empty: after a removal two processes could lock two files of the same name.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         if other := _living_holder(descriptor, path, locked=_lock(descriptor, path)):
             wait = f"it is taken over after {SILENCE:.0f} s without a heartbeat of that process"
@@ -99,7 +104,7 @@ def exclusive(path: Path) -> Iterator[Held]:
 def is_held(path: Path) -> bool:
     """Whether some process holds the lock file at `path`. Needs no write permission."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_regular(path)
     except OSError:
         return False
     try:
@@ -161,7 +166,7 @@ def own_record() -> dict[str, Any]:
 
 
 def _content(descriptor: int) -> bytes:
-    return os.pread(descriptor, 4096, 0)
+    return os.pread(descriptor, MOST_BYTES["lock"], 0)
 
 
 def _parse(content: bytes) -> dict[str, Any]:
@@ -173,4 +178,4 @@ def _parse(content: bytes) -> dict[str, Any]:
 def _describe(record: dict[str, Any]) -> str:
     if not all(key in record for key in ("pid", "host", "since")):
         return "another process"
-    return f"process {record['pid']} on {record['host']} since {record['since']}"
+    return printable(f"process {record['pid']} on {record['host']} since {record['since']}")[:200]

@@ -1,6 +1,7 @@
 """Logged runs: their status, and how to select them by name or by settings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -9,7 +10,9 @@ from typing import Any
 import yaml
 
 from nero.runs.store import Record, RunDirectory, Status, Store, is_settled
+from nero.runs.validation import printable
 
+MOST_NAMED = 20  # runs that were left out
 UNFINISHED = "unfinished"  # `running` without a process: the run was interrupted
 UNMEASURED = "unmeasured"  # ended without its metric (see `is_settled`)
 STATUSES = (*(status.value for status in Status), UNFINISHED, UNMEASURED)
@@ -54,10 +57,20 @@ class LoggedRun:
         return dotted(self.config)
 
 
-def logged_runs(store: Store) -> list[LoggedRun]:
-    """Every run with a readable summary, sorted by id."""
-    runs = [LoggedRun(run, summary) for run in store.runs() if (summary := run.read_summary()) is not None]
+def logged_runs(store: Store, *files: str, only: Collection[str] | None = None) -> list[LoggedRun]:
+    """The runs of `store.read`, sorted by id."""
+    runs = (LoggedRun(run, summary) for run, summary in store.read(*files, only=only))
     return sorted(runs, key=lambda run: run.run_id)
+
+
+def name_left_out(*stores: Store) -> int:
+    """Name the runs that were left out of what was read, and why, on stderr. The exit status: 1 if there are any."""
+    found = {path: why for store in stores for path, why in store.left_out.items()}
+    for path, why in list(found.items())[:MOST_NAMED]:
+        print(printable(f"left out: {path}: {why}"), file=sys.stderr)
+    if len(found) > MOST_NAMED:
+        print(f"left out: {len(found) - MOST_NAMED} more runs, which `nero runs check` names", file=sys.stderr)
+    return int(bool(found))
 
 
 def dotted(settings: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

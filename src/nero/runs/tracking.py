@@ -6,7 +6,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -155,6 +154,9 @@ def mirror(
         if not every and not is_settled(run.summary):
             yield f"{run.run_id}: {run.status}: skipped, use --all to include it", False
             continue
+        if (run.directory.path / "wandb").is_symlink():
+            yield f"{run.run_id}: skipped: its folder wandb is a link", False
+            continue
         if run.directory.is_held():
             yield f"{run.run_id}: skipped: a process is writing it", False
             continue
@@ -189,15 +191,12 @@ def _replay(run: LoggedRun, tracker: Tracker) -> int:
 def _checksum(run: LoggedRun) -> str:
     digest = hashlib.sha256()
     for name in ("config.yaml", "metrics.jsonl", "summary.json"):
-        path = run.directory.path / name
-        data = path.read_bytes() if path.exists() else b""
+        data = run.directory.content(name)
         digest.update(f"{name} {len(data)} ".encode() + data)
     return digest.hexdigest()
 
 
 def _synced(run: LoggedRun) -> dict[str, dict[str, str]]:
     """Destination -> its entry in SYNCED; empty if the file is unreadable, so that the run is mirrored again."""
-    synced = None
-    with suppress(OSError):
-        synced = parse_line((run.directory.path / SYNCED).read_bytes())
+    synced = parse_line(run.directory.content(SYNCED))
     return {key: value for key, value in synced.items() if isinstance(value, dict)} if isinstance(synced, dict) else {}

@@ -97,6 +97,8 @@ def _settled(config: RunConfig, run: RunDirectory) -> Result | None:
         raise ConfigError(f"{run.path}: {found}; {advice}")
     if (logged := run.find_config()) is not None and not config.matches(logged):
         raise ConfigError(f"{run.path}: its config.yaml is not that of this run; {advice}")
+    if (reason := run.damaged_result()) is not None:
+        raise ConfigError(f"{run.path}: {reason}; {advice}")
     summary = run.read_summary()
     return {**summary, "skipped": True} if summary and is_settled(summary) else None
 

@@ -24,6 +24,7 @@ from nero.report.figures.samples import CLASSES, NAME, NUMBERED, ROWS, SIDE, fin
 from nero.report.figures.style import RecordedAxes, Series
 from nero.report.units import number, rate, scale, shown_metric
 from nero.runs.logged import LoggedRun, logged_runs
+from nero.runs.reading import CONFIG
 from nero.runs.store import Record, RunDirectory, Store
 
 DASHES = {style.OURS: "solid", style.THEIRS: "dashed", style.VARIANT: "dotted"}
@@ -56,10 +57,9 @@ def thinned(count: int, most: int = MOST_POINTS) -> np.ndarray:
 def read_clock(store: Store, run_ids: Iterable[str]) -> Clock:
     """When each logged epoch of these runs ended."""
     wanted, found = set(run_ids), {}
-    for run in store.runs():
-        if run.run_id in wanted:
-            lines = run.read_metrics()
-            found[run.run_id] = {"seconds": elapsed(lines)} | {key: _column(lines, key) for key, _ in TIMED.values()}
+    for run, _ in store.read(only=wanted):
+        lines = run.read_metrics()
+        found[run.run_id] = {"seconds": elapsed(lines)} | {key: _column(lines, key) for key, _ in TIMED.values()}
     return found
 
 
@@ -153,9 +153,7 @@ def packed(text: str) -> str:
 def _run(run: LoggedRun) -> dict[str, Any]:
     """Numbers, config, provenance and metrics of a run."""
     directory, summary = run.directory, run.summary
-    metric, final, config = summary.get("metric"), summary.get("final"), None
-    with suppress(OSError):
-        config = (directory.path / "config.yaml").read_text()
+    metric, final = summary.get("metric"), summary.get("final")
     task = str(summary.get("task"))
     shown = shown_metric(metric, task) if metric else None
     factor = shown.scale if shown else 1.0
@@ -171,8 +169,12 @@ def _run(run: LoggedRun) -> dict[str, Any]:
         "metric": shown.label if shown else None,
         "metric_key": metric["key"] if metric else None,
         "goal": metric["goal"] if metric else None,
-        "settings": {key: value for key, value in run.settings.items() if isinstance(value, str | int | float | bool)},
-        "config": config,
+        "settings": {
+            key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in run.settings.items()
+            if isinstance(value, str | int | float | bool)
+        },
+        "config": directory.content(CONFIG).decode() if run.config else None,
         "provenance": directory.read_provenance(),
         "metrics": _metrics(directory.read_metrics(), {metric["key"]: factor} if metric else {}),
     }
