@@ -3,7 +3,7 @@
 
 import sys
 
-from nero.cli.plan import main
+from nero.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["plan", *sys.argv[1:]]))

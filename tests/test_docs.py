@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from conftest import ROOT, tracked_yaml
 from nero.cli import runs as runs_command
-from nero.plans import config
+from nero.plans import folders
 from nero.plans.comparison import BASELINES, cells_on, embedded_cells_on
 from nero.plans.config import CONFIG_DIR, NOT_IDENTITY, NOT_IDENTITY_OF_OPTIM, NOT_IDENTITY_OF_TASK, compose
 from nero.plans.plan import Cell, load_experiment
@@ -253,7 +253,7 @@ class Place:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """Where the examples of a page are written. Their modules can be imported during the test only."""
     shutil.copytree(CONFIG_DIR, tmp_path / "configs")
-    monkeypatch.setattr(config, "CONFIG_DIR", tmp_path / "configs")
+    monkeypatch.setattr(folders, "CONFIG_DIR", tmp_path / "configs")
     monkeypatch.setenv("NERO_LOCAL", str(tmp_path / "local"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(tmp_path))

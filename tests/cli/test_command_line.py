@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import exit_status
+from conftest import ROOT, exit_status
 from nero.cli.main import COMMANDS
 from nero.runs.store import Store
 
@@ -82,6 +82,22 @@ def test_multirun_logs_to_store_survives_failures_and_skips_finished_runs(
     assert "2 of 4 runs failed" in again.stderr
     statuses = sorted(s["status"] for s in Store(tmp_path / "runs").summaries().values())
     assert statuses == ["done", "done", "failed", "failed"]
+
+
+@pytest.mark.slow
+def test_sweep_goes_on_after_optimiser_that_calls_sys_exit(
+    nero_command: Command, small: list[str], tmp_path: Path
+) -> None:
+    text = (ROOT / "configs" / "optim" / "sgd.yaml").read_text().replace("torch.optim.SGD", "support.deadly.Leaving")
+    folder = tmp_path / "local" / "configs" / "optim"
+    folder.mkdir(parents=True)
+    (folder / "leaving.yaml").write_text(text)
+    words = ["--multirun", *small, "optim=leaving,sgd"]
+    result = nero_command("train", *words, PYTHONPATH=str(ROOT / "tests"))
+    assert result.returncode == 1
+    assert "1 of 2 runs failed" in result.stderr
+    summaries = Store(tmp_path / "runs").summaries().values()
+    assert {summary["optim"]: summary["status"] for summary in summaries} == {"leaving": "failed", "sgd": "done"}
 
 
 @pytest.mark.slow

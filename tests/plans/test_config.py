@@ -152,10 +152,10 @@ def test_task_overrides_optimiser_settings_and_command_line_overrides_both() -> 
         ("task=pong_ppo task.cores=0", "task.cores must be a positive integer, not 0"),
         ("task=pong_ppo task.cores=many", "task.cores must be a positive integer, not 'many'"),
         ("task=pong_ppo task.passes=3", "task.passes is now task.update_epochs"),
-        ("machine.gpu=1", "there is no machine.gpu; there are: device, capture, "),
-        ("sead=1", "there is no sead; there are: task, optim, tracking, machine, seed, "),
-        ("optim=nerro", "there is no optim=nerro; there are: adam, "),
-        ("optim.lrr=1", "optim.lrr=1: Could not override 'optim.lrr'. To append to your config use +optim.lrr=1"),
+        ("machine.gpu=1", "there is no machine.gpu (did you mean gpus?); there are: device, capture, "),
+        ("sead=1", "there is no sead (did you mean seed?); there are: task, optim, tracking, machine, seed, "),
+        ("optim=nerro", "there is no optim=nerro (did you mean nero?); there are: adam, "),
+        ("optim.lrr=1", "there is no optim.lrr (did you mean lr?); there are: display_name, lr, "),
         ("task.epochs=[1", "task.epochs=[1: no viable alternative at input '[1'"),
     ],
 )
@@ -190,7 +190,7 @@ def test_composed_config_is_cached_until_a_file_changes(monkeypatch: pytest.Monk
     """Configs are cached in memory within a process, and on disk for other processes."""
     configs = tmp_path / "configs"
     shutil.copytree(CONFIG_DIR, configs)
-    monkeypatch.setattr("nero.plans.config.CONFIG_DIR", configs)
+    monkeypatch.setattr("nero.plans.folders.CONFIG_DIR", configs)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     overrides = ["optim=sgd", "task.epochs=2"]
     first = compose_shared(overrides)

@@ -196,7 +196,7 @@ def test_only_overrides_filter_every_experiment() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["experiment=mnist,tabel1"], "there is no experiment 'tabel1'; there are: .*table1"),
+        (["experiment=mnist,tabel1"], "there is no experiment 'tabel1' .did you mean table1..; there are: .*table1"),
         (["experiment=mnist,pong", "only.task=pong_ppo"], "only.task: mnist has no 'pong_ppo'; it has: "),
         (["only.task=pong_ppo"], "only.task and only.optim choose a part of an experiment: nero sweep EXPERIMENT$"),
     ],

@@ -191,7 +191,7 @@ def test_every_precision_trains(tmp_path: Path, task: str, precision: str) -> No
     [
         ("task.augmentation.degrees=-1", "task: degrees must be from 0 to 180, not -1"),
         ("task.augmentation.padding=-2", "task: padding must be a non-negative integer, not -2"),
-        ("task.augmentation.flip=0.5", "task: flip must be true or false, not 0.5"),
+        ("task.augmentation.flip=0.5", "task.augmentation.flip must be true or false, not 0.5"),
         ("task.network.width=-1", "task: .*negative"),
         ("+task.network.colour=3", "task: .*unexpected keyword argument 'colour'"),
         ("task.network._target_=nero.models.vgg.VGG12", "task: .*Are you sure that 'VGG12' is importable"),

@@ -43,7 +43,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["task.resize=0"], "task: resize must be a positive integer, not 0"),
         (["task.image_size=1.5"], "task: image_size must be a positive integer, not 1.5"),
         (["task.batch_size=111"], "task: batch_size must be at most 110, the number of images, not 111"),
-        (["task.batch_size=true"], "task: batch_size must be a positive integer, not True"),
+        (["task.batch_size=true"], "task.batch_size must be a number, not True"),
         (["task.network.norm_parts=3"], "norm_parts: a batch of 20 images cannot be divided into 3 equal parts"),
         (["task.network.norm_parts=0"], "norm_parts: a batch of 20 images cannot be divided into 0 equal parts"),
         (["task.train_examples=5"], "task: train_examples: 5 images do not fill 10 classes"),

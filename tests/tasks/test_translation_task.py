@@ -188,7 +188,7 @@ def test_translator_learns_grammar(tmp_path: Path) -> None:
         ("task.padded_lengths=[8,0]", "task: padded_lengths must be a positive integer, not 0"),
         ("task.smoothing=1", "task: smoothing must be at least 0 and below 1, not 1"),
         ("task.smoothing=-0.1", "task: smoothing must be at least 0 and below 1, not -0.1"),
-        ("task.smoothing=much", "task: smoothing must be at least 0 and below 1, not 'much'"),
+        ("task.smoothing=much", "task.smoothing must be a number, not 'much'"),
         ("task.train_examples=-2", "task: train_examples must be a positive integer, not -2"),
         ("task.network.heads=3", "task: network: width must be a multiple of heads: 8 is not a multiple of 3"),
     ],

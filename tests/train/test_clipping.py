@@ -60,7 +60,7 @@ def test_clip_norm_setting_takes_effect(tmp_path) -> None:
     assert finals[0] == finals[2] != finals[1]
 
 
-@pytest.mark.parametrize("norm", ["0", "-1", "true", "much", "inf"])
+@pytest.mark.parametrize("norm", ["0", "-1", "true", "much"])
 def test_invalid_clip_norm_gives_one_line_error(tmp_path, norm: str) -> None:
     config = compose([*SMALL, "optim=sgd", f"+optim.clip_norm={norm}", f"store={tmp_path}"])
     with pytest.raises(ConfigError, match="optim: clip_norm must be a positive number") as error:

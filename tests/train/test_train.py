@@ -102,6 +102,13 @@ def test_exception_gives_failed_run_with_traceback_that_can_be_rerun(
     assert len(run.read_provenance()) == 2
 
 
+def test_optimiser_that_calls_sys_exit_gives_failed_run(tmp_path: Path, small: list[str]) -> None:
+    config = compose([*small, f"store={tmp_path}", "optim=sgd", "optim._target_=support.deadly.Leaving"])
+    result = train(config)
+    assert (result["status"], result["message"]) == ("failed", "SystemExit: 0")
+    assert "deadly.py" in result["traceback"]
+
+
 def test_run_locked_by_another_process_is_busy(tmp_path: Path, small: list[str]) -> None:
     config, run = prepare(tmp_path, small)
     with run.exclusive():

@@ -1,8 +1,12 @@
 """The command `nero`: the first word selects a subcommand, which parses the rest."""
 
 import importlib
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import nero
@@ -32,7 +36,19 @@ SUITE = "clone the project and run `make setup`, or there: pip install -c constr
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
-        return _run(*words)
+        try:
+            return _run(*words)
+        except KeyboardInterrupt:
+            return _error("interrupted", 130)
+        except Exception as error:
+            from nero.plans.schema import ConfigError
+
+            if os.environ.get("NERO_DEBUG", "") not in ("", "0"):
+                raise
+            if isinstance(error, ConfigError):
+                return _error(f"error: {error}", 1)
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            return _error(f"error: {message} (NERO_DEBUG=1 shows the traceback)", 1)
     summaries = [f"  {name:<11}{summary}" for name, (_, summary) in COMMANDS.items()]
     usage = "\n".join(["usage: nero COMMAND ...", "       nero --version", "", *summaries, "", "nero COMMAND --help"])
     if words and words[0] in ("-h", "--help"):
@@ -44,14 +60,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _error(_unknown(words[0]) if words else usage, 2)
 
 
+@contextmanager
+def exit_on_interrupt() -> Iterator[None]:
+    """Around imports: Ctrl-C ends the process at once, since an import may lose or wrap a KeyboardInterrupt."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        os.write(2, b"interrupted\n")
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _run(name: str, *words: str) -> int:
     if sys.platform == "win32":
         return _error("error: the experiments run on Linux and macOS only: they lock files with fcntl", 1)
     if not (CLONE / "configs" / "config.yaml").is_file():
         return _error(f"error: nero {name} needs the configs of a clone, and this is an installed package: {SUITE}", 1)
     try:
-        importlib.import_module("hydra")  # first: without the suite, torch may print warnings of its own
-        module = importlib.import_module(COMMANDS[name][0])
+        with exit_on_interrupt():
+            importlib.import_module("hydra")  # first: without the suite, torch may print warnings of its own
+            module = importlib.import_module(COMMANDS[name][0])
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == nero.__name__:

@@ -8,7 +8,7 @@ nero plan table1 ablation --store other/runs
 import sys
 from collections.abc import Sequence
 
-from nero.plans.argparse_types import Parser
+from nero.plans.argparse_types import Parser, folder
 from nero.plans.config import ConfigError
 from nero.plans.listing import describe_plan
 from nero.plans.plan import load_experiment, survey
@@ -19,7 +19,9 @@ from nero.runs.logged import name_left_out
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="nero plan", description=__doc__)
     parser.add_argument("words", nargs="+", metavar="EXPERIMENT", help="names, and KEY=VALUE for all of their runs")
-    parser.add_argument("--store", metavar="DIR", help="default: NERO_RUNS, else that of the experiment's sweep")
+    parser.add_argument(
+        "--store", type=folder, metavar="DIR", help="default: NERO_RUNS, else that of the experiment's sweep"
+    )
     options = parser.parse_intermixed_args(arguments)
     names = [word for word in options.words if "=" not in word and not word.startswith("~")]
     overrides = [word for word in options.words if word not in names]

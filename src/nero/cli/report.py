@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nero.atomic import write_atomic
-from nero.plans.argparse_types import Parser
+from nero.plans.argparse_types import Parser, folder
 from nero.plans.config import ROOT, local_folder
 from nero.plans.plan import load_experiment
 from nero.plans.stores import COMMITTED, local_runs, short_path, store_of_experiment
@@ -38,7 +38,9 @@ OWN_RUNS, OWN_RESULTS, OWN_README = COMMITTED, ROOT / "results", ROOT / "README.
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="nero report", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"an experiment (default: {', '.join(DEFAULT)})")
-    parser.add_argument("--store", metavar="DIR", help="default: NERO_RUNS, else that of the experiments' sweeps")
+    parser.add_argument(
+        "--store", type=folder, metavar="DIR", help="default: NERO_RUNS, else that of the experiments' sweeps"
+    )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="default: results; local/results for your own experiments and trials"
     )

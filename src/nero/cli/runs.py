@@ -26,8 +26,9 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from nero.plans.argparse_types import Parser, positive_int
-from nero.plans.config import ROOT, run_id
+from nero.plans.argparse_types import Parser, folder, positive_int
+from nero.plans.config import run_id
+from nero.plans.stores import COMMITTED, named_store
 from nero.report.tables import run_list
 from nero.runs.checking import check_store, run_directories
 from nero.runs.importing import NOT_TAKEN, Import, ImportOutcome
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         words = ["check" if "--check" in words else "list", *(word for word in words if word != "--check")]
     options = _parser().parse_args(words)
-    options.store = Store(options.store or os.environ.get("NERO_RUNS") or ROOT / "results" / "runs")
+    options.store = Store(named_store(options.store) or COMMITTED)
     options.stores = [options.store]  # whose runs are read
     try:
         status = int(options.run(options))
@@ -190,7 +191,7 @@ def _parser() -> Parser:
     def add(name: str, run: Callable[[argparse.Namespace], int], help_: str, filters: bool) -> Callable[..., Any]:
         command = commands.add_parser(name, help=help_, description=help_)
         command.set_defaults(run=run)
-        command.add_argument("--store", metavar="DIR", help="default: NERO_RUNS, else results/runs")
+        command.add_argument("--store", type=folder, metavar="DIR", help="default: NERO_RUNS, else results/runs")
         if filters:
             text = "a run must match all of these, and any of several comma-separated values"
             group = command.add_argument_group("selection", text)

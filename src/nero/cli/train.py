@@ -26,7 +26,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from nero.cli.main import exit_on_interrupt
 from nero.plans.argparse_types import nearest
+from nero.plans.command_line import is_debugging, one_line_errors
 from nero.plans.config import (
     CONFIG_DIR,
     ROOT,
@@ -36,7 +38,6 @@ from nero.plans.config import (
     from_hydra,
     identity_overrides,
     names,
-    one_line_errors,
 )
 from nero.plans.plan import ONLY_WITHOUT_EXPERIMENT, experiment_files
 from nero.plans.schema import LANES
@@ -57,22 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "-h" in words or "--help" in words:
         print(f"{__doc__}\n{choices()}\n\nHydra's own options: nero train --hydra-help")
         return 0
-    return start(words, from_script=arguments is None)
+    return start(words)
 
 
-def start(words: list[str], from_script: bool = False) -> int:
-    """Run the Hydra program, which reads sys.argv.
-
-    Args:
-        from_script: sys.argv is that of scripts/train.py. Otherwise it is set so: a run logs it as its command, and a
-            sweep starts its lanes with it.
-    """
+def start(words: list[str]) -> int:
+    """Run the Hydra program, which reads sys.argv."""
     known = [name for name in get_args_parser()._option_string_actions if name.startswith("-")]
     for word in words:
         if word.startswith("-") and (option := word.partition("=")[0]) not in known:
             sys.exit(f"error: unknown option {option}{nearest(option, known)}; settings are given as KEY=VALUE")
-    if not from_script:
-        sys.argv = [str(SCRIPT), *words]
+    sys.argv = [str(SCRIPT), *words]  # a run logs it as its command, and a sweep starts its lanes with it
     import_from_here()
     register_sweeper(PlanSweeper)
     add_local_configs()
@@ -118,11 +113,12 @@ def train_one(cfg: DictConfig) -> dict[str, Any] | float:
 
     Returns the outcome, or its `objective` for a sweeper other than ours, such as Optuna's.
     """
-    from nero.data.sources import MissingData
-    from nero.engine.distributed import BrokenGroup, is_main_process
-    from nero.runs.store import Outcome
-    from nero.runs.tracking import Progress
-    from nero.train.run import train
+    with exit_on_interrupt():
+        from nero.data.sources import MissingData
+        from nero.engine.distributed import BrokenGroup, is_main_process
+        from nero.runs.store import Outcome
+        from nero.runs.tracking import Progress
+        from nero.train.run import train
 
     context = HydraConfig.get()
     alone = context.mode == RunMode.RUN
@@ -139,6 +135,8 @@ def train_one(cfg: DictConfig) -> dict[str, Any] | float:
     except BrokenGroup as error:
         sys.exit(f"error: {error}")  # ends a sweep too: the ranks are no longer connected
     except (ConfigError, MissingData) as error:
+        if is_debugging():
+            raise
         if alone:
             sys.exit(f"error: {error}" if is_main_process() else 1)
         run_id = identity_overrides(context.overrides.task)

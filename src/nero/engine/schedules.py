@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from nero.tasks.base import check_range
+
 Schedule = Callable[[float], float]
 
 
@@ -20,11 +22,15 @@ def constant() -> Schedule:
 
 def exponential(gamma: float) -> Schedule:
     """x `gamma` after each epoch (the 100-layer MLP)."""
+    check_range(0, math.inf, gamma=gamma)
     return lambda progress: gamma ** math.floor(progress)
 
 
 def steps(milestones: Sequence[float], gamma: float, warmup: float = 0.0) -> Schedule:
     """Linear warm-up over the first `warmup` epochs, iteration by iteration, then x `gamma` at each milestone epoch."""
+    check_range(0, math.inf, gamma=gamma, warmup=warmup)
+    for milestone in milestones:
+        check_range(0, math.inf, milestones=milestone)
 
     def factor(progress: float) -> float:
         passed = sum(progress >= milestone for milestone in milestones)
@@ -35,6 +41,7 @@ def steps(milestones: Sequence[float], gamma: float, warmup: float = 0.0) -> Sch
 
 def cosine(epochs: float, warmup: float = 0.0) -> Schedule:
     """Linear warm-up over the first `warmup` epochs, then half a cosine down to 0 at epoch `epochs` (ImageNet)."""
+    check_range(0, math.inf, epochs=epochs, warmup=warmup)
     if warmup >= epochs:
         raise ValueError(f"a warm-up of {warmup} epochs leaves nothing of {epochs} epochs to decay over")
 
@@ -53,6 +60,7 @@ def linear_up_down(peak: float, epochs: float) -> Schedule:
     So the first epoch is trained at 1 / `peak` and the last one at 0: the authors' logged curves end with two equal
     validation values.
     """
+    check_range(1, math.inf, peak=peak, epochs=epochs)
 
     def factor(progress: float) -> float:
         epoch = math.floor(progress) + 1
@@ -63,6 +71,7 @@ def linear_up_down(peak: float, epochs: float) -> Schedule:
 
 def linear_to_zero(epochs: float) -> Schedule:
     """Linearly from 1 to 0 at epoch `epochs`, once per epoch (PPO, whose epoch is one update)."""
+    check_range(1, math.inf, epochs=epochs)
     return lambda progress: max(0.0, 1.0 - math.floor(progress) / epochs)
 
 

@@ -24,6 +24,17 @@ LONGEST = {torch.float32: 32, torch.bfloat16: 64, torch.float16: 64}
 HEAD_SIZES = (16, 32, 64, 128)
 
 
+def check_sizes(width: int, heads: int, layers: int, dropout: float) -> None:
+    """Raise ValueError for sizes that no transformer can have."""
+    for name, value in (("width", width), ("heads", heads), ("layers", layers)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a positive integer, not {value!r}")
+    if width % heads:
+        raise ValueError(f"width must be a multiple of heads: {width} is not a multiple of {heads}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, not {dropout!r}")
+
+
 def split_heads(x: Tensor, heads: int, parts: int) -> tuple[Tensor, ...]:
     """[batch, length, parts * width] -> `parts` tensors [batch, heads, length, width / heads], without a copy."""
     batch, length, width = x.shape

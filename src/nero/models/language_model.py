@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.attention import attend, sinusoidal_positions, split_heads
+from nero.models.attention import attend, check_sizes, sinusoidal_positions, split_heads
 
 INIT_RANGE = 0.1  # embedding and output weights start uniform in plus and minus this
 
@@ -36,8 +36,7 @@ class LanguageModel(nn.Module):
         copy_layers: bool = False,
     ) -> None:
         super().__init__()
-        if width % heads:
-            raise ValueError(f"width must be a multiple of heads: {width} is not a multiple of {heads}")
+        check_sizes(width, heads, layers, dropout)
         self.embedding = nn.Embedding(vocabulary, width)
         self.layers = nn.ModuleList(Layer(width, heads, inner, dropout) for _ in range(layers))
         self.output = nn.Linear(width, vocabulary)

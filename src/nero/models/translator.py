@@ -7,7 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nero.models.attention import Layout, attend_projected, packing, padding_mask, sinusoidal_positions, take_tokens
+from nero.models.attention import (
+    Layout,
+    attend_projected,
+    check_sizes,
+    packing,
+    padding_mask,
+    sinusoidal_positions,
+    take_tokens,
+)
 from nero.models.kernels import product_dtype
 
 EPSILON = 1e-6  # of the layer norms
@@ -49,8 +57,7 @@ class Translator(nn.Module):
         fused: bool = True,
     ) -> None:
         super().__init__()
-        if width % heads:
-            raise ValueError(f"width must be a multiple of heads: {width} is not a multiple of {heads}")
+        check_sizes(width, heads, layers, dropout)
         self.embedding = nn.Embedding(vocabulary, width)
         self.encoder = nn.ModuleList(EncoderLayer(width, heads, inner, dropout, fused) for _ in range(layers))
         self.decoder = nn.ModuleList(DecoderLayer(width, heads, inner, dropout, fused) for _ in range(layers))

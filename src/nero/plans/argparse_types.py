@@ -44,6 +44,13 @@ def check_out(parser: argparse.ArgumentParser, out: Path | None) -> None:
         parser.error(f"--out: there is no folder {out.parent}")
 
 
+def folder(text: str) -> str:
+    """A folder's name; an empty one is most likely a variable that is not set."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must be a folder, not ''")
+    return text
+
+
 def int_at_least(minimum: int) -> Callable[[str], int]:
     allowed = {0: "a non-negative integer", 1: "a positive integer"}.get(minimum, f"an integer of at least {minimum}")
 

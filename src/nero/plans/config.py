@@ -4,10 +4,10 @@ import copy
 import hashlib
 import json
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -18,20 +18,25 @@ from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf, ValidationError
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
 
 from nero.atomic import write_atomic
-from nero.plans import schema
+from nero.plans import folders, schema
+from nero.plans.command_line import CONFIG_ERRORS, check_choices, in_one_line
+from nero.plans.folders import CONFIG_DIR as CONFIG_DIR
+from nero.plans.folders import ROOT as ROOT
+from nero.plans.folders import config_file as config_file
+from nero.plans.folders import config_folders, shipped_settings
+from nero.plans.folders import local_folder as local_folder
+from nero.plans.folders import names as names
+from nero.plans.schema import RENAMED as RENAMED
 from nero.plans.schema import ConfigError as ConfigError
-from nero.plans.schema import check_run, field_at, refusal
+from nero.plans.schema import check_run, parent_of
 from nero.runs.stopping import Limits, moment_after, monotonic_at
 
-ROOT = Path(__file__).resolve().parents[3]
-CONFIG_DIR = ROOT / "configs"
-CODE = (Path(__file__), Path(schema.__file__))  # what makes configs out of the YAML files
+CODE = (Path(__file__), Path(schema.__file__), Path(folders.__file__))  # what makes configs out of the YAML files
+NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*")
 # Top-level keys that say where and how a run is carried out, not what it is: its id leaves them out.
 NOT_IDENTITY = ("machine", "tracking", "data_root", "inception", "store", "experiment", "only")
 # Likewise, keys of a task and of an optimiser: what a run needs of a machine, and how tables show it.
@@ -51,9 +56,6 @@ The identity of a run with that value leaves the key out, so that logged runs ke
 the class that takes the setting, since a logged config.yaml does not have the key.
 """
 
-# Keys that were renamed after runs had been logged: the name today -> the name in run ids and in config.yaml.
-RENAMED: Mapping[str, str] = {"task.update_epochs": "task.passes"}
-
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -72,7 +74,7 @@ class RunConfig:
         for group, left_out in (("task", NOT_IDENTITY_OF_TASK), ("optim", NOT_IDENTITY_OF_OPTIM)):
             what[group] = {key: value for key, value in what[group].items() if key not in left_out}
         for key, default in DEFAULTS_OF_LOGGED_RUNS.items():
-            parent, last = _parent(what, key)
+            parent, last = parent_of(what, key)
             if last in parent and parent[last] == default:
                 del parent[last]
         _rename(what, RENAMED)
@@ -143,16 +145,6 @@ def current_names(logged: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def local_folder() -> Path:
-    """The user's own configs, experiments, trials and reports, ignored by git: NERO_LOCAL, else local/."""
-    return Path(os.environ.get("NERO_LOCAL") or ROOT / "local").absolute()
-
-
-def config_folders() -> list[Path]:
-    """Of the YAML files of tasks, optimisers and so on: the shipped ones first, then the user's."""
-    return [CONFIG_DIR, local_folder() / "configs"]
-
-
 class LocalConfigs(SearchPathPlugin):
     """Makes Hydra look for configs in the user's folder too."""
 
@@ -192,11 +184,12 @@ def _composed(overrides: tuple[str, ...], files: tuple[tuple[Path, int, int], ..
     # Inside a Hydra program (a sweep) Hydra has these configs already, and may not be initialised twice.
     running = GlobalHydra.instance().is_initialized()
     add_local_configs()
-    with nullcontext() if running else initialize_config_dir(config_dir=str(CONFIG_DIR), version_base="1.3"):
+    check_choices(overrides)
+    with nullcontext() if running else initialize_config_dir(config_dir=str(config_folders()[0]), version_base="1.3"):
         try:
             cfg = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
-        except HydraException as error:
-            raise ConfigError(_in_one_line(error, overrides)) from error
+        except CONFIG_ERRORS as error:
+            raise ConfigError(in_one_line(error, overrides)) from error
     config = from_hydra(cfg, cfg.hydra.runtime.choices)
     saved = {"task": config.task_name, "optim": config.optim_name, "cfg": OmegaConf.to_container(config.cfg)}
     text = json.dumps(saved)
@@ -224,42 +217,20 @@ def from_hydra(cfg: DictConfig, choices: Any) -> RunConfig:
     plain.pop("hydra", None)
     # Plain values from here on: no enums and no typed nodes in what is hashed, logged or pickled.
     cfg = OmegaConf.create(plain, flags={"struct": True})
-    check_run(cfg)
-    return RunConfig(str(choices["task"]), str(choices["optim"]), cfg)
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Around a Hydra program: exit with one line where Hydra would print several about the command line."""
-    if "HYDRA_FULL_ERROR" in os.environ:
-        yield
-        return
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises
-    try:
-        yield
-    except InstantiationException:
-        raise
-    except HydraException as error:
-        sys.exit(f"error: {_in_one_line(error, sys.argv[1:])}")
-    finally:
-        os.environ.pop("HYDRA_FULL_ERROR", None)
+    task, optim = str(choices["task"]), str(choices["optim"])
+    for group, name in (("task", task), ("optim", optim)):
+        if not NAME.fullmatch(name):  # it becomes a folder of the store, and a part of the run's id
+            raise ConfigError(
+                f"{group}={name}: a name may have letters, digits, '.', '_', '+' and '-' only, no folders"
+            )
+    check_run(cfg, shipped_settings(task, optim))
+    return RunConfig(task, optim, cfg)
 
 
 def identity_overrides(overrides: Sequence[str]) -> str:
     """The overrides that say what a run is: the name of a run that has no id, since its config is not valid."""
     others = tuple(f"{key}{mark}" for key in NOT_IDENTITY for mark in ("=", "."))
     return " ".join(word for word in overrides if not word.lstrip("+~").startswith(others))
-
-
-def names(group: str) -> list[str]:
-    """The choices of a config group, such as all optimisers."""
-    return sorted({path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml")})
-
-
-def config_file(group: str, name: str) -> Path:
-    """The YAML of a choice; of two of the same name Hydra takes the shipped one."""
-    paths = [folder / group / f"{name}.yaml" for folder in config_folders()]
-    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def deadline_of(machine: DictConfig) -> str | None:
@@ -277,40 +248,12 @@ def limits_of(machine: DictConfig) -> Limits:
     return Limits(monotonic_at(deadline_of(machine)), stop_file)
 
 
-def _in_one_line(error: HydraException, overrides: Sequence[str]) -> str:
-    """What is wrong with a command line: by the schema where it says so, else in Hydra's words."""
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return f"there is no {group}={name}; there are: {', '.join(error.options or [])}"
-    cause = error.__cause__
-    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-        key = str(cause.full_key)
-        if isinstance(cause, ValidationError) and (spec := field_at(key)):
-            return refusal(key, cause.value, spec)
-        if now := {before: now for now, before in RENAMED.items()}.get(key):
-            return f"{key} is now {now}"
-        if isinstance(cause, AttributeError | KeyError) and is_dataclass(cause.object_type):
-            known = ", ".join(spec.name for spec in fields(cause.object_type))
-            return f"there is no {key}; there are: {known}"
-    message = " ".join(str(error).partition("\nSee ")[0].split())  # without the address of Hydra's manual
-    return f"{' '.join(overrides)}: {message}"
-
-
 def _rename(settings: dict[str, Any], names: Mapping[str, str]) -> None:
     """Rename dotted keys in place; a key and its new name have the same parent."""
     for before, after in names.items():
-        parent, last = _parent(settings, before)
+        parent, last = parent_of(settings, before)
         if last in parent:
             parent[after.rpartition(".")[2]] = parent.pop(last)
-
-
-def _parent(settings: Mapping[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """The nested settings that hold a dotted key, {} where there are none, and the key's last part."""
-    *parents, last = key.split(".")
-    node: Any = settings
-    for name in parents:
-        node = node.get(name) if isinstance(node, Mapping) else None
-    return (node if isinstance(node, dict) else {}), last
 
 
 def _canonical(value: Any) -> Any:

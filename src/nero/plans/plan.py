@@ -15,18 +15,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
 
+from nero.plans.argparse_types import nearest
 from nero.plans.config import ROOT, RunConfig, compose_shared, local_folder, names, run_id
-from nero.plans.schema import ConfigError, parse_lrs
+from nero.plans.schema import ConfigError, check_keys, parse_lrs
 from nero.runs.store import Status, is_settled
 
 EXPERIMENTS = ROOT / "experiments"
 # Keys that select a part of an experiment: the cells of these tasks, the cells of these optimisers.
 ONLY = ("only.task", "only.optim")
+# Keys that an experiment sets for each of its runs.
+SET_BY_EXPERIMENT = ("task", "optim", "optim.lr", "seed")
 ONLY_WITHOUT_EXPERIMENT = "only.task and only.optim choose a part of an experiment: nero sweep EXPERIMENT"
 
 Summary = Mapping[str, Any]
@@ -188,18 +192,24 @@ def load_experiment(name: str, extra: Sequence[str] = (), folder: Path | None = 
     """
     known = {path.stem: path for path in folder.glob("*.yaml")} if folder else experiment_files()
     if name not in known:
-        raise ConfigError(f"there is no experiment {name!r}; there are: {', '.join(sorted(known))}")
+        hint = nearest(name, known)
+        raise ConfigError(f"there is no experiment {name!r}{hint}; there are: {', '.join(sorted(known))}")
     path = known[name]
     try:
         text = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ConfigError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from error
-    check_keys(text, path.name, ("title", "rows"), ("overrides", "note"), ("rows", "overrides"), ("note",))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    check_keys(text, path.name, ("title", "rows"), ("overrides", "note"), ("rows", "overrides"), ("title", "note"))
     shared = tuple(text.get("overrides", ()))
+    _check_overrides(shared, path.name)
     only, others = split_names(extra, ONLY)
     cells = [cell for row in text["rows"] for cell in _cells(row, shared, tuple(others), path)]
+    cells = _select(name, cells, only)
+    _check_overrides(others, name, {"task": {cell.task for cell in cells}, "optim": {cell.optim for cell in cells}})
     title = f"{text['title']}, {_as_overrides(only)}" if only else text["title"]
-    return Experiment(name, title, tuple(_select(name, cells, only)), text.get("note", ""))
+    return Experiment(name, title, tuple(cells), text.get("note", ""))
 
 
 def split_names(overrides: Iterable[str], keys: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -218,12 +228,27 @@ def split_names(overrides: Iterable[str], keys: Sequence[str]) -> tuple[dict[str
     return {key: given for key, given in found.items() if given}, others
 
 
+def _check_overrides(overrides: Iterable[Any], where: str, own: Mapping[str, set[str]] = MappingProxyType({})) -> None:
+    """Raise ConfigError for an override of what an experiment sets for each run, which would have no effect.
+
+    own: by key, names that may be repeated: Hydra needs `task=NAME` before `task.KEY=VALUE` of that task
+    """
+    for override in overrides:
+        if not isinstance(override, str) or not (override.startswith("~") or "=" in override):
+            raise ConfigError(f"{where}: an override must be KEY=VALUE, not {override!r}")
+        key, _, value = override.lstrip("+~").partition("=")
+        if key in SET_BY_EXPERIMENT and own.get(key) != {value}:
+            hint = f"; only.{key}={value} chooses a part of it" if f"only.{key}" in ONLY else ""
+            raise ConfigError(f"{override}: {where} sets {key} for each of its runs{hint}")
+
+
 def _select(experiment: str, cells: Sequence[Cell], only: Mapping[str, Sequence[str]]) -> list[Cell]:
     """The cells that have one of the names under every key. Raises ConfigError for an unknown name or no cells."""
     for key, wanted in only.items():
         known = sorted({getattr(cell, key.removeprefix("only.")) for cell in cells})
         if unknown := [name for name in wanted if name not in known]:
-            raise ConfigError(f"{key}: {experiment} has no {unknown[0]!r}; it has: {', '.join(known)}")
+            hint = nearest(unknown[0], known)
+            raise ConfigError(f"{key}: {experiment} has no {unknown[0]!r}{hint}; it has: {', '.join(known)}")
     selected = [
         cell
         for cell in cells
@@ -244,6 +269,9 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
     check_keys(row, f"a row of {path.name}", ("task", "optim", "lr"), others, lists, ("label",))
     sweep = row.get("sweep", {})
     check_keys(sweep, f"`sweep` in a row of {path.name}", others=sweep, lists=sweep)
+    # A row's only rate may be swept as well: its cells then differ from those of a row that searches it.
+    swept = [key for key, values in sweep.items() if key != "optim.lr" or values != _list(row["lr"]) or len(values) > 1]
+    _check_overrides([*row.get("overrides", ()), *(f"{key}=" for key in swept)], f"a row of {path.name}")
     seeds = [row.get("search_seed", 0), *row.get("repeat_seeds", ())]
     if wrong := [seed for seed in seeds if type(seed) is not int or seed < 0]:
         raise ConfigError(f"a row of {path.name}: seeds must be non-negative integers, not {wrong[0]!r}")
@@ -251,6 +279,9 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
         lrs = parse_lrs(_list(row["lr"]))
     except ConfigError as error:
         raise ConfigError(f"a row of {path.name}: {error}") from error
+    for name in (*_list(row["task"]), *_list(row["optim"])):
+        if not isinstance(name, str):
+            raise ConfigError(f"a row of {path.name}: task and optim must be names, not {name!r}")
     for task, optim in itertools.product(_list(row["task"]), _list(row["optim"])):
         for values in itertools.product(*sweep.values()):
             yield Cell(
@@ -263,28 +294,6 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
                 overrides=(*shared, *row.get("overrides", ()), *extra),
                 label=row.get("label", ""),
             )
-
-
-def check_keys(
-    text: Any,
-    where: str,
-    needed: Iterable[str] = (),
-    others: Iterable[str] = (),
-    lists: Iterable[str] = (),
-    strings: Iterable[str] = (),
-) -> None:
-    """Raise ConfigError unless `text` is a mapping with the needed keys, no unknown ones, and values of these types."""
-    if not isinstance(text, dict):
-        raise ConfigError(f"{where} must be a mapping, not {text!r}")
-    known = [*needed, *others]
-    if unknown := [key for key in text if key not in known]:
-        raise ConfigError(f"{where} has an unknown key {unknown[0]!r}; there are: {', '.join(sorted(known))}")
-    if missing := [key for key in needed if text.get(key) in (None, "", [])]:
-        raise ConfigError(f"{where} needs {missing[0]!r}")
-    for keys, kind, name in ((lists, list, "list"), (strings, str, "string")):
-        for key in keys:
-            if key in text and not isinstance(text[key], kind):
-                raise ConfigError(f"{where}: {key!r} must be a {name}, not {text[key]!r}")
 
 
 def survey(cell: Cell, summaries: Mapping[str, Summary]) -> CellState:

@@ -5,7 +5,7 @@ themselves, and what they mean, are in the YAML files.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum, StrEnum
@@ -27,6 +27,17 @@ Parallel = StrEnum("Parallel", ["ddp", "fsdp"])
 Backend = StrEnum("Backend", ["auto", "gloo"])
 Decode = StrEnum("Decode", ["auto", "cpu", "gpu"])
 
+# Types of a setting in YAML, each with what is allowed where a shipped file has one: integers may become floats.
+KINDS: tuple[tuple[Any, str], ...] = (
+    (bool, "true or false"),
+    ((int, float), "a number"),
+    (str, "text"),
+    (list, "a list"),
+    (dict, "null or a mapping"),
+)
+YAML_BOOLEANS = ("yes", "no", "on", "off")
+# Keys that were renamed after runs had been logged: the name today -> the name in run ids and in config.yaml.
+RENAMED: Mapping[str, str] = {"task.update_epochs": "task.passes"}
 PRECISIONS = tuple(choice.value for choice in Precision)
 # What a run spends most of its time waiting for. A GPU machine runs both kinds side by side.
 LANES = tuple(choice.value for choice in BoundBy)
@@ -129,17 +140,32 @@ ConfigStore.instance().store(name="run_schema", node=RunSchema, provider="nero")
 ConfigStore.instance().store(group="hydra/sweeper", name="plan", node=PlanSweeperConf, provider="nero")
 
 
-def check_run(cfg: DictConfig) -> None:
-    """Raise ConfigError for the first setting of a run that is of the wrong type or out of range."""
+def check_run(cfg: DictConfig, shipped: Mapping[str, Any] | None = None) -> None:
+    """Raise ConfigError for the first setting of a run that is of the wrong type or out of range.
+
+    Args:
+        shipped: what the YAML files of the run's task and optimiser have, by group
+    """
     check(RunSchema, cfg)
+    for group in ("task", "optim"):
+        if not isinstance(cfg[group], DictConfig):
+            raise ConfigError(f"{group} must be the name of a YAML file of configs/{group}, not {cfg[group]!r}")
     check(TaskKeys, cfg.task, "task.")
     check(OptimKeys, cfg.optim, "optim.")
-    if not isinstance(cfg.task.get("schedule"), DictConfig):
+    for group in ("task", "optim"):
+        check_like((shipped or {}).get(group, {}), OmegaConf.to_container(cfg[group]), group)
+    if not _is_target(cfg.task.get("schedule")):
         raise ConfigError("task.schedule must be a _target_, such as nero.engine.schedules.constant, and its arguments")
-    if not isinstance(own := cfg.optim.get("schedule"), DictConfig) and own not in (None, "none"):
+    if not _is_target(own := cfg.optim.get("schedule")) and own not in (None, "none"):
         raise ConfigError(f"optim.schedule must be none, or a _target_ and its arguments, not {own!r}")
+    if (mirror := cfg.tracking.mirror) is not None and not _is_target(mirror):
+        raise ConfigError(f"tracking.mirror must be null, or a _target_ and its arguments, not {mirror!r}")
     read_display(cfg.task.get("display"))
     read_display_name(cfg.optim.get("display_name"))
+
+
+def _is_target(given: Any) -> bool:
+    return isinstance(given, DictConfig) and isinstance(given.get("_target_"), str)
 
 
 def read_display(given: Any, key: str = "task.display") -> DisplayKeys:
@@ -183,6 +209,33 @@ def check(schema: type, settings: DictConfig, prefix: str = "") -> None:
             raise ConfigError(refusal(key, value, spec))
 
 
+def check_like(shipped: Any, given: Any, key: str) -> None:
+    """Raise ConfigError for a setting of an open group that is of another type than in the group's YAML file.
+
+    Where the file has null or a reference, and in keys that it does not have, any type may be right, and null may be
+    right for all but a boolean: that is for the class to say. A number that is
+    not finite never is, nor is one of YAML's words for a boolean that Hydra reads as text.
+    """
+    if isinstance(given, dict):
+        known = shipped if isinstance(shipped, dict) and shipped.get("_target_") == given.get("_target_") else {}
+        for name, value in given.items():
+            check_like(known.get(name), value, f"{key}.{name}")
+    elif isinstance(given, list):
+        first = next(iter(shipped), None) if isinstance(shipped, list) else None
+        for index, value in enumerate(given):
+            check_like(first, value, f"{key}[{index}]")
+    is_known = shipped is not None and not (isinstance(shipped, str) and "${" in shipped)
+    kind, allowed = next(each for each in KINDS if isinstance(shipped, each[0])) if is_known else (object, "")
+    # A schedule has a check of its own, which says more, and so has `display`.
+    is_checked = key.endswith((".schedule", ".display")) or (given is None and kind is not bool)
+    if not is_checked and (not isinstance(given, kind) or (is_known and isinstance(given, bool) != (kind is bool))):
+        raise ConfigError(f"{key} must be {allowed}, not {given!r}")
+    if isinstance(given, float) and not math.isfinite(given):
+        raise ConfigError(f"{key} must be finite, not {given!r}")
+    if isinstance(given, str) and given.lower() in YAML_BOOLEANS and kind is not str:
+        raise ConfigError(f"{key} must be true or false, not {given!r}")
+
+
 def field_at(key: str) -> "Field[Any] | None":
     """The field of a dotted key such as machine.device; None for one that the schema does not have."""
     schema: Any = RunSchema
@@ -192,6 +245,15 @@ def field_at(key: str) -> "Field[Any] | None":
         if not is_dataclass(schema):
             return None
     return next((spec for spec in fields(schema) if spec.name == last), None)
+
+
+def parent_of(settings: Mapping[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """The nested settings that hold a dotted key, {} where there are none, and the key's last part."""
+    *parents, last = key.split(".")
+    node: Any = settings
+    for name in parents:
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return (node if isinstance(node, dict) else {}), last
 
 
 def refusal(key: str, value: object, spec: "Field[Any]") -> str:
@@ -217,6 +279,28 @@ def parse_lrs(values: Sequence[Any]) -> tuple[float, ...]:
     return tuple(lrs)
 
 
+def check_keys(
+    text: Any,
+    where: str,
+    needed: Iterable[str] = (),
+    others: Iterable[str] = (),
+    lists: Iterable[str] = (),
+    strings: Iterable[str] = (),
+) -> None:
+    """Raise ConfigError unless `text` is a mapping with the needed keys, no unknown ones, and values of these types."""
+    if not isinstance(text, dict):
+        raise ConfigError(f"{where} must be a mapping, not {text!r}")
+    known = [*needed, *others]
+    if unknown := [key for key in text if key not in known]:
+        raise ConfigError(f"{where} has an unknown key {unknown[0]!r}; there are: {', '.join(sorted(known))}")
+    if missing := [key for key in needed if text.get(key) in (None, "", [])]:
+        raise ConfigError(f"{where} needs {missing[0]!r}")
+    for keys, kind, name in ((lists, list, "list"), (strings, str, "string")):
+        for key in keys:
+            if key in text and not isinstance(text[key], kind):
+                raise ConfigError(f"{where}: {key!r} must be a {name}, not {text[key]!r}")
+
+
 def _is_allowed(spec: "Field[Any]", given: object, value: Any) -> bool:
     """Whether a value of the right type is in the field's range. `given`: the value before it was converted."""
     if value is None:
@@ -227,6 +311,8 @@ def _is_allowed(spec: "Field[Any]", given: object, value: Any) -> bool:
         with suppress(ValueError):
             spec.metadata["parse"](value)
             return True
+        return False
+    if given == "":
         return False
     if "range" in spec.metadata:  # in an open group nothing converts a string that looks like a number
         above = value > 0 if spec.metadata["range"] == "positive" else value >= 0

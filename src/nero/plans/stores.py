@@ -23,8 +23,8 @@ def local_runs() -> Path:
 
 def store_of_run(config: RunConfig) -> Store:
     """Of a single run or a point of a grid."""
-    if config.cfg.store:
-        return Store(config.cfg.store)
+    if named := named_store(config.cfg.store):
+        return Store(named)
     committed, trials = Store(COMMITTED), Store(local_runs())
     if config.cfg.data == "embedded":
         return trials
@@ -32,17 +32,32 @@ def store_of_run(config: RunConfig) -> Store:
     return committed if is_logged or is_planned(config) else trials
 
 
+def named_store(given: str | None = None) -> str | None:
+    """The folder of --store, or of the setting `store`, or else of NERO_RUNS; None: nothing was named."""
+    for name, folder in (("store", given), ("NERO_RUNS", os.environ.get("NERO_RUNS"))):
+        if folder is not None and not folder.strip():
+            raise ConfigError(f"{name} is empty: name a folder, or leave it out for the default")
+        if folder is not None:
+            place = Path(folder).absolute()
+            above = next(path for path in (place, *place.parents) if path.exists())
+            if not above.is_dir():
+                raise ConfigError(f"{name}: {above} is not a folder")
+            return folder
+    return None
+
+
 def store_of_experiment(experiment: Experiment, given: str | None = None) -> Store:
     """Of all runs of an experiment. `given`: --store, or the sweep's setting `store`."""
-    if given := given or os.environ.get("NERO_RUNS"):
-        return Store(given)
+    if named := named_store(given):
+        return Store(named)
     embedded = all(cell.setting("data") == "embedded" for cell in experiment.cells)
     return Store(local_runs() if embedded else COMMITTED)
 
 
 def given_store(overrides: Iterable[str]) -> str | None:
     """The value of store=DIR among these."""
-    return next((word.partition("=")[2] for word in overrides if word.startswith("store=")), None)
+    given = next((word.partition("=")[2] for word in overrides if word.startswith("store=")), None)
+    return None if given == "null" else given
 
 
 def is_planned(config: RunConfig) -> bool:

@@ -3,14 +3,13 @@
 Every maker takes one argument, the `Evidence` of the experiment.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from nero.plans.plan import Summary, load_experiment, survey
-from nero.plans.stores import COMMITTED
+from nero.plans.stores import COMMITTED, named_store
 from nero.report import paper
 from nero.report.evidence import Evidence
 from nero.report.figures import figure3, figure4, figure8, figure9, language
@@ -100,7 +99,7 @@ def contents_of(evidence: Evidence) -> Contents:
 
 def default_store() -> Store:
     """The store at NERO_RUNS, else the committed runs."""
-    return Store(os.environ.get("NERO_RUNS") or COMMITTED)
+    return Store(named_store() or COMMITTED)
 
 
 def gather(name: str, store: Store, summaries: Mapping[str, Summary] | None = None) -> Evidence:

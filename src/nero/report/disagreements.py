@@ -16,8 +16,8 @@ from pathlib import Path
 
 import yaml
 
-from nero.plans.plan import check_keys, load_experiment
-from nero.plans.schema import ConfigError
+from nero.plans.plan import load_experiment
+from nero.plans.schema import ConfigError, check_keys
 from nero.report.cells import CellKey, RowKey, row_as_typed
 from nero.runs.store import Store
 

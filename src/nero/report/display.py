@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from nero.plans import config
+from nero.plans.folders import config_folders
 from nero.plans.schema import ConfigError, DisplayKeys, read_display, read_display_name
 
 Files = tuple[tuple[str, int], ...]  # each with the time of its last change: the key of the caches
@@ -19,7 +19,7 @@ Files = tuple[tuple[str, int], ...]  # each with the time of its last change: th
 
 def folders(group: str) -> list[Path]:
     """Where the files of a config group are; of two with the same name the first counts."""
-    return [folder / group for folder in config.config_folders()]
+    return [folder / group for folder in config_folders()]
 
 
 def optimizer_names() -> Mapping[str, str]:

@@ -5,7 +5,7 @@ A sweep passes both to its runs as strings, in the same process, in another one,
 
 import time
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 
 from nero.runs.lock import boot_id
@@ -30,6 +30,8 @@ def monotonic_at(moment: str | float | None) -> float:
     calendar, _, here = str(moment).partition("@")
     boot, _, uptime = here.partition("+")
     remaining = float(calendar) - time.time()
+    if isnan(remaining):
+        raise ValueError(f"{moment} is no moment")
     return float(uptime) if here and boot == boot_id() else time.monotonic() + remaining
 
 

@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
@@ -49,6 +50,9 @@ class PlanSweeper(Sweeper):
         machine, launcher = self.cfg.machine, self.cfg.hydra.launcher
         try:
             check(MachineSchema, machine, "machine.")
+            if self.max_batch_size is not None and self.max_batch_size < 1:
+                allowed = "null or a positive integer"
+                raise ConfigError(f"hydra.sweeper.max_batch_size must be {allowed}, not {self.max_batch_size}")
             experiments = _experiments(arguments, self.cfg.experiment)
             deadline = deadline_of(machine)  # one for all runs, however they are launched
             overrides = [] if deadline is None else [f"machine.deadline={_quoted(deadline)}"]
@@ -72,6 +76,10 @@ class PlanSweeper(Sweeper):
                         results = [job.return_value for batch in returns for job in batch]
         except ConfigError as error:
             sys.exit(f"error: {error}")
+        except HydraException:
+            raise
+        except OSError as error:  # of the sweep's own folder, or of the store
+            sys.exit(f"error: {error.filename or self.cfg.hydra.sweep.dir} cannot be used: {error.strerror or error}")
         if results:
             _print(describe_outcomes(results))
         elif missing := [cell.missing_config for each in experiments for cell in each.cells if cell.missing_config]:

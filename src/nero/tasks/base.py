@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -31,6 +32,14 @@ def check_positive(**settings: object) -> None:
     for name, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise BadSetting(f"{name} must be a positive integer, not {value!r}")
+
+
+def check_range(least: float, most: float, **settings: object) -> None:
+    """Raise unless each setting is a number from `least` to `most`, which may be infinite."""
+    for name, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most or value == inf:
+            allowed = f"from {least:g} to {most:g}" if most < inf else f"of at least {least:g}"
+            raise BadSetting(f"{name} must be a number {allowed}, not {value!r}")
 
 
 def check_examples(wanted: int | None, available: int | None = None) -> None:

@@ -1,9 +1,11 @@
 """The two MNIST experiments of Figure 3."""
 
+from math import inf
+
 from nero.data.images.arrays import load_mnist
 from nero.data.synthetic.digits import digits
 from nero.models import mlp
-from nero.tasks.base import Context, Metric
+from nero.tasks.base import Context, Metric, check_positive, check_range
 from nero.tasks.classification import Classification, load_images
 
 MEAN, STD = (0.1307,), (0.3081,)
@@ -18,6 +20,7 @@ class DeepMLP(Classification):
     def __init__(
         self, context: Context, epochs: int, batch_size: int, depth: int, train_examples: int | None = None
     ) -> None:
+        check_positive(depth=depth)
         images = load_images(context, train_examples, real=load_mnist, embedded=digits)
         super().__init__(context, images, mlp.MLP(depth, WIDTH, CLASSES), MEAN, STD, epochs, batch_size)
 
@@ -36,6 +39,8 @@ class ReparameterisedMLP(Classification):
         sigma: float,
         train_examples: int | None = None,
     ) -> None:
+        check_positive(depth=depth)
+        check_range(0, inf, sigma=sigma)
         network = mlp.ReparameterisedMLP(depth, WIDTH, CLASSES, sigma)
         images = load_images(context, train_examples, real=load_mnist, embedded=digits)
         super().__init__(context, images, network, MEAN, STD, epochs, batch_size, trace_accuracy=True)

@@ -21,6 +21,7 @@ are clipped by their joint norm for every optimiser.
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from typing import Any
 
 import torch
@@ -32,7 +33,19 @@ from nero.games.atari import AtariGames
 from nero.games.base import GameError, Games, Turn
 from nero.games.catch import Catch
 from nero.models.policy import SIDE, AreaResize
-from nero.tasks.base import NETWORK, BadSetting, Batch, Context, Meters, Metric, Task, Work, check_positive
+from nero.tasks.base import (
+    NETWORK,
+    BadSetting,
+    Batch,
+    Context,
+    Meters,
+    Metric,
+    Task,
+    Work,
+    build_network,
+    check_positive,
+    check_range,
+)
 from nero.tasks.playing import moves
 from nero.tasks.rollout import EpisodeStatistics, Rollout, as_input, entries_at
 
@@ -71,6 +84,8 @@ class PPO(Task):
     ) -> None:
         check_positive(environments=environments, steps=steps, update_epochs=update_epochs, minibatches=minibatches)
         check_positive(window=window, log_every=log_every)
+        check_range(0, 1, discount=discount, gae_lambda=gae_lambda)
+        check_range(0, inf, clip=clip, entropy=entropy, value=value)
         if environments * steps % minibatches:
             raise BadSetting(f"minibatches must divide environments x steps = {environments * steps}: {minibatches}")
         self.context, self.game = context, game
@@ -85,7 +100,7 @@ class PPO(Task):
         if device.type == "cuda":
             self.threads = 1  # more threads of torch would spin and take the cores from the games
         self.games = self.make_games(environments)
-        self.network = network(self.games.actions).to(device)
+        self.network = build_network(network, self.games.actions).to(device)
         convert_conv2d_weight_memory_format(self.network, torch.channels_last)
         self.resize = AreaResize(self.games.screen, SIDE, device)
         self.rollout = Rollout(steps, environments, self.games, self.resize, device)

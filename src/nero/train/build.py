@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
@@ -153,6 +153,11 @@ def task_of(identity: Mapping[str, Any], context: Context) -> Task:
     torch.manual_seed(context.streams.number("initialisation"))
     # Called outside `instantiate`, which would wrap whatever the task raises, such as MissingData.
     make_task = build_part("task", settings, context, _partial_=True)
+    arguments = {key: value for key, value in settings.items() if not key.startswith("_")}
+    try:  # a TypeError of the call itself, not one from within the task
+        inspect.signature(get_object(settings["_target_"])).bind(context, **arguments)
+    except TypeError as error:
+        raise ConfigError(f"task: {error}") from error
     try:
         task = make_task()
     except BadSetting as error:

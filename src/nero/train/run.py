@@ -149,7 +149,7 @@ class _Attempt:
     summary: dict[str, Any]
     stop_reason: str | None = None
     keeps_checkpoint: bool = False
-    error: Exception | None = None
+    error: BaseException | None = None
     broken_group: str | None = None  # why the ranks cannot continue together
 
 
@@ -238,7 +238,7 @@ def _attempt(config: RunConfig, run: RunDirectory, settings: Settings, trackers:
         return _Attempt(summary, ending.reason, keeps)
     except (ConfigError, MissingData):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an optimiser's sys.exit must not end a whole sweep
         text = f"{_one_line(error)}\n" if _explains_itself(error, run) else _without_local_paths(traceback.format_exc())
         summary |= _summary_so_far(run, loop.position if loop else Position())
         summary |= {"status": Status.FAILED, "traceback": text}
@@ -270,13 +270,13 @@ def _summary_so_far(run: RunDirectory, position: Position) -> dict[str, Any]:
     }
 
 
-def _explains_itself(error: Exception, run: RunDirectory) -> bool:
+def _explains_itself(error: BaseException, run: RunDirectory) -> bool:
     """Whether one line is enough: the store cannot be written, or holds what this code cannot use."""
     of_store = isinstance(error, OSError) and str(error.filename or "").startswith(str(run.path))
     return of_store or isinstance(error, UnusableCheckpoint | RunBusy)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return _without_local_paths(" ".join(f"{type(error).__name__}: {error}".split()))
 
 
