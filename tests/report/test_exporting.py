@@ -1,5 +1,6 @@
 """Tests of exporting runs and curves to CSV and Parquet files."""
 
+import csv
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,6 +78,30 @@ def test_exported_runs_have_a_column_for_each_setting_that_tells_them_apart(stor
     found = pd.read_csv(path)
     assert found["task.depth"].tolist() == [100, 5]
     assert "task.batch_size" not in found, "all runs share it"
+
+
+def test_spreadsheet_executes_no_text_of_exported_runs(store: Store, tmp_path: Path) -> None:
+    """Names and texts of a run from elsewhere; numbers stay numbers."""
+    run = write_whole(store, NERO, 0.01, 0, -0.5, also={"=1+1/x": [-1.0, -2.0, -0.25], "+a/b": [0.0, 0.5, 1.0]})
+    write_whole(store, NERO, 0.01, 1, -0.5)
+    summary = run.read_summary() or {}
+    run.write_summary({**summary, "device": "=cmd|'/c calc'!A1"})
+    config = run.read_config()
+    note = {"@note": "-1+1", "listed": ["=1"], "number": -3}
+    run.write_config({**config, "task": {**config["task"], **note}})
+    for more in ([], ["--curves"]):
+        path = tmp_path / f"out{len(more)}.csv"
+        assert command_line.main(["runs", "export", str(path), *more, "--store", str(store.root)]) == 0
+        with path.open(newline="") as file:
+            head, *lines = csv.reader(file)
+        cells = [*head, *(cell for line in lines for cell in line)]
+        executed = [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
+        assert executed
+        assert all(map(float, executed))
+        assert "'=1+1/x" in cells
+        assert "-0.25" in cells
+        if not more:
+            assert {"'=cmd|'/c calc'!A1", "task.@note", "'-1+1", "['=1']", "-0.5", "-3"} <= set(cells)
 
 
 def test_existing_file_is_replaced_only_with_force(

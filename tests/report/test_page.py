@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nero.report import catalogue, readme
+from nero.report import catalogue, display, readme
 from nero.report.assembly import PAGE, Report
 from nero.report.page import page
 from nero.report.page.data import NOT_METRICS, game_data, pack
@@ -218,7 +218,29 @@ def test_run_data_cannot_inject_scripts(store: Store, tmp_path: Path) -> None:
     [shown] = runs_of(text)["runs"]
     assert shown["traceback"] == SCRIPT_END
     assert json.loads(page._json({"a": SCRIPT_END})) == {"a": SCRIPT_END}
-    assert "</script" not in page._json({"a": SCRIPT_END})
+    assert "<" not in page._json({"a": SCRIPT_END, "b": "<!--<script>"})
+
+
+def test_names_of_tasks_optimisers_and_metrics_are_no_markup(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = '<img src=x onerror=alert(1)>"|'
+    monkeypatch.setattr(display, "task_name", lambda task: f"{hostile} {task}")
+    monkeypatch.setattr(display, "optimizer_names", lambda: {"nero": f"Nero {hostile}", "sgd": hostile})
+    fill(store, "mnist", plausible)
+    for run in store.runs():
+        summary = run.read_summary() or {}
+        run.write_summary({**summary, "device": hostile, "metric": {**summary["metric"], "label": hostile}})
+    evidence = catalogue.gather("mnist", store)
+    report = Report([evidence], store, tmp_path / "out")
+    text = report.page()[PAGE].decode()
+    assert "<img src=x" not in text
+    assert not any("onerror" in attributes for _, attributes in Tags(text).tags)
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text
+    files = {**report.texts(evidence), **report.overview_texts()}
+    written = [content for path, content in files.items() if path.suffix == ".md"]
+    assert any(b"&lt;img" in content for content in written)
+    assert not any(b"<img" in content for content in written)
 
 
 def test_page_output_is_reproducible(store: Store, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Tests of the Markdown, LaTeX and HTML table formats: links, escaping and emphasis."""
 
+import csv
+import io
 import re
 import shutil
 import subprocess
@@ -8,13 +10,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conftest import ROOT
 from nero.report import catalogue, paper
 from nero.report.page.sheet_html import to_html
 from nero.report.tables.latex import to_latex
 from nero.report.tables.layout import print_table
-from nero.report.tables.sheets import Printed, RunLink, Sheet, Text, for_terminal, to_markdown
+from nero.report.tables.sheets import Printed, RunLink, Sheet, Text, for_terminal, to_csv, to_markdown
 from nero.report.tables.table import build_table
 from nero.report.theory.report import make_tables
 from nero.runs.store import Store
@@ -99,6 +103,76 @@ def test_text_is_escaped_in_every_format() -> None:
     assert not re.search(r"(?<!\\)[%#_&]", latex)
     assert not re.search('[|<>"]', latex), "LaTeX's default font has other signs in their places"
     assert to_markdown(table).count("|") == 6, "a bar of the text's own does not end its cell"
+
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "</details><script>alert(1)</script>",
+    "`<img src=x onerror=alert(1)>`",
+    "[x](javascript:alert(1))",
+    "a\n\n<img src=x onerror=alert(1)>",
+    "a | b",
+    "&lt;img src=x&gt;",
+)
+
+
+OUR_TAGS = {"h1", "p", "strong", "u", "code", "em", "ul", "li", "a", "details", "summary"}
+OUR_TAGS |= {"table", "thead", "tbody", "tr", "th", "td"}
+
+
+class Rendered(Cells):
+    """What a browser would make of Markdown, by a renderer that lets HTML through."""
+
+    def __init__(self, text: str) -> None:
+        markdown = pytest.importorskip("markdown")
+        super().__init__(markdown.markdown(text, extensions=["tables", "md_in_html"]))
+
+    def handle_data(self, data: str) -> None:
+        self.text = getattr(self, "text", "") + data
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_markdown_has_no_markup_of_texts_from_elsewhere(hostile: str) -> None:
+    run = RunLink(hostile, "a_task", f"{hostile} (1)")
+    cell = Text(hostile, hostile, code=hostile, runs=(run, run), name=hostile, link=run)
+    sheet = Sheet([hostile] * 2, [[[cell, Text(hostile, rank=1)]]], 1)
+    table = Printed("name", hostile, sheet, hostile, (), hostile, (cell,), (cell,))
+    text = to_markdown(table, "../runs")
+    assert "<img" not in text
+    assert "<script" not in text
+    assert all(line.count("|") == 3 for line in text.splitlines() if line.startswith("|"))
+    html = Rendered(text)
+    assert {tag for tag, _ in html.tags} <= OUR_TAGS
+    links = [attributes["href"] or "" for tag, attributes in html.tags if tag == "a"]
+    assert all(link.startswith("../runs/a_task/") for link in links)
+    assert len(html.cells) == 2
+
+
+@given(st.text(alphabet="<>&`|[]()*_ab\n\r\t '\"", max_size=30))
+def test_any_text_keeps_the_shape_of_a_markdown_table(text: str) -> None:
+    markdown = to_markdown(printed(Text(text, text), Text(text, code=text)))
+    assert not re.search("<(?!/?u>)", markdown)
+    assert [line.count("|") for line in markdown.splitlines() if line.startswith("|")] == [3, 3, 3]
+
+
+FORMULAS = ("=1+1", "=cmd|'/c calc'!A1", "+1+1", "-1+1", "@SUM(A1)", "\t=1+1", "\r=1+1", "\n=1+1", "-", "--1", "+a")
+HARMLESS = ("-0.5", "+1e-3", "-inf", "-1", "", "0.5", "a=1", "[-0.04, +0.60]", "−1", "'=1")
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, *HARMLESS])
+def test_spreadsheet_executes_no_text_of_csv(text: str) -> None:
+    [[head], [cell]] = csv.reader(io.StringIO(to_csv([{"head": text}]), newline=""))
+    assert head == "head"
+    assert cell == (f"'{text}" if text in FORMULAS else text).replace("\r", "\n")
+
+
+@given(st.text(alphabet="=+-@\t\r\n'0123456789.e,\"a", min_size=1, max_size=8))
+def test_cells_of_csv_are_numbers_or_begin_like_text(text: str) -> None:
+    [_, [cell]] = csv.reader(io.StringIO(to_csv([{"head": text}]), newline=""))
+    assert cell.removeprefix("'") == re.sub("\r\n?", "\n", text).removeprefix("'")
+    if cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        assert cell == text
+        float(cell)
 
 
 @pytest.mark.parametrize(("rank", "html"), [(1, "value best"), (2, "value second"), (None, "value")])

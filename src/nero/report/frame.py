@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from nero.atomic import replacing
 from nero.plans.config import DEFAULTS_OF_LOGGED_RUNS
+from nero.report.tables.sheets import spreadsheet_text
 from nero.runs.logged import LoggedRun, logged_runs, same_value
 from nero.runs.store import Record, Store
 
@@ -156,8 +158,19 @@ class NoExport(ValueError):
     """A file cannot be written; the message is one line."""
 
 
+def _write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Texts, and names of settings and metrics, may come from elsewhere: they are written as in the tables' CSV."""
+    texts = [name for name, kind in frame.dtypes.items() if not (is_numeric_dtype(kind) or is_bool_dtype(kind))]
+    safe = {name: frame[name].map(_spreadsheet_value, na_action="ignore") for name in texts}
+    frame.assign(**safe).rename(columns=spreadsheet_text).to_csv(path, index=False)
+
+
+def _spreadsheet_value(value: Any) -> Any:
+    return spreadsheet_text(value) if isinstance(value, str) else value
+
+
 WRITERS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
-    ".csv": lambda frame, path: frame.to_csv(path, index=False),
+    ".csv": _write_csv,
     ".parquet": lambda frame, path: frame.to_parquet(path, index=False, engine="pyarrow"),
 }
 

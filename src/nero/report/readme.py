@@ -11,7 +11,7 @@ from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.tables.costs import gpu_seconds, hours, progress
 from nero.report.tables.entries import published_text, value
-from nero.report.tables.sheets import Sheet, Text, row_label, sheet_lines
+from nero.report.tables.sheets import Sheet, Text, markdown_text, row_label, sheet_lines
 from nero.report.tables.table import Entry, Row, Table
 from nero.report.verdicts import CONFIDENCE
 from nero.runs.store import Store
@@ -43,7 +43,7 @@ def filled(readme: str, parts: Mapping[str, str]) -> str:
 def make_parts(experiments: Sequence[Evidence], table: Table) -> dict[str, str]:
     """The text of each part, by the name in its markers."""
     return {
-        "findings": "\n".join(f"- {sentence}" for sentence in findings_sentences(experiments, table)),
+        "findings": "\n".join(f"- {markdown_text(sentence)}" for sentence in findings_sentences(experiments, table)),
         "table 1": "\n".join([*sheet_lines(short(table)), "", LEGEND]),
         "cost": cost(_own(experiments)),
     }

@@ -8,7 +8,7 @@ import pandas as pd
 from nero.plans.plan import CellState, Summary
 from nero.report import cells
 from nero.report.figures.curves import Curve, at_leading
-from nero.report.tables.sheets import markdown_line
+from nero.report.tables.sheets import markdown_line, markdown_text
 from nero.report.units import number, rate, scale
 
 
@@ -18,7 +18,8 @@ def document(figure: str, *parts: str) -> str:
 
 
 def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    return "\n".join(map(markdown_line, [heads, ["---"] * len(heads), *lines]))
+    texts = ([markdown_text(word) for word in line] for line in (heads, ["---"] * len(heads), *lines))
+    return "\n".join(map(markdown_line, texts))
 
 
 def point_table(

@@ -273,5 +273,5 @@ def _filled(template: str, parts: Mapping[str, str]) -> str:
 
 
 def _json(data: Any) -> str:
-    """JSON for a script element, which would end at the first "</"."""
-    return json.dumps(data, **COMPACT, ensure_ascii=False).replace("</", "<\\/")
+    """JSON for a script element, whose end "</script" or "<!--" in a text would move."""
+    return json.dumps(data, **COMPACT, ensure_ascii=False).replace("<", "\\u003c")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
+from urllib.parse import quote
 
 from nero.plans.plan import Summary
 from nero.report import cells
@@ -117,10 +118,15 @@ class Markup(NamedTuple):
         return ", ".join(self._linked(run, self.escape(run.words), runs) for run in text.runs)
 
     def _linked(self, run: RunLink, words: str, runs: str) -> str:
-        return self.link.format(words=words, path=f"{runs}/{run.path}", run=escape(run.run_id))
+        return self.link.format(words=words, path=f"{runs}/{quote(run.path)}", run=escape(run.run_id))
 
 
-MARKDOWN = Markup(str, "`%s`", {1: "**%s**", 2: "<u>%s</u>", None: "%s"}, " (%s)", link="[{words}]({path})")
+def markdown_text(text: str) -> str:
+    """Text that may come from elsewhere, for Markdown: on one line, without HTML, code and links."""
+    return escape(re.sub(r"[\r\n]+", " ", text), quote=False).replace("`", "&#96;").replace("](", "]&#40;")
+
+
+MARKDOWN = Markup(markdown_text, "`%s`", {1: "**%s**", 2: "<u>%s</u>", None: "%s"}, " (%s)", link="[{words}]({path})")
 
 
 def to_markdown(printed: Printed, runs: str | None = None, guide: str = "") -> str:
@@ -129,11 +135,11 @@ def to_markdown(printed: Printed, runs: str | None = None, guide: str = "") -> s
     `runs` is the relative path of the store, for links to runs, and `guide` that of the page with GENERAL_NOTES.
     """
     parts = [
-        f"# {printed.title}",
-        f"**{printed.warning}**" if printed.warning else "",
+        f"# {markdown_text(printed.title)}",
+        f"**{markdown_text(printed.warning)}**" if printed.warning else "",
         "\n".join(sheet_lines(printed.sheet, runs)),
         "\n".join(list_lines(printed.findings)),
-        printed.notes,
+        markdown_text(printed.notes),
         "\n".join([REASONS, "", *list_lines(printed.reasons)]) if printed.reasons else "",
         f"[{GUIDE}]({guide})" if printed.general and guide else "",
         RUNS_MARKDOWN.format(lines="\n".join(lines)) if (lines := list(run_lines(printed.sheet, runs))) else "",
@@ -159,7 +165,7 @@ def for_terminal(markdown: str) -> str:
 
 def sheet_lines(sheet: Sheet, runs: str | None = None) -> Iterator[str]:
     """The Markdown of the table alone."""
-    yield from map(markdown_line, (sheet.heads, ["---"] * len(sheet.heads)))
+    yield from map(markdown_line, ([*map(markdown_text, sheet.heads)], ["---"] * len(sheet.heads)))
     for line in itertools.chain(*sheet.blocks):
         yield markdown_line([_kept_together(MARKDOWN.cell(text._replace(runs=()), runs)) for text in line])
 
@@ -177,7 +183,8 @@ def run_lines(sheet: Sheet, runs: str | None) -> Iterator[str]:
             labels = [line[0].value or block[0][0].value, *(text.value for text in line[1 : sheet.left])]
             for text in line:
                 if text.runs:
-                    yield f"- {text.name or ', '.join(filter(None, labels))}: {MARKDOWN.links(text, str(runs))}"
+                    name = markdown_text(text.name or ", ".join(filter(None, labels)))
+                    yield f"- {name}: {MARKDOWN.links(text, str(runs))}"
 
 
 def list_lines(texts: Iterable[Text]) -> Iterator[str]:
@@ -194,8 +201,20 @@ def to_csv(records: Sequence[Mapping[str, str]]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, list(records[0]) if records else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows({key: spreadsheet_text(text) for key, text in record.items()} for record in records)
     return file.getvalue()
+
+
+def spreadsheet_text(text: str) -> str:
+    """With an apostrophe before text that a spreadsheet would execute; numbers stay as they are."""
+    text = re.sub("\r\n?", "\n", text)  # the csv module leaves these unquoted, and what follows would begin a line
+    if not text.startswith(("=", "+", "-", "@", "\t", "\n")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def exact(value: float | None) -> str:
