@@ -80,7 +80,7 @@ def refusal(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) 
         return f"ends with status {status}"
     if len(lines) != 1 or not lines[0].startswith("error: ") or "Traceback" in error or "NERO_DEBUG" in error:
         return f"prints {error[-500:]!r}"
-    written = [path for path in folder.rglob("*") if path.name != "lock" and path.is_file()]
+    written = sorted(folder.rglob("*"))
     return f"writes {written[0]}" if written else None
 
 

@@ -227,3 +227,19 @@ def test_process_whose_run_was_taken_over_stops_writing(tmp_path: Path, record_p
     record_property("repetitions", 1)
     record_property("lost", int(not is_as_undisturbed(run, "optim=nero")))
     assert is_as_undisturbed(run, "optim=nero")
+
+
+def test_lock_of_refused_run_is_not_taken_after_its_removal(tmp_path: Path) -> None:
+    """Else two processes could hold two files of one name."""
+    run = RunDirectory(tmp_path / "task" / "run")
+    with run.exclusive():
+        other = os.open(run.path / "lock", os.O_RDWR)
+        run.discard()
+    assert not run.path.parent.exists()
+    with run.exclusive():
+        assert run.is_held()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nero.runs.lock.open_regular", lambda path, flags=0: other)
+        with pytest.raises(RunBusy, match="was just given up"), run.exclusive():
+            pass
+    assert not run.is_held()

@@ -73,13 +73,15 @@ class Held:
 def exclusive(path: Path) -> Iterator[Held]:
     """Hold the lock file at `path`, or raise RunBusy naming its holder; OSError for anything but a regular file.
 
-    The released file stays, empty: after a removal two processes could lock two files of the same name.
+    The released file stays, empty, unless nothing came of the run (see `RunDirectory.discard`).
     """
     descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         if other := _living_holder(descriptor, path, locked=_lock(descriptor, path)):
             wait = f"it is taken over after {SILENCE:.0f} s without a heartbeat of that process"
             raise RunBusy(f"{path.parent.name} is being written by {_describe(other)}; {wait}")
+        if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
+            raise RunBusy(f"{path.parent.name} was just given up by another process")
         held = Held(path, json.dumps(own_record()).encode())
         os.ftruncate(descriptor, 0)
         append_whole(descriptor, held.record, path)

@@ -206,6 +206,14 @@ class RunDirectory(RunFiles):
         self._check_held()
         self._delete_checkpoints(keep=[])
 
+    def discard(self) -> None:
+        """While it is held: remove the directory of a run of which nothing was written, since it was refused."""
+        with suppress(OSError):
+            if os.listdir(self.path) == ["lock"]:
+                (self.path / "lock").unlink()  # other processes that have it open find that it is gone
+                self.path.rmdir()
+                self.path.parent.rmdir()  # only if it is empty
+
     def _delete_checkpoints(self, keep: Sequence[Any]) -> None:
         for path in [self.path / "checkpoint.json", *self.path.glob("checkpoint-*.pt")]:  # the index first
             if path.name not in keep:
@@ -223,3 +231,4 @@ class NullRunDirectory(RunDirectory):
     def write_picture(self, name: str, epoch: int, data: bytes) -> None: ...
     def save_checkpoint(self, data: bytes, position: Mapping[str, int]) -> None: ...
     def drop_checkpoints(self) -> None: ...
+    def discard(self) -> None: ...

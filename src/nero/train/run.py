@@ -237,6 +237,7 @@ def _attempt(config: RunConfig, run: RunDirectory, settings: Settings, trackers:
                 loop.checkpoint()
         return _Attempt(summary, ending.reason, keeps)
     except (ConfigError, MissingData):
+        run.discard()
         raise
     except (Exception, SystemExit) as error:  # an optimiser's sys.exit must not end a whole sweep
         text = f"{_one_line(error)}\n" if _explains_itself(error, run) else _without_local_paths(traceback.format_exc())
