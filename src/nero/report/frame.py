@@ -160,9 +160,11 @@ class NoExport(ValueError):
 
 def _write_csv(frame: pd.DataFrame, path: Path) -> None:
     """Texts, and names of settings and metrics, may come from elsewhere: they are written as in the tables' CSV."""
-    texts = [name for name, kind in frame.dtypes.items() if not (is_numeric_dtype(kind) or is_bool_dtype(kind))]
-    safe = {name: frame[name].map(_spreadsheet_value, na_action="ignore") for name in texts}
-    frame.assign(**safe).rename(columns=spreadsheet_text).to_csv(path, index=False)
+    safe = frame.copy(deep=False)
+    for name, kind in frame.dtypes.items():
+        if not (is_numeric_dtype(kind) or is_bool_dtype(kind)):
+            safe[name] = frame[name].map(_spreadsheet_value, na_action="ignore")
+    safe.rename(columns=spreadsheet_text).to_csv(path, index=False)
 
 
 def _spreadsheet_value(value: Any) -> Any:
