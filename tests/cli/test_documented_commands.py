@@ -21,7 +21,7 @@ from nero.plans.plan import EXPERIMENTS
 EXPERIMENT_NAMES = {path.stem for path in EXPERIMENTS.glob("*.yaml")}
 
 
-class Parsed(Exception):
+class Parsed(BaseException):
     """The arguments of a command are valid."""
 
 

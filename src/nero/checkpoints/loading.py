@@ -88,7 +88,7 @@ def load_trained(
     if not all(key in identity for key in REQUIRED_KEYS):
         raise Unusable(f"{run.path / 'config.yaml'} is not the config of a run: it needs {', '.join(REQUIRED_KEYS)}")
     check_config(run.run_id, identity, needs, trust)
-    if not isinstance(identity["task"], dict) or "_target_" not in identity["task"]:
+    if "_target_" not in identity["task"]:
         raise Unusable(f"{run.path / 'config.yaml'} names no task")
     task_class = get_object(identity["task"]["_target_"])  # before the task is built, which needs its data
     if not isinstance(task_class, type) or not issubclass(task_class, kind):
