@@ -115,10 +115,11 @@ def bad_settings(group: str, words: list[str]) -> list[str]:
         is_reference = isinstance(value, str) and "${" in value
         known = [] if is_reference or key.endswith(("display.title", "display_name")) else [*wrong_values(value)]
         right = ["-1", "[-1]"] if group == "optim" else []  # an optimiser may have negative settings
-        right += ["null"] if key.endswith((".augmentation", ".display", ".train_examples", "optim.schedule")) else []
+        if not isinstance(value, bool):  # null may be the default of a class
+            right.append("null")
         known = [word for word in known if word not in right]
         found += [f"{key}={word}" for word in draw.sample(known, min(PICKS, len(known)))]
-        found += [f"{key}x=1"] if known else []
+        found += [f"{key}.nonsense=1"] if isinstance(value, dict) else []
     return found
 
 
@@ -259,6 +260,76 @@ def test_bad_experiment_is_refused_in_one_line_that_names_it(
     assert not problems, "\n".join(problems)
 
 
+OTHER_COMMANDS = {
+    "runs": [
+        "nope",
+        "list --status nope",
+        "list --sort nope",
+        "list --where x",
+        "list --where x=1",
+        "compare",
+        "compare nope nope",
+        "compare a",
+        "export",
+        "export x.nope",
+        "export nofolder/x.csv",
+        "import",
+        "import nope",
+        "list --store nowhere",
+        "check --store nowhere",
+        "--nope",
+        "list --task",
+        "list --limit abc",
+        "sync --mode nope",
+    ],
+    "plan": [
+        "",
+        "nope",
+        "smoke --store",
+        "smoke only.task=x",
+        "smoke seed=3",
+        "smoke task.epochs=abc",
+        "smoke =",
+        "--nope smoke",
+        "smoke store=",
+    ],
+    "report": ["nope", "--store /dev/null smoke", "smok", "smoke --nope"],
+    "data": ["nope", "--nope"],
+    "theory": ["", "nope", "measure", "report --nope"],
+    "bundle": ["--python abc", "--size 5x", "--nope", "--python 3.12 --platform"],
+    "sample": ["", "nope", "--device x y", "nope --trust", "nope --trust os", "nope optim.lr=1"],
+    "translate": ["nope", "nope --beam abc"],
+    "generate": ["nope", "nope --temperature abc"],
+    "play": ["nope"],
+    "compare": [
+        "",
+        "nope",
+        "nope.Nope",
+        "torch.optim.SGD --task nope",
+        "torch.nn.Linear",
+        "torch.optim.SGD --seeds -1",
+        "torch.optim.SGD optim.lr=1",
+    ],
+    "notebooks": ["--nope", "nope"],
+    "train": ["--nope"],
+    "sweep": ["", "--nope", "nope"],
+}
+"""Bad words after the name of a command."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHER_COMMANDS)
+def test_bad_words_of_other_commands_are_refused_in_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_all([[name, *words.split()] for words in OTHER_COMMANDS[name]], tmp_path, capsys)
+
+
+@pytest.mark.parametrize("word", ["nope", "--nope", "trian", ""])
+def test_unknown_command_is_refused_in_one_line(word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal([word], tmp_path, capsys) is None
+
+
 @pytest.mark.parametrize("named", ["NERO_RUNS", "store"])
 @pytest.mark.parametrize(
     "command", ["train", "sweep smoke", "plan smoke", "runs", "runs check", "report smoke", "sample x"]
@@ -315,8 +386,7 @@ def test_interrupt_at_start_of_command_gives_no_traceback(seconds: float, tmp_pa
         (["optim.mean=off"], "optim.mean must be true or false, not 'off'"),
         (["optim=adam", "+optim.fused=no"], "optim.fused must be true or false, not 'no'"),
         (["machine.compile=maybe"], "machine.compile must be true or false, not 'maybe'"),
-        (["task.epochs=true"], "task.epochs must be a number, not True"),
-        (["task.schedule.gamma=-1"], "task.schedule.gamma must be at least 0, not -1"),
+        (["task.epochs=true"], "task.epochs must be a positive integer, not True"),
         (["machine.budget_seconds=nan"], "machine.budget_seconds must be null or a non-negative number, not nan"),
         (["task.depth=abc"], "task.depth must be a number, not 'abc'"),
         (["optim=null"], "optim must be one of adam, "),

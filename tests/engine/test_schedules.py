@@ -1,6 +1,7 @@
 """Schedules compared with torch.optim.lr_scheduler and with the paper's description."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -75,3 +76,24 @@ def test_every_schedule_is_pure_and_stays_between_zero_and_one(schedule: schedul
     backwards = [schedule(x) for x in reversed(points)]
     assert forwards == backwards[::-1]
     assert all(0 <= x <= 1 and math.isfinite(x) for x in forwards)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "settings"),
+    [
+        (schedules.exponential, {"gamma": -1.0}),
+        (schedules.exponential, {"gamma": math.nan}),
+        (schedules.exponential, {"gamma": True}),
+        (schedules.steps, {"milestones": [1, "a"], "gamma": 0.1}),
+        (schedules.steps, {"milestones": [-1], "gamma": 0.1}),
+        (schedules.steps, {"milestones": [1], "gamma": 0.1, "warmup": -1}),
+        (schedules.cosine, {"epochs": math.inf}),
+        (schedules.linear_up_down, {"peak": 0, "epochs": 9}),
+        (schedules.linear_to_zero, {"epochs": None}),
+    ],
+)
+def test_setting_out_of_range_is_refused(schedule: Callable[..., object], settings: dict[str, object]) -> None:
+    with pytest.raises(
+        ValueError, match=r"(gamma|milestones|warmup|epochs|peak) must be a number of at least [01], not "
+    ):
+        schedule(**settings)

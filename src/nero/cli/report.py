@@ -24,7 +24,7 @@ from nero.atomic import write_atomic
 from nero.plans.argparse_types import Parser, folder
 from nero.plans.config import ROOT, local_folder
 from nero.plans.plan import load_experiment
-from nero.plans.stores import COMMITTED, local_runs, short_path, store_of_experiment
+from nero.plans.stores import COMMITTED, local_runs, named_store, short_path, store_of_experiment
 from nero.report import catalogue, files
 from nero.report.assembly import PAGE, Report
 from nero.report.tables.sheets import for_terminal
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = dict.fromkeys(options.names or DEFAULT)
     try:
-        store = Store(options.store) if options.store else _common_store(names)
+        store = Store(named) if (named := named_store(options.store)) else _common_store(names)
         store = store.without_damaged()
         summaries = store.summaries()
         options.out = options.out or _default_out(names, store)

@@ -47,6 +47,8 @@ def register_sweeper(sweeper: type[Sweeper]) -> None:
     """
     name = f"{sweeper.__module__}.{sweeper.__name__}"
     accepts = Plugins.is_in_toplevel_plugins_module
+    if accepts(name):
+        return
     Plugins.is_in_toplevel_plugins_module = staticmethod(  # type: ignore[method-assign]
         lambda clazz: clazz == name or accepts(clazz)
     )

@@ -78,8 +78,9 @@ class PlanSweeper(Sweeper):
             sys.exit(f"error: {error}")
         except HydraException:
             raise
-        except OSError as error:  # of the sweep's own folder, or of the store
-            sys.exit(f"error: {error.filename or self.cfg.hydra.sweep.dir} cannot be used: {error.strerror or error}")
+        except OSError as error:
+            folder = self.cfg.hydra.sweep.dir
+            sys.exit(f"error: {error.filename or folder}: {error.strerror or error} (hydra.sweep.dir is {folder})")
         if results:
             _print(describe_outcomes(results))
         elif missing := [cell.missing_config for each in experiments for cell in each.cells if cell.missing_config]:
