@@ -61,8 +61,9 @@ def test_fused_foreach_and_single_tensor_paths_agree(dtype: torch.dtype, setting
 def test_nan_and_infinity_are_those_of_the_unfused_path() -> None:
     ends = []
     for fused in (True, False):
-        weight = torch.tensor([1.0, -2.0, 0.0, 3.0, 1e-30, math.nan, 0.5, 0.0, 2.0], device=DEVICE)
+        weight = torch.tensor([1.0, -2.0, 0.0, 3.0, 1e-30, 1.0, 0.5, 0.0, 2.0], device=DEVICE)
         optimizer = Madam([weight], lr=0.1, fused=fused)
+        weight[5] = math.nan  # refused at construction
         optimizer.state[weight]["bound"].fill_(3.0)
         values = [math.nan, 1.0, 1.0, math.inf, 1.0, 1.0, 1e25, math.nan, 0.0]
         for scale in (1.0, 0.5):
