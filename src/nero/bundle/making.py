@@ -16,13 +16,13 @@ from typing import Any, BinaryIO
 
 from nero.atomic import write_atomic
 from nero.bundle import unpack, wheels
-from nero.bundle.unpack import CONTENTS, SUMS, sha256
+from nero.bundle.unpack import CONTENTS, NAME, SUMS, UNPACK, sha256
 from nero.bundle.wheels import BundleError
 from nero.data.sources import MissingData, dataset, fetch_command, problems
 from nero.data.text.parallel_text import tokenised_multi30k
 from nero.runs.provenance import COMMIT, ROOT, code_version
 
-NAME, UNPACK, SCRATCH = "nero-bundle", "unpack.py", ".collecting"
+SCRATCH = ".collecting"
 OWN = re.compile(rf"{NAME}\.\d{{3,}}|{re.escape(CONTENTS)}|{SUMS}|{re.escape(UNPACK)}|{re.escape(SCRATCH)}|.*\.part")
 MTIME = 946_684_800  # of every packed file, so that the same files give the same bytes
 # Files that runs make of a data set and reuse, as patterns under the data root.

@@ -29,7 +29,8 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
-SUMS, CONTENTS = "SHA256SUMS", "contents.json"
+SUMS, CONTENTS, UNPACK, NAME = "SHA256SUMS", "contents.json", "unpack.py", "nero-bundle"
+MOST_BYTES = {SUMS: 1 << 20, CONTENTS: 1 << 28}  # that are read
 RECORD = ".bundle.json"  # in the target folder: the contents of the bundle that was unpacked there
 CHUNK = 1 << 20
 OVERHEAD = 1.1  # disk space beyond the sizes of files: blocks, folders, compiled Python
@@ -44,11 +45,10 @@ def main() -> int:
     if options.to is None and not options.check:
         parser.error("give a target folder: --to DIR (or --check to check the archives only)")
     here = Path(__file__).resolve().parent
-    archives = checked_archives(here)
+    contents, archives = checked(here)
     if options.check:
         print(f"all {len(archives)} archives are present and undamaged")
         return 0
-    contents = json.loads((here / CONTENTS).read_text(encoding="utf-8"))
     if options.install and (problem := mismatch(contents)):
         fail(problem)
     folder = options.to.resolve()
@@ -63,25 +63,64 @@ def fail(*lines: str) -> NoReturn:
     sys.exit("\n".join(f"error: {line}" for line in lines))
 
 
-def checked_archives(here: Path) -> list[Path]:
-    """The archives in order, after checking every SHA-256; otherwise exit and name all missing and damaged files."""
-    try:
-        lines = (here / SUMS).read_text(encoding="utf-8").splitlines()
-    except OSError:
+def checked(here: Path) -> tuple[dict[str, Any], list[Path]]:
+    """The contents and the archives in order, after checking every SHA-256; otherwise exit and name all wrong files."""
+    if not (here / SUMS).exists():
         fail(f"{here / SUMS} is missing: the bundle is incomplete")
-    problems, paths = [], []
-    for line in lines:
+    problems, listed = [], []
+    for line in read(here / SUMS).splitlines():
         match = re.fullmatch(r"([0-9a-f]{64}) [ *]([^/\\]+)", line)
         if not match:
-            fail(f"{here / SUMS} is damaged: {line!r}")
-        paths.append(here / match[2])
-        if not paths[-1].is_file():
+            fail(f"{here / SUMS} is damaged: {line[:200]!r}")
+        listed.append(match[2])
+        if not (here / match[2]).is_file():
             problems.append(f"{match[2]} is missing")
-        elif sha256(paths[-1]) != match[1]:
+        elif sha256(here / match[2]) != match[1]:
             problems.append(f"{match[2]} is damaged: its checksum is wrong")
+    if CONTENTS not in listed:
+        problems.append(f"{here / SUMS} is damaged: it does not list {CONTENTS}")
     if problems:
         fail(*problems)
-    return [path for path in paths if re.fullmatch(r".*\.\d{3,}", path.name)]
+    contents = read_contents(here / CONTENTS)
+    names = [f"{NAME}.{number:03d}" for number in range(contents["archives"])]
+    if different := sorted({*names, CONTENTS, UNPACK} ^ set(listed)):
+        which = "does not list" if different[0] not in listed else f"lists, unlike {CONTENTS},"
+        fail(f"{here / SUMS} is damaged: it {which} {different[0]!r}")
+    archives = [here / name for name in names]
+    size, room = sum(file["size"] for file in contents["files"]), sum(path.stat().st_size for path in archives)
+    if size > room:
+        fail(f"{here / CONTENTS} is damaged: it lists {size:,} bytes, but the archives have {room:,}")
+    return contents, archives
+
+
+def read(path: Path) -> str:
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_BYTES[path.name]:
+            fail(f"{path} is damaged: it must be a file of at most {MOST_BYTES[path.name]:,} bytes")
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        fail(f"{path} cannot be read: {error}")
+
+
+def read_contents(path: Path) -> dict[str, Any]:
+    """contents.json, with all that is used of it in its place; otherwise exit."""
+    try:
+        contents = json.loads(read(path))
+        files = contents["files"]
+        fine = [
+            type(contents["archives"]) is int and 0 < contents["archives"] < 1 << 20,
+            type(contents["install_bytes"]) is int and contents["install_bytes"] >= 0,
+            contents["python"] is None or isinstance(contents["python"] + contents["platform"], str),
+            all(isinstance(requirement, str) for requirement in contents["left_out"]),
+            all(type(file["size"]) is int and file["size"] >= 0 for file in files),
+            all(isinstance(file["path"] + file["sha256"], str) and type(file["executable"]) is bool for file in files),
+            len({file["path"] for file in files}) == len(files),
+        ]
+    except (KeyError, IndexError, TypeError, ValueError, RecursionError):
+        fine = [False]
+    if not all(fine):
+        fail(f"{path} is damaged: it does not describe a bundle")
+    return contents  # type: ignore[no-any-return]
 
 
 def sha256(path: Path) -> str:
@@ -132,14 +171,21 @@ def unpack(contents: dict[str, Any], archives: list[Path], folder: Path) -> None
         fail(f"{disk} has {free / 1e9:.1f} GB free, but {needed / 1e9:.1f} GB are needed")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / RECORD).write_text(json.dumps(contents), encoding="utf-8")
+        write(folder / RECORD, io.BytesIO(json.dumps(contents).encode()), executable=False)
+        unread = set(files)
         with tarfile.open(fileobj=Joined(archives), mode="r|") as archive:  # type: ignore[call-overload]
             for member in archive:
                 # Links, devices and folders are never in a bundle: a tar could use them to write elsewhere.
                 if not member.isfile() or member.name not in files:
                     fail(f"the archives contain {member.name!r}, which the bundle does not list")
+                # A sparse file of few bytes may be written as one of many.
+                if member.issparse() or member.size != files[member.name]["size"] or member.name not in unread:
+                    fail(f"the archives contain {member.name!r} twice, or not of the size that the bundle lists")
+                unread.remove(member.name)
                 if member.name in pending:
                     write(folder / member.name, archive.extractfile(member), files[member.name]["executable"])
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
+        fail(f"the archives are damaged: {error!r:.200}")
     except OSError as error:
         fail(f"{error.filename or folder} cannot be written: {error.strerror or error}")
     if wrong := {name for name in pending if not is_correct(folder / name, files[name])}:
@@ -152,7 +198,8 @@ def write(path: Path, content: Any, executable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
+        part.unlink(missing_ok=True)  # of an earlier process with this id, or a link to another file
+        with part.open("xb") as file:
             shutil.copyfileobj(content, file, CHUNK)
         part.chmod(0o755 if executable else 0o644)
         part.replace(path)
@@ -172,7 +219,8 @@ def run_of(name: str) -> tuple[str, ...] | None:
 
 def leaves_folder(name: str) -> bool:
     path = PurePosixPath(name)
-    return path.is_absolute() or ".." in path.parts or path.as_posix() != name or bool(re.search(r"\\|^\w:|^\.$", name))
+    odd = not name.isprintable() or bool(re.search(r"\\|^\w:|^\.$", name))
+    return odd or path.is_absolute() or ".." in path.parts or path.as_posix() != name
 
 
 def mismatch(contents: dict[str, Any]) -> str | None:
