@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nero.atomic import open_to_read, write_atomic
-from nero.plans.config import run_id
+from nero.plans.config import ConfigError, run_id
 from nero.runs import slots
 from nero.runs.importing import Import, ImportOutcome
 from nero.runs.lock import exclusive, is_held
@@ -24,7 +24,10 @@ from nero.runs.records import DEEPEST, encode_yaml, parse, parse_lines, parse_ya
 from nero.runs.slots import counted_among, default_folder, slot
 from nero.runs.store import ALL, RunDirectory, Store
 from nero.runs.validation import Damaged, line_problem
+from nero.train.run import train
+from runs.test_store import SUMMARY
 from support.damages import LAUGHS
+from support.faulty_places import run_of
 from support.logged_stores import ADAM, change_summary, contents, write_unfinished, write_whole
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for files of other users")
@@ -382,3 +385,16 @@ def test_readers_of_text_raise_nothing_but_value_errors_of_one_line(text: str) -
         with suppress(ValueError):
             read(data)
     assert len(parse_lines(data)) == len(data.splitlines())
+
+
+def test_result_that_cannot_be_read_is_not_trained_again(tmp_path: Path) -> None:
+    config, run = run_of(tmp_path, "optim=nero")
+    run.path.mkdir(parents=True)
+    run.write_config(config.identity)
+    for damage in ({"joules": "many"}, {"run_id": "another"}, {"final_metrics": []}):
+        run.write_summary({**SUMMARY, "run_id": run.run_id, "task": config.task_name, **damage})
+        before = contents(run.path)
+        with pytest.raises(ConfigError, match=r"summary.json (cannot be read: .* must be|is that of)") as refused:
+            train(config)
+        assert str(run.path) in str(refused.value)
+        assert contents(run.path) == before

@@ -22,6 +22,7 @@ from nero.plans.config import ConfigError
 from nero.plans.stores import local_runs
 from nero.runs.logged import UnknownRun, matching_id
 from nero.runs.store import Record, RunDirectory, Store
+from nero.runs.validation import printable
 from nero.tasks.base import Context, Task
 from nero.train.build import choose_device, context_of, task_of
 
@@ -204,6 +205,6 @@ def run_command(
         print(trained.describe(), file=sys.stderr)
         act(trained, options)
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         return 2
     return 0

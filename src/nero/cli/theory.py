@@ -29,6 +29,7 @@ from nero.plans.config import ROOT, ConfigError, compose
 from nero.plans.plan import load_experiment
 from nero.report.cells import EmbeddedDataError
 from nero.runs.store import Store
+from nero.runs.validation import printable
 from nero.theory import records
 
 
@@ -104,7 +105,7 @@ def _measure_each(kind: str, work: Mapping[str, Callable[[], records.Record]], o
             print(f"[{number}/{len(work)}] {path}: {time.monotonic() - start:.0f} s", flush=True)
         except Unusable as error:
             failed += 1
-            print(f"not measured: {error}", file=sys.stderr, flush=True)
+            print(printable(f"not measured: {error}"), file=sys.stderr, flush=True)
     print(f"{len(work)} runs requested; {failed} could not be measured; the others have records", flush=True)
     return 1 if failed else 0
 

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import BufferedReader
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,9 @@ class RunFiles:
             self.read_config(summary if files == ALL else None)
         if METRICS in files and (summary["epochs_done"] or os.path.lexists(self.path / METRICS)):
             lines = self._checked_lines(METRICS, validation.line_problem)
+            for before, after in pairwise(line["epoch"] for line in lines):
+                if after <= before:
+                    raise Damaged(f"{METRICS}: epoch {after} comes after epoch {before}")
             if summary["status"] in SETTLED and (last := lines[-1]["epoch"] if lines else 0) != summary["epochs_done"]:
                 raise Damaged(f"{SUMMARY} has {summary['epochs_done']} epochs done, and {METRICS} {last}")
         if PROVENANCE in files:

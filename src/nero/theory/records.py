@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nero.atomic import write_atomic
+from nero.atomic import open_to_read, write_atomic
 
 Record = dict[str, Any]
 NETWORKS, STEPS = "networks", "steps"
 KINDS = (NETWORKS, STEPS)
+MOST_BYTES = 256 << 20  # of a file that is read
 
 
 class UnreadableRecord(ValueError):
@@ -37,7 +38,10 @@ def read(kind: str, folder: Path) -> list[Record]:
     found = []
     for path in sorted(_folder(kind, folder).glob("*.json")):
         try:
-            record = json.loads(path.read_text())
+            with open_to_read(path, MOST_BYTES) as file:
+                record = json.loads(file.read().decode())
+        except RecursionError:
+            raise UnreadableRecord(f"{path} cannot be read: it is nested too deeply") from None
         except (OSError, ValueError) as error:
             raise UnreadableRecord(f"{path} cannot be read: {error}") from error
         if not isinstance(record, dict) or record.get("run_id") != path.stem:

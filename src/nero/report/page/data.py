@@ -188,7 +188,8 @@ def _metrics(lines: Sequence[Record], factors: Mapping[str, float]) -> dict[str,
         having = [place for place, line in enumerate(lines) if type(line.get(key, "")) in (float, int, type(None))]
         kept = [having[place] for place in thinned(len(having), MOST_OF_RUN)]
         if kept:
-            values = _column(lines, key)[kept] * factors.get(key, scale(key))
+            with np.errstate(over="ignore"):  # infinity becomes null
+                values = _column(lines, key)[kept] * factors.get(key, scale(key))
             epochs = [lines[place]["epoch"] for place in kept]
             found[key] = {"x": epochs, "y": numbers(values), "seconds": numbers(seconds[kept])}
     return found

@@ -26,6 +26,13 @@ from nero.theory.records import NETWORKS, STEPS, Record
 
 LINKS = "A link leads to the run of these settings in the store; the measured network may be from another training."
 TARGET = "_target_"
+# What tells records apart, and the types that it has in JSON.
+HEAD: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("task", "optim", "data"), (str,)),
+    **dict.fromkeys(("lr", "epochs_done", "epochs"), (int, float)),
+    "seed": (int,),
+    "settings": (dict, type(None)),
+}
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,11 @@ class Evidence:
 def gather(folder: Path, store: Path | None = None) -> Evidence:
     """Read the records under `folder`; raise EmbeddedDataError where embedded and real data are mixed."""
     networks, steps = (records.read(kind, folder) for kind in records.KINDS)
+    for record in (*networks, *steps):
+        if wrong := [key for key, types in HEAD.items() if type(record.get(key)) not in types]:
+            raise records.UnreadableRecord(
+                f"{folder}: {wrong[0]} of {record['run_id']} is {record.get(wrong[0])!r:.60}"
+            )
     by_data = {record["data"] == "real": record["run_id"] for record in reversed([*networks, *steps])}
     if len(by_data) > 1:
         text = f"{by_data[False]} is of embedded data and {by_data[True]} of real: keep them apart"
