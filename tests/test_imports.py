@@ -6,6 +6,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 LONGEST = 350  # lines of a module
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
@@ -132,6 +134,37 @@ def test_importing_report_plans_and_runs_does_not_load_torch() -> None:
         "print(sorted({'torch', 'wandb'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+RUN_OFF_TORCH = """
+import os, sys
+os.environ.pop("RANK", None)
+from nero.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(sorted({"torch", "wandb"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan mnist",
+        "runs check",
+        "report mnist --check",
+        "compare no.Optimizer --plan",
+        "sweep mnist",
+        "train task=mnist_mlp100 optim=nero optim.lr=0.001 seed=0",  # is logged
+        "train optim.lr=x",
+        "sweep optim=nero,adam optim.lr=x",
+    ],
+)
+def test_commands_that_train_nothing_do_not_load_torch(words: str) -> None:
+    command = [sys.executable, "-c", RUN_OFF_TORCH, *words.split()]
+    done = subprocess.run(command, cwd=SOURCE.parent, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_no_branching_on_task_or_optimiser_names_in_generic_code() -> None:

@@ -16,6 +16,7 @@ from nero.plans.config import (
     CONFIG_DIR,
     DEFAULTS_OF_LOGGED_RUNS,
     ConfigError,
+    SavedConfig,
     _composed,
     compose,
     compose_shared,
@@ -24,6 +25,7 @@ from nero.plans.config import (
     names,
 )
 from nero.plans.schema import MachineSchema, RunSchema
+from nero.runs.logged import dotted
 from nero.tasks.cgan import ConditionalGAN
 from nero.tasks.ppo import PPO
 
@@ -206,6 +208,31 @@ def test_composed_config_is_cached_until_a_file_changes(monkeypatch: pytest.Monk
     assert compose_shared(overrides).identity["optim"]["nesterov"] is False
     compose_shared([*overrides, f"store={tmp_path}"])
     assert len(list((tmp_path / "cache" / "nero" / "configs").iterdir())) == 2, "paths of this machine are not kept"
+
+
+COPIES = ["task=cifar10_vgg11", "optim=sgd", "+task.twice=${optim.lr}"]
+
+
+@pytest.mark.parametrize("words", [["task=pong_ppo", "optim=adam"], ["task=cifar10_cgan", "precision=bf16"], COPIES])
+def test_config_from_disk_cache_answers_like_composed_one(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _composed.cache_clear()
+    composed = compose_shared(words)
+    _composed.cache_clear()
+    saved = compose_shared(words)
+    assert isinstance(saved, SavedConfig)
+    assert not isinstance(composed, SavedConfig)
+    assert saved.identity == composed.identity
+    assert saved.run_id == composed.run_id
+    assert saved.identity_at(0.25, 7) == composed.identity_at(0.25, 7) == composed.at(0.25, 7).identity
+    keys = [*dotted(composed.identity), "task", "optim", "data.root", "task.no_key", "no_group.key", "machine.device"]
+    assert len(keys) > 20
+    for key in keys:
+        assert saved.setting(key) == OmegaConf.select(composed.cfg, key), key
+    assert saved.cfg == composed.cfg
+    _composed.cache_clear()
 
 
 def test_damaged_or_unwritable_cache_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

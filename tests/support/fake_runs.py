@@ -51,8 +51,9 @@ def cells_of(name: str) -> dict[str, Cell]:
 
 def without_task(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """Hide a task, as if configs/task had no YAML file for it."""
-    names = plan.names
-    monkeypatch.setattr(plan, "names", lambda group: [name for name in names(group) if name != task])
+    config_file = plan.config_file
+    missing = config_file("task", "no_task")
+    monkeypatch.setattr(plan, "config_file", lambda group, name: missing if name == task else config_file(group, name))
 
 
 def write_run(

@@ -27,12 +27,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from nero.cli.main import exit_on_interrupt
+from nero.data.sources import MissingData
 from nero.plans.argparse_types import nearest
 from nero.plans.command_line import is_debugging, one_line_errors
 from nero.plans.config import (
     CONFIG_DIR,
     ROOT,
     ConfigError,
+    RunConfig,
     add_local_configs,
     config_file,
     from_hydra,
@@ -41,8 +43,9 @@ from nero.plans.config import (
 )
 from nero.plans.plan import ONLY_WITHOUT_EXPERIMENT, experiment_files
 from nero.plans.schema import LANES
-from nero.plans.stores import short_path, store_of_run
+from nero.plans.stores import settled_result, short_path, store_of_run
 from nero.runs.formatting import final_text
+from nero.runs.store import Outcome, is_settled
 from nero.sweep.library_internals import register_sweeper
 from nero.sweep.sweeper import PlanSweeper
 
@@ -113,13 +116,6 @@ def train_one(cfg: DictConfig) -> dict[str, Any] | float:
 
     Returns the outcome, or its `objective` for a sweeper other than ours, such as Optuna's.
     """
-    with exit_on_interrupt():
-        from nero.data.sources import MissingData
-        from nero.engine.distributed import BrokenGroup, is_main_process
-        from nero.runs.store import Outcome
-        from nero.runs.tracking import Progress
-        from nero.train.run import train
-
     context = HydraConfig.get()
     alone = context.mode == RunMode.RUN
     planned = not alone and context.sweeper._target_ == f"{PlanSweeper.__module__}.{PlanSweeper.__name__}"
@@ -131,21 +127,43 @@ def train_one(cfg: DictConfig) -> dict[str, Any] | float:
         # Runs that share a terminal print plain lines.
         together = not alone and (not context.launcher._target_.endswith("BasicLauncher") or cfg.machine.lane in LANES)
         config = from_hydra(cfg, context.runtime.choices)
-        outcome = train(config, Progress(plain=together))
-    except BrokenGroup as error:
-        sys.exit(f"error: {error}")  # ends a sweep too: the ranks are no longer connected
+        outcome = _train(config, plain=together)
     except (ConfigError, MissingData) as error:
         if is_debugging():
             raise
         if alone:
-            sys.exit(f"error: {error}" if is_main_process() else 1)
+            sys.exit(f"error: {error}" if _is_main_process() else 1)
         run_id = identity_overrides(context.overrides.task)
         outcome = {"run_id": run_id, "status": Outcome.REFUSED, "message": str(error)}
     if not alone and not planned:
         return objective(outcome, context.sweeper.get("direction"))
-    if alone and is_main_process():
+    if alone and _is_main_process():
         _print_outcome(outcome, store_of_run(config).run(config.task_name, config.run_id).path)
     return outcome
+
+
+def _train(config: RunConfig, plain: bool) -> dict[str, Any]:
+    """Train the run, unless it is settled, which is found without torch: its import takes seconds."""
+    run = store_of_run(config).run(config.task_name, config.run_id)
+    # Ranks that were started together leave it to the main process.
+    if not {"RANK", "SUBMITIT_EXECUTOR"} & os.environ.keys() and (settled := settled_result(config, run)):
+        return settled
+    with exit_on_interrupt():
+        from nero.engine.distributed import BrokenGroup
+        from nero.runs.tracking import Progress
+        from nero.train.run import train
+    try:
+        return train(config, Progress(plain=plain))
+    except BrokenGroup as error:
+        sys.exit(f"error: {error}")  # ends a sweep too: the ranks are no longer connected
+
+
+def _is_main_process() -> bool:
+    if "torch.distributed" not in sys.modules:  # no processes are connected
+        return True
+    from nero.engine.distributed import is_main_process
+
+    return is_main_process()
 
 
 def objective(outcome: dict[str, Any], direction: Any = None) -> float:
@@ -158,8 +176,6 @@ def objective(outcome: dict[str, Any], direction: Any = None) -> float:
         RunFailed: there is no value, or the sweeper searches in the wrong direction
         SystemExit: the run was interrupted, and the sweep must not go on with the next
     """
-    from nero.runs.store import is_settled
-
     run_id, status, message = outcome["run_id"], outcome["status"], outcome.get("message")
     if status == "interrupted":
         sys.exit(f"{run_id} stopped ({message}), and the sweep with it")

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -112,20 +112,54 @@ class RunConfig:
         """The same run with another learning rate and seed, without composing again."""
         cfg = self.cfg.copy()
         cfg.optim.lr, cfg.seed = lr, seed
-        return replace(self, cfg=cfg)
+        return RunConfig(self.task_name, self.optim_name, cfg)
 
     def identity_at(self, lr: float, seed: int) -> dict[str, Any]:
         """The identity of `at(lr, seed)`, in a hundredth of the time: large experiments ask for thousands."""
-        if self._has_interpolations:
+        if self._has_copies:
             return self.at(lr, seed).identity
         return {**self.identity, "optim": {**self.identity["optim"], "lr": lr}, "seed": seed}
 
     @cached_property
-    def _has_interpolations(self) -> bool:
-        """Whether the identity has values given in terms of others, which may be the learning rate or the seed."""
+    def _has_copies(self) -> bool:
+        """Whether further values of the identity are given in terms of the learning rate or the seed."""
         plain = OmegaConf.to_container(self.cfg, resolve=False)
         assert isinstance(plain, dict)
-        return "${" in json.dumps([value for key, value in plain.items() if key not in NOT_IDENTITY])
+        if "${" not in json.dumps([value for key, value in plain.items() if key not in NOT_IDENTITY]):
+            return False
+        lr, seed = self.identity["optim"]["lr"], self.identity["seed"]
+        other = self.at(2 * lr + 1, seed + 1).identity
+        return {**other, "optim": {**other["optim"], "lr": lr}, "seed": seed} != self.identity
+
+    def setting(self, key: str) -> Any:
+        """The value of a dotted key; None where there is no such key."""
+        return OmegaConf.select(self.cfg, key)
+
+
+class SavedConfig(RunConfig):
+    """A config from the cache. Plans ask hundreds of them for a few values: OmegaConf reads it only if it must."""
+
+    def __init__(self, saved: Mapping[str, Any]) -> None:
+        known = {} if saved["identity"] is None else {"identity": saved["identity"]}
+        own = {"task_name": saved["task"], "optim_name": saved["optim"], "_plain": saved["cfg"], **known}
+        vars(self).update(own, _has_copies=not known)  # the class is frozen
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "cfg":
+            raise AttributeError(name)
+        vars(self)["cfg"] = cfg = OmegaConf.create(self._plain, flags={"struct": True})
+        return cfg
+
+    def setting(self, key: str) -> Any:
+        value, is_there = self._plain, True
+        for name in key.split("."):
+            is_there = isinstance(value, dict) and name in value
+            if not is_there:
+                break
+            value = value[name]
+        if isinstance(value, list) or (is_there and isinstance(value, dict)) or "${" in str(value):
+            return super().setting(key)
+        return value if is_there else None
 
 
 def run_id(identity: Mapping[str, Any]) -> str:
@@ -161,7 +195,7 @@ def add_local_configs() -> None:
 def compose(overrides: Sequence[str]) -> RunConfig:
     """Compose the shipped and the user's configs with `overrides` as the command line would. Raises ConfigError."""
     shared = compose_shared(overrides)
-    return replace(shared, cfg=shared.cfg.copy())
+    return RunConfig(shared.task_name, shared.optim_name, shared.cfg.copy())
 
 
 def compose_shared(overrides: Sequence[str]) -> RunConfig:
@@ -179,8 +213,7 @@ def _composed(overrides: tuple[str, ...], files: tuple[tuple[Path, int, int], ..
     key = hashlib.sha256(json.dumps([overrides, _contents(files)]).encode()).hexdigest()
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "nero", "configs", f"{key}.json")
     with suppress(OSError, ValueError, KeyError, TypeError):
-        saved = json.loads(path.read_bytes())
-        return RunConfig(saved["task"], saved["optim"], OmegaConf.create(saved["cfg"], flags={"struct": True}))
+        return SavedConfig(json.loads(path.read_bytes()))
     # Inside a Hydra program (a sweep) Hydra has these configs already, and may not be initialised twice.
     running = GlobalHydra.instance().is_initialized()
     add_local_configs()
@@ -192,6 +225,7 @@ def _composed(overrides: tuple[str, ...], files: tuple[tuple[Path, int, int], ..
             raise ConfigError(in_one_line(error, overrides)) from error
     config = from_hydra(cfg, cfg.hydra.runtime.choices)
     saved = {"task": config.task_name, "optim": config.optim_name, "cfg": OmegaConf.to_container(config.cfg)}
+    saved["identity"] = None if config._has_copies else config.identity
     text = json.dumps(saved)
     # Not where JSON would change it, nor with paths and times, which are other ones the next time.
     if json.loads(text) == saved and identity_overrides(overrides) == " ".join(overrides):

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from nero.runs.records import LOADER
+
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG_DIR = ROOT / "configs"
 
@@ -37,6 +39,6 @@ def shipped_settings(task: str, optim: str) -> dict[str, Any]:
     files["optim"].append(config_file(f"task_optim/{task}", optim))
     found: dict[str, Any] = {}
     for group, paths in files.items():
-        texts = [yaml.safe_load(path.read_text()) for path in paths if path.is_file()]
+        texts = [yaml.load(path.read_text(), Loader=LOADER) for path in paths if path.is_file()]
         found[group] = {key: value for text in texts if isinstance(text, dict) for key, value in text.items()}
     return found

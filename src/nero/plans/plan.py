@@ -19,11 +19,11 @@ from types import MappingProxyType
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
 from nero.plans.argparse_types import nearest
-from nero.plans.config import ROOT, RunConfig, compose_shared, local_folder, names, run_id
+from nero.plans.config import ROOT, RunConfig, compose_shared, config_file, local_folder, run_id
 from nero.plans.schema import ConfigError, check_keys, parse_lrs
+from nero.runs.records import LOADER
 from nero.runs.store import Status, is_settled
 
 EXPERIMENTS = ROOT / "experiments"
@@ -66,7 +66,7 @@ class Cell:
     def missing_config(self) -> str | None:
         """Why the cell cannot be run yet (its task or optimiser has no YAML), or None."""
         for group, name in (("task", self.task), ("optim", self.optim)):
-            if name not in names(group):
+            if not config_file(group, name).is_file():
                 return f"{group} {name} is not available: there is no configs/{group}/{name}.yaml"
         return None
 
@@ -97,7 +97,7 @@ class Cell:
         if self.missing_config:
             pairs = (override.partition("=") for override in self.all_overrides)
             return {name.lstrip("+"): yaml.safe_load(value) for name, _, value in pairs}.get(key)
-        return OmegaConf.select(self._config.cfg, key)
+        return self._config.setting(key)
 
     @property
     def bound_by(self) -> str:
@@ -196,7 +196,7 @@ def load_experiment(name: str, extra: Sequence[str] = (), folder: Path | None = 
         raise ConfigError(f"there is no experiment {name!r}{hint}; there are: {', '.join(sorted(known))}")
     path = known[name]
     try:
-        text = yaml.safe_load(path.read_text())
+        text = yaml.load(path.read_text(), Loader=LOADER)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ConfigError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from error
     except OSError as error:

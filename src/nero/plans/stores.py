@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nero.plans.config import ROOT, ConfigError, RunConfig, local_folder
 from nero.plans.plan import Experiment, experiment_files, load_experiment
-from nero.runs.store import Store
+from nero.runs.store import VERSION, Record, RunDirectory, Store, is_settled
 
 COMMITTED = ROOT / "results" / "runs"
 
@@ -30,6 +30,20 @@ def store_of_run(config: RunConfig) -> Store:
         return trials
     is_logged = committed.run(config.task_name, config.run_id).path.is_dir()
     return committed if is_logged or is_planned(config) else trials
+
+
+def settled_result(config: RunConfig, run: RunDirectory) -> Record | None:
+    """The summary of a run that has its result. ConfigError if the directory is not this run's."""
+    advice = "use another store, or move the directory away"
+    if (version := run.other_version()) is not None:
+        found = f"its summary.json is of version {version}, and this code writes version {VERSION}"
+        raise ConfigError(f"{run.path}: {found}; {advice}")
+    if (logged := run.find_config()) is not None and not config.matches(logged):
+        raise ConfigError(f"{run.path}: its config.yaml is not that of this run; {advice}")
+    if (reason := run.damaged_result()) is not None:
+        raise ConfigError(f"{run.path}: {reason}; {advice}")
+    summary = run.read_summary()
+    return {**summary, "skipped": True} if summary and is_settled(summary) else None
 
 
 def named_store(given: str | None = None) -> str | None:

@@ -19,6 +19,7 @@ import yaml
 from nero.plans.plan import load_experiment
 from nero.plans.schema import ConfigError, check_keys
 from nero.report.cells import CellKey, RowKey, row_as_typed
+from nero.runs.records import LOADER
 from nero.runs.store import Store
 
 NAME = "disagreements.yaml"
@@ -38,7 +39,7 @@ def load(path: Path) -> dict[tuple[str, CellKey], str]:
     Raises ConfigError for an invalid or duplicate entry, or an unknown cell.
     """
     try:
-        entries = yaml.safe_load(path.read_text())
+        entries = yaml.load(path.read_text(), Loader=LOADER)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: invalid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(entries, list):

@@ -13,6 +13,7 @@ import yaml
 
 from nero.plans.folders import config_folders
 from nero.plans.schema import ConfigError, DisplayKeys, read_display, read_display_name
+from nero.runs.records import LOADER
 
 Files = tuple[tuple[str, int], ...]  # each with the time of its last change: the key of the caches
 
@@ -83,7 +84,7 @@ def _read(files: Files) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for path in (Path(name) for name, _ in files if name.endswith(".yaml")):
         try:
-            settings = yaml.safe_load(path.read_text())
+            settings = yaml.load(path.read_text(), Loader=LOADER)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
         found.setdefault(path.stem, settings if isinstance(settings, dict) else {})

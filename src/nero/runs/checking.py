@@ -1,7 +1,6 @@
 """Verify a store: every file of every run is intact and consistent with the others. Nothing is changed."""
 
 import stat
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +30,12 @@ class Finding:
 def check_store(store: Store, id_of: IdOf) -> Iterator[list[Finding]]:
     """The findings on each run directory, sorted by path."""
     directories = run_directories(store)
-    counts = Counter(run.run_id for run in directories)
+    paths: dict[str, list[Path]] = {}
     for run in directories:
-        others = [other.path for other in directories if other.run_id == run.run_id] if counts[run.run_id] > 1 else []
-        twice = [Finding(run.path, f"the same id is also at {printable(path)}") for path in others if path != run.path]
+        paths.setdefault(run.run_id, []).append(run.path)
+    for run in directories:
+        others = (path for path in paths[run.run_id] if path != run.path)
+        twice = [Finding(run.path, f"the same id is also at {printable(path)}") for path in others]
         yield [*check_run(run, id_of), *twice]
 
 

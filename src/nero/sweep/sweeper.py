@@ -104,7 +104,7 @@ class PlanSweeper(Sweeper):
             summaries = store_of_experiment(experiment, self.cfg.store).summaries()
             for state in (plan.survey(cell, summaries) for cell in experiment.cells):
                 left[state.cell.bound_by] += len(state.pending) + state.to_follow
-        if not left["cpu"]:
+        if not left["cpu"] or not lanes.has_gpu():  # asked last, since torch takes seconds to import
             return {}
         _print(lanes.describe(left["gpu"], left["cpu"], cpu_bound, cores()))
         jobs = lanes.jobs_at_a_time(cpu_bound, cores())

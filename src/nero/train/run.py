@@ -20,7 +20,7 @@ from nero.engine.loop import Loop, Position, Settings, UnusableCheckpoint
 from nero.engine.process_state import check_gpu, gpu_broken_by, isolate_process_state
 from nero.plans.config import ROOT, RunConfig
 from nero.plans.schema import ConfigError
-from nero.plans.stores import store_of_run
+from nero.plans.stores import settled_result, store_of_run
 from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
 from nero.runs.slots import counted_among, default_folder, slot
@@ -47,7 +47,7 @@ def train(config: RunConfig, progress: Progress | None = None) -> Result:
     """
     run = store_of_run(config).run(config.task_name, config.run_id)
     # With several ranks only rank 0 looks: the others may see an older state of a shared file system.
-    if not is_distributed_launch() and (settled := _settled(config, run)) is not None:
+    if not is_distributed_launch() and (settled := settled_result(config, run)) is not None:
         return settled
     settings = run_settings(config)
     ranks = settings.ranks
@@ -76,7 +76,7 @@ def train(config: RunConfig, progress: Progress | None = None) -> Result:
 
 def _claim(config: RunConfig, run: RunDirectory, settings: Settings, held: ExitStack) -> Result | None:
     """Take the run's lock, to be released by `held`; or the result of a run that is not to be started now."""
-    if (settled := _settled(config, run)) is not None:
+    if (settled := settled_result(config, run)) is not None:
         return settled
     if reason := stop_reason(settings.limits):
         return _not_started(run, Outcome.INTERRUPTED, reason)
@@ -86,21 +86,7 @@ def _claim(config: RunConfig, run: RunDirectory, settings: Settings, held: ExitS
         return _not_started(run, Outcome.BUSY, str(busy))
     except OSError as error:  # the store cannot be written
         return {**_not_started(run, Outcome.FAILED, _one_line(error)), "traceback": ""}
-    return _settled(config, run)  # the previous holder may have finished it
-
-
-def _settled(config: RunConfig, run: RunDirectory) -> Result | None:
-    """The summary of a run that has its result. ConfigError if the directory is not this run's."""
-    advice = "use another store, or move the directory away"
-    if (version := run.other_version()) is not None:
-        found = f"its summary.json is of version {version}, and this code writes version {VERSION}"
-        raise ConfigError(f"{run.path}: {found}; {advice}")
-    if (logged := run.find_config()) is not None and not config.matches(logged):
-        raise ConfigError(f"{run.path}: its config.yaml is not that of this run; {advice}")
-    if (reason := run.damaged_result()) is not None:
-        raise ConfigError(f"{run.path}: {reason}; {advice}")
-    summary = run.read_summary()
-    return {**summary, "skipped": True} if summary and is_settled(summary) else None
+    return settled_result(config, run)  # the previous holder may have finished it
 
 
 def _not_started(run: RunDirectory, outcome: Outcome, message: str) -> Result:

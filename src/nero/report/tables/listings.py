@@ -14,6 +14,7 @@ from nero.plans.plan import Cell
 from nero.report import cells, paper
 from nero.report.figures import style
 from nero.report.tables.table import Listing
+from nero.runs.records import LOADER
 
 
 def constraints_of(cell: Cell) -> tuple[bool, bool]:
@@ -31,7 +32,7 @@ def base_optimizer(cell: Cell) -> str:
 def _by_target() -> dict[str, str]:
     """Class of an optimiser -> its name, the first of several configs."""
     texts = {name: config_file("optim", name).read_text() for name in reversed(names("optim"))}
-    return {yaml.safe_load(text)["_target_"]: name for name, text in texts.items()}
+    return {yaml.load(text, Loader=LOADER)["_target_"]: name for name, text in texts.items()}
 
 
 def _ablation_words(cell: Cell) -> tuple[str, str, str]:
