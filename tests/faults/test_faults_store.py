@@ -242,7 +242,7 @@ def test_commands_survive_damaged_run_files_and_name_them(
     record_property("fault", "damaged files of a run under every command that reads a store")
     tried, found = 0, []
     rotation, on_a_run = cycle(QUICK), cycle(ON_A_RUN)
-    for number, damage in enumerate(list(damages(part, repetitions(3)))[part::PART]):
+    for number, damage in enumerate(list(damages(part, repetitions(3, 0.01)))[part::PART]):
         names = ["check", next(rotation), *(["report"] if number % 60 == 0 else [])]
         with damaged(template, tmp_path / "place", damage) as place:
             found += [f"{damage}: {name}: {fault}" for name in names for fault in faults(name, place, damage)]
@@ -261,7 +261,7 @@ def test_import_takes_only_whole_runs_and_the_bytes_of_their_files(
 ) -> None:
     record_property("fault", "imports of hostile and damaged runs")
     tried, lost = 0, 0
-    for damage in list(damages(0, repetitions(3)))[::12]:
+    for damage in list(damages(0, repetitions(3, 0.01)))[::12]:
         with damaged(template, tmp_path / "place", damage) as place:
             into = place.out / "imported"
             outside = state(place.outside.parent)
@@ -295,7 +295,7 @@ def test_unpack_writes_all_files_of_a_bundle_or_names_what_is_damaged(
         "results/runs/task/task-1/summary.json",
         "results/runs/task/task-1/metrics.jsonl",
     }
-    for _ in range(repetitions(20)):
+    for _ in range(repetitions(20, 0.1)):
         for name in ("nero-bundle.000", "contents.json", "SHA256SUMS"):
             for change in (cut, flip, insert, replace_word):
                 shutil.rmtree(tmp_path / "there", ignore_errors=True)
