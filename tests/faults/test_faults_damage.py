@@ -40,7 +40,7 @@ def sweeps() -> Iterator[Sweeps]:
 def cut(sweeps: Sweeps, tmp_path: Path) -> Cut:
     """A run that was killed in its third or fourth epoch."""
     config, run = run_of(tmp_path, *OWN)
-    assert sweeps.run([[*WORDS, *OWN]], tmp_path, before=200)["killed"]
+    assert sweeps.run([[*WORDS, *OWN]], tmp_path, before=330)["killed"]
     assert len(list(run.path.glob("checkpoint-*.pt"))) >= 2
     assert len(run.read_metrics()) >= 2
     return config, run

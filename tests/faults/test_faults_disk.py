@@ -46,7 +46,7 @@ def test_full_disk_leaves_no_partial_log_line(disk: Path, record_property: Prope
     taken_back = 0
     for times in range(12):
         ballast = fill(disk, left=4096)
-        record = {"epoch": 1, "trace": list(range(30 + times))}  # so that writes end at different page offsets
+        record = {"epoch": 1, "trace": {"x": list(range(30 + times))}}  # so that writes end at different page offsets
         with pytest.raises(OSError, match=r"\[Errno 28\] No space left on device: '.*metrics\.jsonl'"):
             append_until_error(run, record)
         # A full disk accepts a part of the line without an error; that part must be removed again.
