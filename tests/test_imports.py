@@ -54,6 +54,7 @@ MAY_IMPORT = {
         "nero.checkpoints",
         "nero.data",
         "nero.engine.distributed",
+        "nero.games.animation",
         "nero.plans",
         "nero.report",
         "nero.runs",
@@ -65,6 +66,7 @@ MAY_IMPORT = {
 WITHOUT_TORCH = (
     "nero.atomic",
     "nero.bundle",
+    "nero.checkpoints.options",
     "nero.cli",
     "nero.plans",
     "nero.runs",
@@ -159,6 +161,11 @@ print(sorted({"torch", "wandb"} & set(sys.modules)))
         "train task=mnist_mlp100 optim=nero optim.lr=0.001 seed=0",  # is logged
         "train optim.lr=x",
         "sweep optim=nero,adam optim.lr=x",
+        "sample no_run",
+        "translate no_run",
+        "generate no_run",
+        "play no_run",
+        "theory --help",
     ],
 )
 def test_commands_that_train_nothing_do_not_load_torch(words: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nero.checkpoints.beam_search import CachedDecoder, search
 from nero.checkpoints.generate import as_lines, continuation, known_words, sample
-from nero.checkpoints.loading import Unusable
+from nero.checkpoints.options import Unusable
 from nero.checkpoints.translate import bleu_metric, join_words, split_words, translations
 from nero.data.sources import default_root, problems
 from nero.data.text.parallel_text import BEGIN, END, PAD, UNKNOWN, raw_lines, tokenised_multi30k

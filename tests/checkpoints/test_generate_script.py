@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from nero.checkpoints.generate import main
+from nero.cli.trained import generate as main
 from nero.data.text.corpus import grammar_corpus
 from nero.runs.store import RunDirectory
 from support.whole_runs import assert_only_runs_of_a_kind, trained

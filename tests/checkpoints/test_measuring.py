@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from nero.checkpoints.loading import Unusable
 from nero.checkpoints.measure import (
     apply_normalisation_,
     as_perceptron,
@@ -19,6 +18,7 @@ from nero.checkpoints.measure import (
     measure_run,
     probed_steps,
 )
+from nero.checkpoints.options import Unusable
 from nero.models.mlp import MLP, ReparameterisedMLP
 from nero.models.resnet import ResNet18
 from nero.optim import Nero

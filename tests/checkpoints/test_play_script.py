@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nero.checkpoints.play import main
+from nero.cli.trained import play as main
 from nero.games.catch import Catch
 from nero.models.policy import Policy
 from nero.runs.store import RunDirectory

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
-from nero.checkpoints import generate, sample
-from nero.checkpoints.retraining import Unusable, overrides_of
+from nero.checkpoints.options import Unusable
+from nero.checkpoints.retraining import overrides_of
+from nero.cli.trained import generate, sample
 from nero.plans.config import compose
 from nero.runs.store import RunDirectory, Store
 from support.whole_runs import trained
@@ -58,7 +59,7 @@ def write(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> Generate:
     def call(*words: str) -> tuple[int, str, str]:
         store = str(run.path.parent.parent)
         try:
-            status = generate.main([run.run_id, "--store", store, "--device", "cpu", "--words", "5", *words])
+            status = generate([run.run_id, "--store", store, "--device", "cpu", "--words", "5", *words])
         except SystemExit as exit:
             status = int(exit.code or 0)
         streams = capsys.readouterr()
@@ -146,7 +147,7 @@ def test_run_of_the_local_store_is_found_by_its_id(
 def test_run_of_another_task_is_not_trained(
     run: RunDirectory, local: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sample.main([str(run.path), "--retrain", "machine=cpu"]) == 2
+    assert sample([str(run.path), "--retrain", "machine=cpu"]) == 2
     assert "not of a ConditionalGAN task" in capsys.readouterr().err
     assert not local.path.exists()
 
@@ -175,7 +176,7 @@ def test_config_that_code_no_longer_has_is_refused_in_one_line(write: Generate, 
 
 def test_run_of_another_class_of_torch_is_trained_again(tmp_path: Path, local: RunDirectory) -> None:
     run = trained(tmp_path, (*TINY, "optim._target_=torch.optim.AdamW", "machine.keep_checkpoint=false"))
-    assert generate.main([str(run.path), "--words", "3", "--retrain", "machine=cpu"]) == 0
+    assert generate([str(run.path), "--words", "3", "--retrain", "machine=cpu"]) == 0
     again = Store(local.path.parent.parent).run(run.path.parent.name, run.run_id)
     assert again.read_config()["optim"]["_target_"] == "torch.optim.AdamW"
 
@@ -190,11 +191,11 @@ def test_code_named_by_config_is_executed_only_if_trusted(
     with monkeypatch.context() as patch:
         patch.setattr("nero.checkpoints.retraining.train", lambda *given: pytest.fail("trained"))
         for retrain in ([], ["--retrain", "machine=cpu"]):
-            assert generate.main([str(run.path), *retrain]) == 2
+            assert generate([str(run.path), *retrain]) == 2
             line = capsys.readouterr().err.splitlines()[-1]
             reason = "optim._target_ is retrained.Mine, which is built only with --trust retrained, if that is code of"
             assert line == f"error: {run.run_id}: {reason} your own"
-    assert generate.main([str(run.path), "--words", "3", "--retrain", "machine=cpu", "--trust", "retrained"]) == 0
+    assert generate([str(run.path), "--words", "3", "--retrain", "machine=cpu", "--trust", "retrained"]) == 0
 
 
 @pytest.mark.parametrize(

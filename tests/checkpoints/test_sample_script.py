@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nero.checkpoints.sample import main
+from nero.cli.trained import sample as main
 from nero.models.biggan import Generator, Z
 from nero.runs.store import RunDirectory
 from support.whole_runs import assert_only_runs_of_a_kind, trained

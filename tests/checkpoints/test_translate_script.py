@@ -9,7 +9,8 @@ import pytest
 import torch
 import yaml
 
-from nero.checkpoints.translate import main, split_words
+from nero.checkpoints.translate import split_words
+from nero.cli.trained import translate as main
 from nero.data.synthetic.translation import translation_pairs
 from nero.data.text.parallel_text import toy_pairs
 from nero.runs.store import RunDirectory

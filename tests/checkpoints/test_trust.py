@@ -23,11 +23,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT, SMALL_PONG
-from nero.checkpoints import generate, play, sample, translate
-from nero.checkpoints.loading import Unusable, load_trained
+from nero.checkpoints.loading import load_trained
+from nero.checkpoints.options import Unusable
 from nero.checkpoints.trust import check_config, may_be_built, resolve
 from nero.cli import runs as runs_command
 from nero.cli import theory
+from nero.cli.trained import generate, play, sample, translate
 from nero.plans.config import compose, names, run_id
 from nero.runs.store import RunDirectory, Store
 from nero.runs.targets import NAMES, PACKAGES, faults, is_listed
@@ -116,10 +117,10 @@ LEADING_ELSEWHERE = (
     "torchvision.models.quantization.resnet18",
 )
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], tuple[str, ...]]] = {
-    "generate": (generate.main, TEXT),
-    "translate": (translate.main, ("task=multi30k_transformer", "data=embedded", "optim=adam", "machine=cpu")),
-    "play": (play.main, ("task=pong_ppo", "data=embedded", "optim=adam", *SMALL_PONG)),
-    "sample": (sample.main, ("task=cifar10_cgan", "data=embedded", "optim=adam", "machine=cpu")),
+    "generate": (generate, TEXT),
+    "translate": (translate, ("task=multi30k_transformer", "data=embedded", "optim=adam", "machine=cpu")),
+    "play": (play, ("task=pong_ppo", "data=embedded", "optim=adam", *SMALL_PONG)),
+    "sample": (sample, ("task=cifar10_cgan", "data=embedded", "optim=adam", "machine=cpu")),
     "theory": (
         lambda words: theory.main(["measure", *words]),
         ("task=mnist_mlp100", "data=embedded", "task.depth=1", "task.train_examples=100", "optim=adam", "machine=cpu"),
@@ -213,7 +214,7 @@ def test_functions_outside_hydras_blocklist_are_not_called(
     (tmp_path / "hubconf.py").write_text(f"from pathlib import Path\ndef touch(): Path({str(marker)!r}).touch()\n")
     change = {"x": {"_target_": target, **arguments[target]}}
     run = write_run(tmp_path / "run", TEXT, lambda config: config["task"].update(change))
-    line = refused(capsys, generate.main, str(run.path), "--device", "cpu", marker=marker)
+    line = refused(capsys, generate, str(run.path), "--device", "cpu", marker=marker)
     assert f"task.x._target_ is {target}, " in line
     assert "--trust" in line
 
@@ -425,12 +426,12 @@ def test_trusted_package_of_the_current_folder_is_built(
     own_run: RunDirectory, package: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [str(own_run.path), "--device", "cpu", "--words", "3"]
-    line = refused(capsys, generate.main, *words)
+    line = refused(capsys, generate, *words)
     expected = f"task.network._target_ is {package}.Mine, which is built only with --trust {package}, "
     assert line.startswith(f"error: {own_run.run_id}: {expected}")
-    line = refused(capsys, generate.main, *words, "--trust", package[:-1], "--trust", f"{package}x")
+    line = refused(capsys, generate, *words, "--trust", package[:-1], "--trust", f"{package}x")
     assert expected in line
-    assert generate.main([*words, "--trust", "other", "--trust", package]) == 0
+    assert generate([*words, "--trust", "other", "--trust", package]) == 0
     assert len(capsys.readouterr().out.split()) >= 2
 
 
@@ -440,7 +441,7 @@ def test_optimiser_is_checked_only_where_it_is_built(
     config = own_run.read_config()
     network = {**config["task"]["network"], "_target_": "nero.models.language_model.LanguageModel"}
     own_run.write_config({**config, "task": {**config["task"], "network": network}})
-    assert generate.main([str(own_run.path), "--device", "cpu", "--words", "3"]) == 0
+    assert generate([str(own_run.path), "--device", "cpu", "--words", "3"]) == 0
     words = ["measure", str(own_run.path), "--device", "cpu", "--records", str(tmp_path / "records")]
     capsys.readouterr()
     line = refused(capsys, theory.main, *words)
@@ -460,7 +461,7 @@ def test_trust_does_not_reach_beyond_the_package(name: str, package: str) -> Non
 @pytest.mark.parametrize("name", ["os", "builtins", "nero", "torch", "my_package.part", "", "my-package"])
 def test_only_packages_of_the_user_can_be_trusted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        generate.main(["run", "--trust", name])
+        generate(["run", "--trust", name])
     assert stop.value.code == 2
     message = f"argument --trust: must be a package of your own, such as my_package, not {name!r}"
     assert message in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from conftest import PAGES, ROOT, exit_status
-from nero.checkpoints import loading
+from nero.checkpoints import options
 from nero.cli import sweep, theory, train
 from nero.cli.main import COMMANDS, main
 from nero.plans.argparse_types import Parser
@@ -41,7 +41,7 @@ def test_manual_has_commands_of_every_kind() -> None:
 def _stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("parse_args", "parse_intermixed_args"):
         monkeypatch.setattr(Parser, name, _then_stop(getattr(Parser, name)))
-    monkeypatch.setattr(loading, "retraining_of", _then_stop(loading.retraining_of))
+    monkeypatch.setattr(options, "retraining_of", _then_stop(options.retraining_of))
     for name in ("_measure", "_along", "_report"):
         monkeypatch.setattr(theory, name, _parsed)
     monkeypatch.setattr(train, "start", _composed)

@@ -1,43 +1,25 @@
-"""Write text with a trained language model.
-
-    nero generate RUN
-    nero generate RUN --prompt "the game was" --words 50 --temperature 0.8 --top-k 40 --seed 1
-    nero generate RUN --words 0 --evaluate       only validation and test perplexity
-
-RUN is the directory, the id or the hash of a run; --retrain trains it again if it has no checkpoint. The text starts on
-a new line. Each word is sampled given at most as many words as one training sequence has (35 in the paper's runs);
-<eos> is shown as a line break. On a CPU the same seed gives the same text. Words of the prompt outside the vocabulary
-become <unk> if the vocabulary has it.
-"""
+"""Write text with a trained language model."""
 
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from nero.checkpoints.loading import Trained, Unusable, parse, run_command, run_parser
+from nero.checkpoints.loading import Trained, run_command
+from nero.checkpoints.options import Unusable
 from nero.data.text.corpus import END_OF_LINE
 from nero.data.text.vocabulary import Vocabulary
-from nero.plans.argparse_types import non_negative_float, non_negative_int
 from nero.tasks.language_model import LanguageModelling, perplexity
 
 UNKNOWN = "<unk>"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = run_parser("generate", __doc__)
-    number = partial(parser.add_argument, metavar="N")
-    number("--words", type=non_negative_int, default=100, help="to write (default: 100)")
-    parser.add_argument("--prompt", default="", metavar="TEXT", help="words to continue, separated by spaces")
-    number("--temperature", type=non_negative_float, default=1.0, help="0: the most probable word (default: 1)")
-    number("--top-k", type=non_negative_int, default=0, help="sample from N words (default: 0, all)")
-    number("--seed", type=non_negative_int, default=0, help="default: 0")
-    parser.add_argument("--evaluate", action="store_true", help="print validation and test perplexity")
-    return run_command(parse(parser, arguments), LanguageModelling, _generate)
+def run(options: argparse.Namespace) -> int:
+    """The command, with the options of `nero.cli.trained`; gives its exit status."""
+    return run_command(options, LanguageModelling, _generate)
 
 
 def _generate(trained: Trained[LanguageModelling], options: argparse.Namespace) -> None:

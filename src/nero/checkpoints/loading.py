@@ -2,9 +2,8 @@
 
 import argparse
 import io
-import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,21 +12,17 @@ from typing import Any, Generic, TypeVar
 import torch
 from hydra.utils import get_object
 
-from nero.checkpoints.retraining import Retraining, run_with_checkpoint
-from nero.checkpoints.trust import Unusable, add_trust, check_config
-from nero.data.sources import default_root
+from nero.checkpoints.options import Retraining, Unusable, find_run
+from nero.checkpoints.retraining import run_with_checkpoint
+from nero.checkpoints.trust import check_config
 from nero.engine.precision import autocast, set_precision
-from nero.plans.argparse_types import Parser
 from nero.plans.config import ConfigError
-from nero.plans.stores import local_runs
-from nero.runs.logged import UnknownRun, matching_id
 from nero.runs.store import Record, RunDirectory, Store
 from nero.runs.validation import printable
 from nero.tasks.base import Context, Task
 from nero.train.build import choose_device, context_of, task_of
 
 T = TypeVar("T", bound=Task)
-RUN_HELP = "a run's directory, its id in the store, or the hash at the end of its id"
 REQUIRED_KEYS = ("task_name", "task", "seed", "data", "precision")  # in config.yaml
 
 
@@ -115,23 +110,6 @@ def load_trained(
     return Trained(run, identity, context, task, epochs, steps)
 
 
-def find_run(name: str, store: Store) -> RunDirectory:
-    """Find a run by its directory, or by its id or a part of it, such as the hash at its end.
-
-    Ids are looked up in the store, then in the local one.
-    """
-    if (Path(name) / "config.yaml").is_file():
-        return RunDirectory(Path(name).resolve())
-    unknown = None
-    for root in (store.root, local_runs()):
-        runs = {path.parent.name: path.parent for path in root.glob("*/*/config.yaml")}
-        try:
-            return RunDirectory(runs[matching_id(runs, name)])
-        except UnknownRun as error:
-            unknown = unknown or error
-    raise Unusable(f"{unknown} (in {store.root})")
-
-
 def _read_checkpoint(run: RunDirectory) -> dict[str, Any]:
     data = run.load_checkpoint()
     try:
@@ -143,63 +121,13 @@ def _read_checkpoint(run: RunDirectory) -> dict[str, Any]:
     return state
 
 
-def run_parser(command: str, description: str | None) -> Parser:
-    """A parser with the options that all commands on a trained run share."""
-    parser = Parser(prog=f"nero {command}", description=description)
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    add_store(parser)
-    add_data_and_device(parser)
-    add_retrain(parser)
-    add_trust(parser)
-    return parser
-
-
-def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options of a command on a trained run; `retraining` is among them."""
-    options, others = parser.parse_known_args(arguments)
-    options.retraining = retraining_of(parser, options.retrain, others)
-    return options
-
-
-def retraining_of(parser: Parser, store: str | None, others: Sequence[str]) -> Retraining | None:
-    """From the value of --retrain and the arguments that are no options: settings, all others are errors."""
-    settings = [word for word in others if "=" in word and not word.startswith("-")]
-    if unknown := [word for word in others if word not in settings]:
-        parser.error(f"unrecognized arguments: {unknown[0]}")
-    if store is None:
-        if settings:
-            parser.error(f"{settings[0]}: settings are those of --retrain")
-        return None
-    if "=" in store and not Path(store).exists():  # argparse takes the first setting for the store
-        store, settings = "", [store, *settings]
-    return Retraining(Path(store) if store else local_runs(), settings)
-
-
-def add_store(parser: argparse.ArgumentParser) -> None:
-    store = os.environ.get("NERO_RUNS") or "results/runs"
-    parser.add_argument("--store", default=store, metavar="DIR", help="where ids are looked up (default: %(default)s)")
-
-
-def add_retrain(parser: argparse.ArgumentParser) -> None:
-    text = "train a run without a checkpoint again, into STORE (default: local/runs), with settings such as machine=gpu"
-    parser.add_argument("--retrain", nargs="?", const="", metavar="STORE", help=text)
-
-
-def add_data_and_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data-root", type=Path, default=default_root(), metavar="DIR", help="default: %(default)s")
-    devices = ["auto", "cpu", "cuda"]
-    parser.add_argument("--device", choices=devices, default="auto", help="default: a GPU if there is one")
-
-
 def run_command(
     options: argparse.Namespace,
     kind: type[T],
     act: Callable[[Trained[T], argparse.Namespace], None],
-    check: Callable[[], None] = lambda: None,
 ) -> int:
-    """`check()`, load the run, `act` on it. An error is printed in one line; gives the exit status."""
+    """Load the run, and `act` on it. An error is printed in one line; gives the exit status."""
     try:
-        check()
         where = options.data_root, options.device
         trained = load_trained(options.run, options.store, kind, *where, options.retraining, options.trust)
         print(trained.describe(), file=sys.stderr)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nero.checkpoints.loading import load_trained
-from nero.checkpoints.retraining import Retraining
+from nero.checkpoints.options import Retraining
 from nero.engine.loop import Loop
 from nero.engine.precision import autocast, set_precision
 from nero.engine.seeding import global_state, restore_global_state

@@ -4,12 +4,12 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from nero.checkpoints.trust import Unusable, check_config
+from nero.checkpoints.options import Retraining, Unusable
+from nero.checkpoints.trust import check_config
 from nero.plans.config import DEFAULTS_OF_LOGGED_RUNS, ConfigError, RunConfig, compose, current_names, names
 from nero.plans.stores import local_runs, short_path
 from nero.runs.logged import dotted, same_value
@@ -20,17 +20,6 @@ from nero.train.run import train
 
 ROUNDS = 3  # a setting may follow from others that are changed only now
 KEYS = ("task", "optim", "seed", "data", "precision")  # of a config.yaml, besides the names of two YAML files
-
-
-@dataclass(frozen=True)
-class Retraining:
-    """Where and how to train runs that have no checkpoint.
-
-    settings: overrides such as machine=gpu, which may not change what a run is
-    """
-
-    store: Path
-    settings: Sequence[str] = ()
 
 
 def run_with_checkpoint(

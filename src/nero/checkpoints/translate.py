@@ -1,23 +1,8 @@
-"""Translate with a trained network, from German to English, and measure BLEU.
-
-    nero translate RUN                           the 1,000 test sentences (test_2016_flickr)
-    nero translate RUN --part val --beam 1 --out val.en
-    nero translate RUN --text "Ein Hund läuft durch den Schnee."
-    nero translate RUN --input sentences.de      one sentence per line; - for standard input
-
-RUN is the directory, the id or the hash of a run; --retrain trains it again if it has no checkpoint. Data, vocabulary
-and network are those of the run's config; a run on embedded data is tested on embedded data.
-
-The paper reports perplexity only. BLEU is defined here as follows: beam search maximises log probability / (words +
-1)**alpha; a few rules join the words to written English; sacrebleu scores it in lower case against the reference lines
-as they were written. The joined words of the references themselves score 100.0. Words outside the vocabulary stay
-<unk>.
-"""
+"""Translate with a trained network, from German to English, and measure BLEU."""
 
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +11,11 @@ from tqdm import tqdm
 
 from nero.atomic import write_atomic
 from nero.checkpoints.beam_search import CachedDecoder, search
-from nero.checkpoints.loading import Trained, Unusable, parse, run_command, run_parser
+from nero.checkpoints.loading import Trained, run_command
+from nero.checkpoints.options import Unusable
 from nero.data.text.buckets import padded
 from nero.data.text.parallel_text import BEGIN, END, tokeniser
 from nero.models.translator import Translator
-from nero.plans.argparse_types import non_negative_float, non_negative_int, positive_int
 from nero.tasks.translation import Translation, load_text
 
 PARTS = {"test": "test_2016_flickr", "val": "val"}  # parts of the data, and Multi30k's names for them
@@ -38,20 +23,8 @@ NO_SPACE_BEFORE = {".", ",", ";", ":", "!", "?", ")", "]", "-", "'", "n't", "'s"
 NO_SPACE_AFTER = {"(", "[", "#", "$", "-"}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = run_parser("translate", __doc__)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--part", choices=list(PARTS), default="test", help="of the run's data (default: test)")
-    what.add_argument("--text", action="append", metavar="SENTENCE", help="translate this; may be repeated")
-    what.add_argument("--input", metavar="FILE", help="translate its lines; - for standard input")
-    number = partial(parser.add_argument, metavar="N")
-    number("--beam", type=positive_int, default=5, help="1 is greedy (default: 5)")
-    number("--alpha", type=non_negative_float, default=0.6, help="length penalty, 0 for none (default: 0.6)")
-    number("--longest", type=positive_int, help="most words (default: twice those of the source plus ten)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write all translations, one per line")
-    number("--examples", type=non_negative_int, default=3, help="sentences to show (default: 3)")
-    number("--batch-size", type=positive_int, default=128, help="sentences (default: 128)")
-    options = parse(parser, arguments)
+def run(options: argparse.Namespace) -> int:
+    """The command, with the options of `nero.cli.trained`; gives its exit status."""
     own = options.text is not None or options.input is not None
     return run_command(options, Translation, _translate_lines if own else _measure)
 

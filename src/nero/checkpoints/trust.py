@@ -4,7 +4,6 @@
 what it refers to is checked too: by its kind, and by the module that defines it.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Collection, Mapping
@@ -15,14 +14,10 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from nero.checkpoints.options import Unusable
 from nero.data.augmentation import Augmentation
 from nero.runs import targets
 from nero.tasks.base import Task
-
-
-class Unusable(ValueError):
-    """The request cannot be met with this run on this machine; the message is one line."""
-
 
 # Where a class is defined -> what it must be a subclass of.
 KINDS: dict[str, type] = {
@@ -85,14 +80,3 @@ def may_be_built(name: str, target: Any, trust: Collection[str] = ()) -> bool:
         return target in map(models.get_model_builder, models.list_models(module=models))
     own = target.__qualname__
     return f"{home}.{own}" in FUNCTIONS or (home == SCHEDULES and own.isidentifier() and not own.startswith("_"))
-
-
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    text = "a package of your own that the run's config.yaml may name, besides this project and torch; may be repeated"
-    parser.add_argument("--trust", type=_own_package, action="append", default=[], metavar="PACKAGE", help=text)
-
-
-def _own_package(name: str) -> str:
-    if not name.isidentifier() or name in targets.NOT_OWN:
-        raise argparse.ArgumentTypeError(f"must be a package of your own, such as my_package, not {name!r}")
-    return name

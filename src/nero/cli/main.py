@@ -12,7 +12,7 @@ from pathlib import Path
 import nero
 from nero.plans.argparse_types import nearest
 
-# Subcommand: its module, imported only when it is used, and a summary.
+# Subcommand: its module, imported only when it is used, its function if that is not `main`, and a summary.
 COMMANDS = {
     "train": ("nero.cli.train", "train one run"),
     "sweep": ("nero.cli.sweep", "train what is pending of an experiment, or any Hydra sweep"),
@@ -23,10 +23,10 @@ COMMANDS = {
     "data": ("nero.cli.data", "download and check data sets"),
     "theory": ("nero.cli.theory", "measure the paper's theory on runs"),
     "bundle": ("nero.cli.bundle", "pack code, wheels and data for machines without a network"),
-    "translate": ("nero.checkpoints.translate", "translate with a trained network, and measure BLEU"),
-    "generate": ("nero.checkpoints.generate", "write text with a trained language model"),
-    "play": ("nero.checkpoints.play", "let a trained policy play, and write an animation"),
-    "sample": ("nero.checkpoints.sample", "draw images with a trained generator, and measure FID"),
+    "translate": ("nero.cli.trained:translate", "translate with a trained network, and measure BLEU"),
+    "generate": ("nero.cli.trained:generate", "write text with a trained language model"),
+    "play": ("nero.cli.trained:play", "let a trained policy play, and write an animation"),
+    "sample": ("nero.cli.trained:sample", "draw images with a trained generator, and measure FID"),
     "notebooks": ("nero.cli.notebooks", "execute the notebooks on the logged runs"),
 }
 CLONE = Path(__file__).resolve().parents[3]
@@ -84,16 +84,17 @@ def _run(name: str, *words: str) -> int:
         return _error("error: the experiments run on Linux and macOS only: they lock files with fcntl", 1)
     if not (CLONE / "configs" / "config.yaml").is_file():
         return _error(f"error: nero {name} needs the configs of a clone, and this is an installed package: {SUITE}", 1)
+    path, _, function = COMMANDS[name][0].partition(":")
     try:
         with exit_on_interrupt():
             importlib.import_module("hydra")  # first: without the suite, torch may print warnings of its own
-            module = importlib.import_module(COMMANDS[name][0])
+            module = importlib.import_module(path)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == nero.__name__:
             raise
         return _error(f"error: nero {name} needs the extra suite (there is no package {package} here): {SUITE}", 1)
-    return int(module.main(list(words)))
+    return int(getattr(module, function or "main")(list(words)))
 
 
 def _unknown(word: str) -> str:

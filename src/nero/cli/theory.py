@@ -23,6 +23,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from nero.checkpoints.options import (
+    RUN_HELP,
+    Unusable,
+    add_data_and_device,
+    add_retrain,
+    add_store,
+    add_trust,
+    find_run,
+    retraining_of,
+)
 from nero.data.sources import MissingData
 from nero.plans.argparse_types import Parser, int_at_least, positive_int
 from nero.plans.config import ROOT, ConfigError, compose
@@ -34,8 +44,6 @@ from nero.theory import records
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    from nero.checkpoints.loading import retraining_of
-
     parser = _parser()
     options, overrides = parser.parse_known_args(arguments)
     if options.command == "measure":  # argparse takes overrides for runs
@@ -58,7 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace, _: list[str]) -> int:
-    from nero.checkpoints.loading import Unusable, find_run
     from nero.checkpoints.measure import PARTS, leading_runs, measure_run
 
     parts = [part for part in PARTS if part not in options.without]
@@ -92,8 +99,6 @@ def _along(options: argparse.Namespace, overrides: list[str]) -> int:
 
 def _measure_each(kind: str, work: Mapping[str, Callable[[], records.Record]], options: argparse.Namespace) -> int:
     """Measure in turn. Each record is written at once, and a failure does not stop the rest."""
-    from nero.checkpoints.loading import Unusable
-
     done = {record["run_id"] for record in records.read(kind, options.records) if records.is_whole(kind, record)}
     failed = 0
     for number, (name, measure) in enumerate(work.items(), 1):
@@ -131,9 +136,6 @@ def _log(line: str) -> None:
 
 
 def _parser() -> Parser:
-    from nero.checkpoints.loading import RUN_HELP, add_data_and_device, add_retrain, add_store
-    from nero.checkpoints.trust import add_trust
-
     parser = Parser(prog="nero theory", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     stored = Parser(add_help=False)
