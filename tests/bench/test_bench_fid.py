@@ -132,7 +132,7 @@ def test_missing_images_error_includes_download_command(tmp_path: Path, capsys: 
         (["--repeats", "three"], "invalid int value: 'three'"),
         (["data=imagined"], "error: data must be one of real, embedded, not 'imagined'"),
         (["data=embedded", *SMALL, "task.fid_every=0"], "error: task: fid_every must be a positive integer, not 0"),
-        (["optim=nerro"], "error: there is no optim=nerro; there are: adam, "),
+        (["optim=nerro"], "error: there is no optim=nerro (did you mean nero?); there are: adam, "),
     ],
 )
 def test_invalid_arguments_give_one_line_error(

@@ -120,7 +120,7 @@ def test_run_without_timed_records_gives_one_line_error(words: list[str], capsys
         (["--runs", "1", "0"], "--runs must be positive"),
         (["--out", "/nowhere/at/all.md"], "there is no folder /nowhere/at"),
         (["task.game=pingpong", *SMALL], "ale-py has no game 'pingpong'"),
-        (["optim=nerro", *SMALL], "there is no optim=nerro; there are: adam, "),
+        (["optim=nerro", *SMALL], "there is no optim=nerro (did you mean nero?); there are: adam, "),
         (["optim.lr=0", *SMALL], "optim.lr must be a positive number"),
     ],
 )

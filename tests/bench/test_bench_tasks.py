@@ -113,11 +113,11 @@ def test_run_with_single_log_line_reports_no_timed_epochs(capsys: pytest.Capture
 
 
 def test_failed_run_shows_status_and_message(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--optim", "sgd", *SMALL, "task.depth=two", "--epochs", "3"]
+    words = ["--optim", "sgd", *SMALL, "optim._target_=support.deadly.Leaving", "--epochs", "3"]
     assert bench_module("tasks").main(words) == 0
     said = capsys.readouterr()
     assert "| failed |  | 0 |  |  | " in said.out
-    assert "TypeError" in said.err
+    assert "SystemExit" in said.err
 
 
 def test_diverged_run_shows_status_instead_of_time(capsys: pytest.CaptureFixture[str]) -> None:
