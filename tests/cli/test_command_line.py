@@ -35,15 +35,15 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["optim=nerro"], ["error: there is no optim=nerro; there are: ", "nero", "sgd"]),
-        (["task=mnits"], ["error: there is no task=mnits; there are: ", "mnist_mlp100", "mnist_reparam"]),
-        (["optim.lrr=0.1"], ["error: optim.lrr=0.1: Could not override 'optim.lrr'. To append"]),
+        (["optim=nerro"], ["error: there is no optim=nerro (did you mean nero?); there are: ", "nero", "sgd"]),
+        (["task=mnits"], ["error: there is no task=mnits", "mnist_mlp100", "mnist_reparam"]),
+        (["optim.lrr=0.1"], ["error: there is no optim.lrr (did you mean lr?); there are: "]),
         (["optim.lr=-0.1"], ["error: optim.lr must be a positive number, not -0.1"]),
         (["machine=gpu", "data=embedded"], ["error: machine=gpu needs a CUDA GPU"]),
         (["machine=cpu"], ["error: mnist:", "nero data mnist"]),
         (["experiment=mnist"], ["error: experiment=NAME is a sweep: nero sweep mnist"]),
         (["only.optim=sgd"], ["error: only.task and only.optim choose a part of an experiment: nero sweep EXPERIMENT"]),
-        (["--multirun", "experiment=mnist", "only.optim=sdg"], ["error: only.optim: mnist has no 'sdg'; it has: adam"]),
+        (["--multirun", "experiment=mnist", "only.optim=sdg"], ["error: only.optim: mnist has no 'sdg' (did you mean sgd?); it has: adam"]),
         (
             ["--multirun", "machine.deadline=tomorrow"],
             ["error: machine.deadline must be null or Unix seconds, not 'tomorrow'"],

@@ -54,6 +54,7 @@ def setting(**metadata: Any) -> Any:
     Args:
         range: "positive" or "non-negative", for numbers; floats must also be finite
         choices: the allowed values
+        is_path: whether the text names a file or a folder, and so may not be empty
         parse, allowed: a function that raises ValueError for text that is not allowed, and what is, in words
     """
     return field(default=MISSING, metadata=metadata)
@@ -74,7 +75,7 @@ class MachineSchema:
     keep_checkpoint: bool = MISSING
     budget_seconds: float | None = setting(range="non-negative")
     deadline: str | None = setting(parse=monotonic_at, allowed="Unix seconds")
-    stop_file: str | None = MISSING
+    stop_file: str | None = setting(is_path=True)
     gpus: int | None = setting(range="positive")
     mps: bool | str = setting(choices=AUTO_OR_BOOL)
     lane: Lane = MISSING
@@ -99,9 +100,9 @@ class RunSchema:
     precision: Precision = MISSING
     experiment: Any = MISSING  # a name, or a list of names
     only: OnlySchema = field(default_factory=OnlySchema)
-    data_root: str = MISSING
-    inception: str | None = MISSING
-    store: str | None = MISSING
+    data_root: str = setting(is_path=True)
+    inception: str | None = setting(is_path=True)
+    store: str | None = setting(is_path=True)
 
 
 @dataclass
@@ -312,7 +313,7 @@ def _is_allowed(spec: "Field[Any]", given: object, value: Any) -> bool:
             spec.metadata["parse"](value)
             return True
         return False
-    if given == "":
+    if spec.metadata.get("is_path") and not given:
         return False
     if "range" in spec.metadata:  # in an open group nothing converts a string that looks like a number
         above = value > 0 if spec.metadata["range"] == "positive" else value >= 0
