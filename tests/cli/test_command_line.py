@@ -43,7 +43,10 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
         (["machine=cpu"], ["error: mnist:", "nero data mnist"]),
         (["experiment=mnist"], ["error: experiment=NAME is a sweep: nero sweep mnist"]),
         (["only.optim=sgd"], ["error: only.task and only.optim choose a part of an experiment: nero sweep EXPERIMENT"]),
-        (["--multirun", "experiment=mnist", "only.optim=sdg"], ["error: only.optim: mnist has no 'sdg' (did you mean sgd?); it has: adam"]),
+        (
+            ["--multirun", "experiment=mnist", "only.optim=sdg"],
+            ["error: only.optim: mnist has no 'sdg' (did you mean sgd?); it has: adam"],
+        ),
         (
             ["--multirun", "machine.deadline=tomorrow"],
             ["error: machine.deadline must be null or Unix seconds, not 'tomorrow'"],

@@ -69,7 +69,11 @@ def test_train_restores_global_torch_state(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_run_does_not_depend_on_earlier_runs_in_process(tmp_path: Path, precision: str) -> None:
     wanted = [*SMALL, "precision=fp32", "seed=1"]
-    others = [[f"precision={precision}", "optim=sgd"], ["optim=sgd", "optim._target_=support.deadly.Leaving"], ["optim=sgd", "optim.lr=1e30"]]
+    others = [
+        [f"precision={precision}", "optim=sgd"],
+        ["optim=sgd", "optim._target_=support.deadly.Leaving"],
+        ["optim=sgd", "optim.lr=1e30"],
+    ]
     logs = []
     for place, before in (("alone", []), ("after", others)):
         for words in before:
