@@ -148,18 +148,19 @@ def test_runs_killed_at_random_times_end_identical_to_undisturbed_runs(
 def test_kill_between_file_operations_loses_no_written_data(
     sweeps: Sweeps, tmp_path: Path, record_property: Properties
 ) -> None:
-    own = ("optim=nero", "task.epochs=2")
-
-    words = [[*WORDS, *own]]
-    operations = sweeps.run(words, tmp_path / "whole")["operations"]
-    assert operations > 100
+    places: list[tuple[tuple[str, ...], int]] = []
     # The first and last operations, which create or remove directories, lock and summary, and a sample between them.
-    wanted = repetitions(16)
-    ends = [*range(wanted // 4), *range(operations - wanted // 4, operations)]
-    between = random.Random(1).sample(range(wanted // 4, operations - wanted // 4), wanted - len(ends))
+    wanted, between = repetitions(16), []
+    for own in (("optim=nero", "task.epochs=2"), ("optim=sgd", "task.epochs=2")):
+        operations = sweeps.run([[*WORDS, *own]], tmp_path / "whole")["operations"]
+        assert operations > 100
+        at_end = min(wanted // 8, operations // 4)
+        places += [(own, before) for before in (*range(at_end), *range(operations - at_end, operations))]
+        between += [(own, before) for before in range(at_end, operations - at_end)]
+    places += random.Random(1).sample(between, wanted - len(places))
     lost = twice = unlike = 0
-    for before in [*ends, *between]:
-        store = tmp_path / str(before)
+    for own, before in places:
+        words, store = [[*WORDS, *own]], tmp_path / str(before)
         config, run = run_of(store, *own)
         assert sweeps.run(words, store, before=before)["killed"]
         watched = Watched([run])
