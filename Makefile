@@ -178,7 +178,7 @@ bench-imagenet: $(READY)  ## images per second of ResNet-50: of the step alone, 
 bench-report: $(READY)  ## seconds and memory from a store of 5,000 synthetic runs to a finished page
 	$(PY) -m benchmarks.report $(ARGS)
 
-bench-store: $(READY)  ## seconds to load a store of 5,000 synthetic runs, and what plan and store add to one run of VGG-11
+bench-store: $(READY)  ## what plan and store add to one run of VGG-11; stores of 10,000 and 20,000 synthetic runs; seconds of commands that train nothing
 	$(PY) -m benchmarks.store $(ARGS)
 
 bench-packing: $(READY)  ## when it pays to have several runs share a GPU (ARGS='--task cifar10_cgan --jobs 1 --beside "4 pong_ppo" machine=gpu')

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def _lines(folder: Path, count: int, epochs: int, reports: Sequence[str]) -> Ite
     every = ["-m", "benchmarks.report", "--page-of", str(folder), "--runs", str(count)]
     for name, words in {"whole": own, "every": every}.items():
         if name in reports:
-            measured = _measure([sys.executable, *words])
+            measured = measure_command([sys.executable, *words], statuses=(0, 1))  # 1: some runs are missing
             size = (folder / name / PAGE).stat().st_size / 1e6
             yield markdown_line([REPORTS[name], f"{measured.seconds:.1f}", f"{measured.megabytes:.0f}", f"{size:.1f}"])
 
@@ -71,20 +71,26 @@ def _lines(folder: Path, count: int, epochs: int, reports: Sequence[str]) -> Ite
 @dataclass(frozen=True)
 class Measured:
     seconds: float
+    cpu: float  # seconds, of all its processes that have ended
     megabytes: float  # peak
 
 
-def _measure(command: Sequence[str]) -> Measured:
-    """Measure a process until it ends; exit with its output if it failed."""
-    start = time.monotonic()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def measure_command(
+    command: Sequence[str], statuses: Collection[int] = (0,), variables: Mapping[str, str] | None = None
+) -> Measured:
+    """Measure a process until it ends; exit with its output if its exit status is another one."""
+    start, environment = time.monotonic(), {**os.environ, **(variables or {})}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     errors = process.stderr.read() if process.stderr else ""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in (0, 1):  # 1: some runs are missing
+    seconds = time.monotonic() - start
+    if process.returncode not in statuses:
         sys.exit(f"error: {' '.join(command)} ended with {process.returncode}: {errors}")
     unit = 1 if sys.platform == "darwin" else 1024
-    return Measured(time.monotonic() - start, usage.ru_maxrss * unit / 1e6)
+    return Measured(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit / 1e6)
 
 
 def _page_of_all(folder: Path, count: int) -> int:

@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Cost of plans and the store: seconds to load a large store, and the overhead of one run of VGG-11.
+"""Cost of plans and the store: the overhead of one run of VGG-11, large stores, and commands that train nothing.
 
-    python -m benchmarks.store                            5,000 synthetic runs, in a temporary folder
-    python -m benchmarks.store --runs 100 --repeats 1     a quick trial
+    python -m benchmarks.store                            5,000 to 20,000 synthetic runs, in a temporary folder
+    python -m benchmarks.store --parts commands           seconds of commands that train nothing
+    python -m benchmarks.store --runs 100 --growth 100 200 --repeats 1    a quick trial
     python -m benchmarks.store --out results/tables/bench_store.md
+
+Parts: `overhead` of a run, `growth` with the number of runs, and `commands`.
 
 The overhead of a run is all work besides its training: planning `table1` on the logged runs, composing its config, and
 every write into its directory as in `nero.train.run`, each line flushed to disk. Needs no GPU. Repeated measurements
-are reported by their median.
+are reported by their median. The other parts measure commands as they are, with the start of Python.
 """
 
 import io
 import os
+import shlex
+import shutil
 import statistics
 import sys
 import tempfile
@@ -19,12 +24,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
 
-from benchmarks.synthetic_store import write_store
-from benchmarks.tables import benchmark_parser, code_in_words, print_lines, table_head
+from benchmarks.report import Measured, measure_command
+from benchmarks.synthetic_store import experiment_of_runs, write_experiment, write_store
+from benchmarks.tables import benchmark_parser, code_in_words, column_heads, print_lines
 from nero.models.vgg import VGG11
 from nero.optim import Nero
 from nero.plans.argparse_types import check_out, positive_int
@@ -36,6 +43,49 @@ from nero.runs.provenance import provenance
 from nero.runs.store import RunDirectory, Status, Store
 
 EXPERIMENT, TASK, EPOCHS = "table1", "cifar10_vgg11", 200
+PARTS = ("overhead", "growth", "commands")
+NERO = (sys.executable, "-m", "nero.cli.main")
+GROWTH = (
+    "Stores of runs of Table 1 with many seeds, one line of log each. `logged` is an experiment of all these runs, "
+    "`half_logged` one of twice as many: as many are pending as are logged. MB: peak memory. Ratio: of the CPU-seconds "
+    "for the two sizes; 2 is linear."
+)
+ON_STORES = ("plan half_logged", "runs list", "runs check", "report logged --page")
+COMMANDS_NOTE = (
+    "On the committed runs. Composed configs are cached in `~/.cache/nero` until a YAML file or the code that reads "
+    "it changes: the first time is without that cache."
+)
+# Commands that train nothing, and their exit status.
+COMMANDS = {
+    "--help": 0,
+    "plan table1": 0,
+    "plan mnist table1 cgan pong ablation imagenet checks modern theory": 0,
+    "train task=mnist_mlp100 optim=nero optim.lr=0.001 seed=0": 0,
+    "train --help": 0,
+    "sweep mnist": 0,
+    "runs": 0,
+    "runs check": 0,
+    "runs export TMP/runs.csv --force": 0,
+    "runs export TMP/curves.csv --curves --force": 0,
+    "runs compare cifar10_vgg11-nero-0.01-s1-500f48f9 cifar10_vgg11-nero-0.01-s0-16756": 0,
+    "report --check": 0,
+    "report mnist --check": 0,
+    "data --help": 0,
+    "sample no_run": 2,
+    "translate no_run": 2,
+    "generate no_run": 2,
+    "play no_run": 2,
+    "theory --help": 0,
+    "compare --help": 0,
+    "compare my.Optim --plan": 2,
+    "bundle --help": 0,
+    "notebooks --help": 0,
+    "trian": 2,
+    "plan no_experiment": 1,
+    "sweep no_experiment": 1,
+    "train optim.lr=x": 1,
+    "train optim=nreo": 1,
+}
 WORDS = (f"task={TASK}", "optim=nero", "optim.lr=0.01")
 LINE = {
     "seconds": 1.4338,
@@ -67,6 +117,10 @@ NOTHING = Took(0.0, 0.0)
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--runs", type=positive_int, default=5000)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all")
+    parser.add_argument(
+        "--growth", type=positive_int, nargs=2, default=[10000, 20000], metavar="N", help="default: 10000 20000"
+    )
     parser.add_argument("--repeats", type=positive_int, default=5, help="measurements of each (default: %(default)s)")
     parser.add_argument(
         "--folder", type=Path, metavar="DIR", help="where to write (default: the folder of temporary files)"
@@ -76,14 +130,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.folder and not options.folder.is_dir():
         parser.error(f"--folder: there is no folder {options.folder}")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        print_lines(_lines(Path(folder), options.runs, options.repeats), options.out)
+        parts = {
+            "overhead": lambda: _overhead(Path(folder), options.runs, options.repeats),
+            "growth": lambda: _growth(Path(folder), options.growth),
+            "commands": lambda: _commands(Path(folder), options.repeats),
+        }
+        about = f"{os.cpu_count()} CPU cores, no GPU; {code_in_words()}. The median of {options.repeats}."
+        head = ["# What plans and the store take", "", about]
+        print_lines(chain(head, *(parts[part]() for part in PARTS if part in options.parts)), options.out)
     return 0
 
 
-def _lines(folder: Path, count: int, repeats: int) -> Iterator[str]:
+def _overhead(folder: Path, count: int, repeats: int) -> Iterator[str]:
     logged = Store(ROOT / "results" / "runs")
-    about = f"{os.cpu_count()} CPU cores, no GPU; {code_in_words()}. The median of {repeats}."
-    yield from table_head("What plans and the store take", about, ["what", "seconds", "of those on the CPU"])
+    yield from ["", *column_heads(["what", "seconds", "of those on the CPU"])]
     store = Store(folder / "many")
     written, _ = write_store(store, count, epochs=1)
     yield _row(f"loading a store of {written:,} runs into the frame", measure(lambda: load_runs(store), repeats))
@@ -95,6 +155,43 @@ def _lines(folder: Path, count: int, repeats: int) -> Iterator[str]:
     yield _row("**plan and store, for one run of VGG-11**", total)
     yield ""
     yield _share(logged, total.seconds)
+
+
+def _growth(folder: Path, counts: Sequence[int]) -> Iterator[str]:
+    """Commands on stores of these sizes."""
+    columns = [f"{count:,} runs: {what}" for count in counts for what in ("seconds", "CPU-ms per run", "MB")]
+    yield from ["", "## Large stores", "", GROWTH, "", *column_heads(["command", *columns, "ratio"], range(1, 8))]
+    took: dict[str, list[Measured]] = {words: [] for words in ON_STORES}
+    for count in counts:
+        store, local = folder / f"{count}", folder / f"local-{count}"
+        write_store(Store(store), count, epochs=1)
+        write_experiment(local / "experiments" / "logged.yaml", experiment_of_runs(count))
+        write_experiment(local / "experiments" / "half_logged.yaml", experiment_of_runs(2 * count))
+        for words, measured in took.items():
+            command = [*NERO, *words.split(), "--store", str(store)]
+            command += ["--out", str(folder / f"report-{count}")] if words.startswith("report") else []
+            measured.append(measure_command(command, (0, 1), {"NERO_LOCAL": str(local)}))
+        shutil.rmtree(store)
+    for words, measured in took.items():
+        cells = [
+            cell
+            for one, count in zip(measured, counts, strict=True)
+            for cell in (f"{one.seconds:.1f}", f"{1e3 * one.cpu / count:.2f}", f"{one.megabytes:.0f}")
+        ]
+        yield markdown_line([f"`nero {words}`", *cells, f"{measured[1].cpu / measured[0].cpu:.2f}"])
+
+
+def _commands(folder: Path, repeats: int) -> Iterator[str]:
+    """Each command without the cache of composed configs, and with it."""
+    columns = ["command", "seconds", "of those on the CPU", "first time: seconds", "of those on the CPU"]
+    yield from ["", "## Commands that train nothing", "", COMMANDS_NOTE, "", *column_heads(columns, range(1, 5))]
+    for number, (words, status) in enumerate(COMMANDS.items()):
+        cache = {"XDG_CACHE_HOME": str(folder / f"cache-{number}"), "NERO_LOCAL": str(folder / "local")}
+        command = [*NERO, *shlex.split(words.replace("TMP", str(folder)))]
+        first, *again = (measure_command(command, (status,), cache) for _ in range(1 + repeats))
+        warm = median([Took(each.seconds, each.cpu) for each in again])
+        values = (warm.seconds, warm.cpu, first.seconds, first.cpu)
+        yield markdown_line([f"`nero {words}`", *(f"{value:.2f}" for value in values)])
 
 
 def _row(words: str, took: Took) -> str:

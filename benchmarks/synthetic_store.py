@@ -28,6 +28,20 @@ def experiment_of_runs(count: int) -> Experiment:
     )
 
 
+def write_experiment(path: Path, experiment: Experiment) -> None:
+    """As a file of experiments/. Its cells have no swept settings."""
+    rows = [
+        {
+            **{key: getattr(cell, key) for key in ("task", "optim", "search_seed", "label")},
+            **{key: list(getattr(cell, key)) for key in ("repeat_seeds", "overrides")},
+            "lr": list(cell.lrs),
+        }
+        for cell in experiment.cells
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"title": experiment.title, "rows": rows}))  # JSON is YAML
+
+
 def write_store(store: Store, count: int, epochs: int) -> tuple[int, int]:
     """Write runs of the experiments in the catalogue, then further seeds; returns the numbers of runs and log lines."""
     planned: dict[str, tuple[Cell, PlannedRun]] = {}

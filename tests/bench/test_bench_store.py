@@ -28,7 +28,7 @@ def test_parts_sum_to_total_and_are_compared_with_logged_runs(
     bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "table.md"
-    words = ["--runs", "40", "--repeats", "1", "--folder", str(tmp_path), "--out", str(out)]
+    words = ["--runs", "40", "--repeats", "1", "--folder", str(tmp_path), "--out", str(out), "--parts", "overhead"]
     assert bench.main(words) == 0
     text = out.read_text()
     assert text in capsys.readouterr().out
@@ -39,6 +39,24 @@ def test_parts_sum_to_total_and_are_compared_with_logged_runs(
         assert sum(float(part[column]) for part in parts) == pytest.approx(float(total[column]), abs=0.003)
     assert "% of a run of `cifar10_vgg11`" in text
     assert list(tmp_path.iterdir()) == [out], "what was written on the way is gone"
+
+
+@pytest.mark.slow
+def test_commands_and_stores_of_two_sizes_are_measured(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "COMMANDS", {"plan mnist": 0, "trian": 2})
+    monkeypatch.setattr(bench, "ON_STORES", ("plan half_logged", "runs list"))
+    words = ["--growth", "144", "288", "--repeats", "2", "--folder", str(tmp_path), "--parts", "growth", "commands"]
+    assert bench.main(words) == 0
+    rows = {row[0]: row[1:] for row in markdown_rows(capsys.readouterr().out)}
+    for command in ("plan half_logged", "runs list"):
+        assert all(float(cell) > 0 for cell in rows[f"`nero {command}`"])
+        assert len(rows[f"`nero {command}`"]) == 7
+    for command in ("plan mnist", "trian"):
+        warm, cpu, first, _ = map(float, rows[f"`nero {command}`"])
+        assert min(warm, cpu, first) > 0
+    assert list(tmp_path.iterdir()) == [], "what was written on the way is gone"
 
 
 def test_written_run_has_complete_log_and_checkpoint(bench: ModuleType, store: Store) -> None:

@@ -51,9 +51,8 @@ def cells_of(name: str) -> dict[str, Cell]:
 
 def without_task(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """Hide a task, as if configs/task had no YAML file for it."""
-    config_file = plan.config_file
-    missing = config_file("task", "no_task")
-    monkeypatch.setattr(plan, "config_file", lambda group, name: missing if name == task else config_file(group, name))
+    has_config = plan.has_config
+    monkeypatch.setattr(plan, "has_config", lambda group, name: name != task and has_config(group, name))
 
 
 def write_run(

@@ -28,7 +28,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from nero.cli import report
 from nero.cli.train import import_from_here, start
 from nero.plans.argparse_types import Parser, nearest
 from nero.plans.comparison import BASELINES, EMBEDDED, as_yaml, cells_on, embedded_cells_on, small_sizes
@@ -38,8 +37,7 @@ from nero.plans.listing import count_logged, describe_expected, describe_plan
 from nero.plans.plan import Cell, CellState, Experiment, Summary, load_experiment, survey
 from nero.plans.schema import parse_lrs
 from nero.plans.stores import given_store, short_path, store_of_experiment
-from nero.report import catalogue, display
-from nero.report.assembly import Report
+from nero.report import display
 from nero.runs.logged import name_left_out
 
 HEADER = "# Written by `nero compare`, which overwrites it. Delete this line to keep changes of your own.\n"
@@ -117,6 +115,10 @@ def _compare(options: Any, settings: list[str]) -> int:
         return name_left_out(store)
     status = _sweep(experiment, [*part, *of_sweep])
     store = store.without_damaged()
+    from nero.cli import report  # slow to import, with all figures
+    from nero.report import catalogue
+    from nero.report.assembly import Report
+
     evidence = catalogue.gather(experiment.name, store)
     if status and not any(state.logged for state in evidence.states if state.cell.optim == own):
         return status

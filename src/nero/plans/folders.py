@@ -27,6 +27,11 @@ def names(group: str) -> list[str]:
     return sorted({path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml")})
 
 
+def has_config(group: str, name: str) -> bool:
+    """Whether there is such a choice; plans ask this thousands of times."""
+    return os.path.isfile(f"{CONFIG_DIR}/{group}/{name}.yaml") or config_file(group, name).is_file()
+
+
 def config_file(group: str, name: str) -> Path:
     """The YAML of a choice; of two of the same name Hydra takes the shipped one."""
     paths = [folder / group / f"{name}.yaml" for folder in config_folders()]

@@ -21,7 +21,8 @@ from typing import Any
 import yaml
 
 from nero.plans.argparse_types import nearest
-from nero.plans.config import ROOT, RunConfig, compose_shared, config_file, local_folder, run_id
+from nero.plans.config import ROOT, RunConfig, compose_shared, local_folder, run_id
+from nero.plans.folders import has_config
 from nero.plans.schema import ConfigError, check_keys, parse_lrs
 from nero.runs.records import LOADER
 from nero.runs.store import Status, is_settled
@@ -66,7 +67,7 @@ class Cell:
     def missing_config(self) -> str | None:
         """Why the cell cannot be run yet (its task or optimiser has no YAML), or None."""
         for group, name in (("task", self.task), ("optim", self.optim)):
-            if not config_file(group, name).is_file():
+            if not has_config(group, name):
                 return f"{group} {name} is not available: there is no configs/{group}/{name}.yaml"
         return None
 

@@ -11,7 +11,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from nero.atomic import replacing
 from nero.plans.config import DEFAULTS_OF_LOGGED_RUNS
-from nero.report.tables.sheets import spreadsheet_text
+from nero.report.units import spreadsheet_text
 from nero.runs.logged import LoggedRun, logged_runs, same_value
 from nero.runs.store import Record, Store
 

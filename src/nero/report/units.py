@@ -4,6 +4,7 @@ By default errors and accuracies, which are logged as fractions, are shown in pe
 decimals, as in the paper. `display` in a task's YAML changes this for the metric of the task.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -59,3 +60,15 @@ def signed(difference: float, digits: int = DECIMALS) -> str:
 
 def rate(lr: float) -> str:
     return f"{lr:g}"
+
+
+def spreadsheet_text(text: str) -> str:
+    """With an apostrophe before text that a spreadsheet would execute; numbers stay as they are."""
+    text = re.sub("\r\n?", "\n", text)  # the csv module leaves these unquoted, and what follows would begin a line
+    if not text.startswith(("=", "+", "-", "@", "\t", "\n")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from nero.plans.plan import Summary
 from nero.report import cells
+from nero.report.units import spreadsheet_text
 from nero.report.verdicts import RULE
 
 EMBEDDED = "Embedded data, not the paper's: these numbers test the pipeline and cannot be compared with the paper's."
@@ -203,18 +204,6 @@ def to_csv(records: Sequence[Mapping[str, str]]) -> str:
     writer.writeheader()
     writer.writerows({key: spreadsheet_text(text) for key, text in record.items()} for record in records)
     return file.getvalue()
-
-
-def spreadsheet_text(text: str) -> str:
-    """With an apostrophe before text that a spreadsheet would execute; numbers stay as they are."""
-    text = re.sub("\r\n?", "\n", text)  # the csv module leaves these unquoted, and what follows would begin a line
-    if not text.startswith(("=", "+", "-", "@", "\t", "\n")):
-        return text
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
 
 
 def exact(value: float | None) -> str:
