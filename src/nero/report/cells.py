@@ -81,12 +81,14 @@ def rows(states: Iterable[CellState]) -> dict[RowKey, list[CellState]]:
     """Cells by task, variant and label, in the experiment's order: the rows of a table, the panels of a figure."""
     found: dict[RowKey, list[CellState]] = {}
     first_keys: dict[RowKey, RowKey] = {}  # settings sorted by name -> as the row's first cell orders them
+    seen: set[tuple[RowKey, str]] = set()
     for state in states:
         key = first_keys.setdefault(CellKey.of(state.cell).row, RowKey.of(state.cell))
         row = found.setdefault(key, [])
-        if any(other.cell.optim == state.cell.optim for other in row):
+        if (key, state.cell.optim) in seen:
             hint = "distinguish the cells under `sweep` or by a `label`"
             raise ValueError(f"{row_as_typed(key)} has {state.cell.optim} twice: {hint}")
+        seen.add((key, state.cell.optim))
         row.append(state)
     return found
 

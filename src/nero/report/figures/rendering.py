@@ -8,7 +8,6 @@ import io
 import re
 from typing import Any
 
-from matplotlib.backends.backend_pdf import PdfFile, PdfPages, Verbatim
 from matplotlib.figure import Figure
 
 DECIMALS = 4  # of coordinates, in points
@@ -20,27 +19,31 @@ NO_DATES = {
 
 
 def file_bytes(figure: Figure, file_format: str) -> bytes:
-    file = io.BytesIO()
     if file_format == "pdf":
-        with PdfPages(file) as pages:
-            pages._file = _RoundedPdf(file, metadata=NO_DATES["pdf"])
-            figure.savefig(pages, format="pdf")
-        return file.getvalue()
+        return _rounded_pdf(figure)
+    file = io.BytesIO()
     figure.savefig(file, format=file_format, metadata=NO_DATES[file_format])
     return _rounded_svg(file.getvalue().decode()).encode() if file_format == "svg" else file.getvalue()
 
 
-class _RoundedPdf(PdfFile):
-    """A file with fewer decimals than matplotlib writes."""
+def _rounded_pdf(figure: Figure) -> bytes:
+    """Fewer decimals than matplotlib writes."""
+    from matplotlib.backends.backend_pdf import PdfFile, PdfPages, Verbatim  # slow to import, and no table needs it
 
-    def output(self, *data: Any) -> None:
-        super().output(*map(_rounded_output, data))
+    def rounded(value: Any) -> Any:
+        if isinstance(value, Verbatim):  # a path
+            return Verbatim(_with_fewer_decimals(value.pdfRepr().decode()).encode())
+        return round(value, DECIMALS) if isinstance(value, float) else value
 
+    class RoundedPdf(PdfFile):
+        def output(self, *data: Any) -> None:
+            super().output(*map(rounded, data))
 
-def _rounded_output(value: Any) -> Any:
-    if isinstance(value, Verbatim):  # a path
-        return Verbatim(_with_fewer_decimals(value.pdfRepr().decode()).encode())
-    return round(value, DECIMALS) if isinstance(value, float) else value
+    file = io.BytesIO()
+    with PdfPages(file) as pages:
+        pages._file = RoundedPdf(file, metadata=NO_DATES["pdf"])
+        figure.savefig(pages, format="pdf")
+    return file.getvalue()
 
 
 def _with_fewer_decimals(text: str) -> str:
