@@ -47,8 +47,8 @@ PARTS = ("overhead", "growth", "commands")
 NERO = (sys.executable, "-m", "nero.cli.main")
 GROWTH = (
     "Stores of runs of Table 1 with many seeds, one line of log each. `logged` is an experiment of all these runs, "
-    "`half_logged` one of twice as many: as many are pending as are logged. MB: peak memory. Ratio: of the CPU-seconds "
-    "for the two sizes; 2 is linear."
+    "`half_logged` one of twice as many: as many are pending as are logged. Ratio: of the CPU-seconds for the two "
+    "sizes; 2 is linear."
 )
 ON_STORES = ("plan half_logged", "runs list", "runs check", "report logged --page")
 COMMANDS_NOTE = (
@@ -159,8 +159,8 @@ def _overhead(folder: Path, count: int, repeats: int) -> Iterator[str]:
 
 def _growth(folder: Path, counts: Sequence[int]) -> Iterator[str]:
     """Commands on stores of these sizes."""
-    columns = [f"{count:,} runs: {what}" for count in counts for what in ("seconds", "CPU-ms per run", "MB")]
-    yield from ["", "## Large stores", "", GROWTH, "", *column_heads(["command", *columns, "ratio"], range(1, 8))]
+    columns = [f"{count:,} runs: {what}" for count in counts for what in ("seconds", "CPU-ms per run")]
+    yield from ["", "## Large stores", "", GROWTH, "", *column_heads(["command", *columns, "ratio"], range(1, 6))]
     took: dict[str, list[Measured]] = {words: [] for words in ON_STORES}
     for count in counts:
         store, local = folder / f"{count}", folder / f"local-{count}"
@@ -176,7 +176,7 @@ def _growth(folder: Path, counts: Sequence[int]) -> Iterator[str]:
         cells = [
             cell
             for one, count in zip(measured, counts, strict=True)
-            for cell in (f"{one.seconds:.1f}", f"{1e3 * one.cpu / count:.2f}", f"{one.megabytes:.0f}")
+            for cell in (f"{one.seconds:.1f}", f"{1e3 * one.cpu / count:.2f}")
         ]
         yield markdown_line([f"`nero {words}`", *cells, f"{measured[1].cpu / measured[0].cpu:.2f}"])
 

@@ -52,7 +52,7 @@ def test_commands_and_stores_of_two_sizes_are_measured(
     rows = {row[0]: row[1:] for row in markdown_rows(capsys.readouterr().out)}
     for command in ("plan half_logged", "runs list"):
         assert all(float(cell) > 0 for cell in rows[f"`nero {command}`"])
-        assert len(rows[f"`nero {command}`"]) == 7
+        assert len(rows[f"`nero {command}`"]) == 5
     for command in ("plan mnist", "trian"):
         warm, cpu, first, _ = map(float, rows[f"`nero {command}`"])
         assert min(warm, cpu, first) > 0
