@@ -28,7 +28,7 @@ def out(tmp_path: Path) -> Path:
 def report(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(catalogue, "load_experiment", loaded)
     main = runpy.run_path(str(ROOT / "scripts" / "report.py"))["main"]
-    return lambda *words: main([*words, "--store", str(store.root), "--out", str(out)])
+    return lambda *words: main(["report", *words, "--store", str(store.root), "--out", str(out)])
 
 
 @pytest.fixture
