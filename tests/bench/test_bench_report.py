@@ -43,8 +43,8 @@ def test_report_time_memory_and_page_size_are_measured(
 
 def test_failing_report_command_raises_system_exit(bench: ModuleType) -> None:
     with pytest.raises(SystemExit, match="ended with 3: no page"):
-        bench._measure([sys.executable, "-c", "import sys; sys.stderr.write('no page'); sys.exit(3)"])
-    assert bench._measure([sys.executable, "-c", "x = bytearray(200_000_000)"]).megabytes > 200
+        bench.measure_command([sys.executable, "-c", "import sys; sys.stderr.write('no page'); sys.exit(3)"])
+    assert bench.measure_command([sys.executable, "-c", "x = bytearray(200_000_000)"]).megabytes > 200
 
 
 @pytest.mark.slow
