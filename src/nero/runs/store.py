@@ -65,7 +65,7 @@ class Store:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self.left_out: dict[Path, str] = {}
-        self._whole: list[RunDirectory] | None = None
+        self._whole: list[tuple[RunDirectory, Record]] | None = None
 
     def __repr__(self) -> str:
         return f"Store({min(str(self.root), os.path.relpath(self.root), key=len)}, {len(self.runs())} runs)"
@@ -76,7 +76,7 @@ class Store:
     def runs(self) -> "list[RunDirectory]":
         """Every run directory with a summary, sorted by path."""
         if self._whole is not None:
-            return self._whole
+            return [run for run, _ in self._whole]
         return [run for run in self._folders() if os.path.lexists(run.path / SUMMARY)]
 
     def _folders(self) -> "list[RunDirectory]":
@@ -87,11 +87,14 @@ class Store:
 
         `only`: the ids of the runs to be read.
         """
-        for run in self._whole if self._whole is not None else self._folders():
+        if self._whole is not None:
+            yield from (each for each in self._whole if only is None or each[0].run_id in only)
+            return
+        for run in self._folders():
             if (only is not None and run.run_id not in only) or run.is_new():
                 continue
             try:
-                yield run, run.check(*files if self._whole is None else ())
+                yield run, run.check(*files)
             except Damaged as error:
                 self.left_out[run.path] = str(error)
 
@@ -100,10 +103,9 @@ class Store:
         return {run.run_id: summary for run, summary in self.read()}
 
     def without_damaged(self) -> "Store":
-        """This store without runs of which any file is damaged: all are read once, and never appear again."""
+        """This store without runs of which any file is damaged, as it is now: no summary is read again."""
         found = Store(self.root)
-        whole = [run for run, _ in found.read(*ALL)]
-        found._whole = whole
+        found._whole = list(found.read(*ALL))
         return found
 
 
