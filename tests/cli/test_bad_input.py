@@ -371,10 +371,18 @@ def test_unexpected_error_is_one_line_unless_debugging(
 def test_interrupt_at_start_of_command_gives_no_traceback(seconds: float, tmp_path: Path) -> None:
     """Most of the first two seconds of a command are imports."""
     words = [sys.executable, "-m", "nero.cli.main", "train", *BASE, "task.epochs=100000", f"store={tmp_path / 'runs'}"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
-        time.sleep(seconds)
-        process.send_signal(signal.SIGINT)
+    # A shell lets the commands it starts in the background ignore SIGINT, which they pass on.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    try:
         error = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
     assert "Traceback" not in error
     assert "interrupted" in error or "resumes it" in error or error.count("epoch") > 0
 

@@ -1,4 +1,4 @@
-"""Optimisers that end their own process in the middle of a run."""
+"""Optimisers that fail in the middle of a run, or end its process."""
 
 import os
 import signal
@@ -29,3 +29,10 @@ class Leaving(torch.optim.SGD):
 
     def step(self, closure: None = None) -> None:
         sys.exit(0)
+
+
+class Raising(torch.optim.SGD):
+    """SGD that raises at its first step."""
+
+    def step(self, closure: None = None) -> None:
+        raise ArithmeticError("this optimiser cannot step")

@@ -70,7 +70,8 @@ def wait_for_lines(tmp_path: Path, process: "subprocess.Popen[str]") -> list[Run
 @IN_PROCESSES
 def test_killed_or_failed_run_does_not_hide_other_runs(tmp_path: Path, words: list[str]) -> None:
     """Of six runs, two raise and two kill their process; the others finish, and all six are reported."""
-    sweep = ["task.depth=3,4,three", "optim._target_=torch.optim.SGD,support.deadly.Deadly", "task.epochs=3"]
+    optimizers = "torch.optim.SGD,support.deadly.Deadly,support.deadly.Raising"
+    sweep = ["task.depth=3,4", f"optim._target_={optimizers}", "task.epochs=3"]
     status, said = ended(start(tmp_path, "optim=sgd", *sweep, *words))
     assert status == 1, said
     kinds = sorted(summary["status"] for summary in Store(tmp_path / "runs").summaries().values())
