@@ -26,8 +26,8 @@ from nero.plans import folders, schema
 from nero.plans.command_line import CONFIG_ERRORS, check_choices, in_one_line
 from nero.plans.folders import CONFIG_DIR as CONFIG_DIR
 from nero.plans.folders import ROOT as ROOT
+from nero.plans.folders import Stamps, config_folders, shipped_settings, stamps
 from nero.plans.folders import config_file as config_file
-from nero.plans.folders import config_folders, shipped_settings
 from nero.plans.folders import local_folder as local_folder
 from nero.plans.folders import names as names
 from nero.plans.schema import RENAMED as RENAMED
@@ -202,13 +202,12 @@ def compose_shared(overrides: Sequence[str]) -> RunConfig:
     """Likewise, but the same object for the same overrides while no config file changes: not to be modified."""
     hydra = GlobalHydra.instance()
     sources = hydra.config_loader().get_sources() if hydra.is_initialized() else []
-    folders = [Path(source.path) for source in sources if source.scheme() == "file"] or config_folders()
-    files = [*(path for folder in folders for path in sorted(folder.rglob("*.yaml"))), *CODE]
-    return _composed(tuple(overrides), tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files))
+    used = [Path(source.path) for source in sources if source.scheme() == "file"] or config_folders()
+    return _composed(tuple(overrides), tuple(stamp for folder in used for stamp in stamps(folder, below=True)))
 
 
 @lru_cache(maxsize=4096)
-def _composed(overrides: tuple[str, ...], files: tuple[tuple[Path, int, int], ...]) -> RunConfig:
+def _composed(overrides: tuple[str, ...], files: Stamps) -> RunConfig:
     """From the user's cache on disk if it is there: Hydra takes 0.1 s, and a table asks for dozens of configs."""
     key = hashlib.sha256(json.dumps([overrides, _contents(files)]).encode()).hexdigest()
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "nero", "configs", f"{key}.json")
@@ -236,10 +235,10 @@ def _composed(overrides: tuple[str, ...], files: tuple[tuple[Path, int, int], ..
 
 
 @lru_cache(maxsize=8)
-def _contents(files: tuple[tuple[Path, int, int], ...]) -> str:
+def _contents(files: Stamps) -> str:
     """A digest of all that a composed config depends on beside its overrides."""
     found = hashlib.sha256(f"{version('hydra-core')} {version('omegaconf')}".encode())
-    for path, *_ in files:
+    for path in [*(Path(name) for name, *_ in files), *CODE]:
         found.update(f"\0{path}\0".encode() + path.read_bytes())
     return found.hexdigest()
 

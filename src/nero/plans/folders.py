@@ -1,6 +1,7 @@
 """The folders of YAML files, the shipped one and the user's, and what is in them."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from nero.runs.records import LOADER
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG_DIR = ROOT / "configs"
 
+Stamps = tuple[tuple[str, int, int], ...]
+"""Files with the time of their last change and their size: the key of caches of what they contain."""
+
 
 def local_folder() -> Path:
     """The user's own configs, experiments, trials and reports, ignored by git: NERO_LOCAL, else local/."""
@@ -20,6 +24,21 @@ def local_folder() -> Path:
 def config_folders() -> list[Path]:
     """Of the YAML files of tasks, optimisers and so on: the shipped ones first, then the user's."""
     return [CONFIG_DIR, local_folder() / "configs"]
+
+
+def stamps(folder: Path, below: bool = False) -> Stamps:
+    """Of the YAML files in a folder, sorted by name; `below`: and in the folders in it."""
+    return tuple(sorted(_yaml_files(folder, below)))
+
+
+def _yaml_files(folder: str | Path, below: bool) -> Iterator[tuple[str, int, int]]:
+    if not os.path.isdir(folder):
+        return
+    for entry in os.scandir(folder):  # a tenth of the time of glob
+        if entry.name.endswith(".yaml") and entry.is_file():
+            yield entry.path, entry.stat().st_mtime_ns, entry.stat().st_size
+        elif below and entry.is_dir():
+            yield from _yaml_files(entry.path, below)
 
 
 def names(group: str) -> list[str]:

@@ -3,7 +3,6 @@
 The files are read directly: composing them with Hydra would take longer than the rest of the report.
 """
 
-import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any
 
 import yaml
 
-from nero.plans.folders import config_folders
+from nero.plans.folders import Stamps, config_folders, stamps
 from nero.plans.schema import ConfigError, DisplayKeys, read_display, read_display_name
 from nero.runs.records import LOADER
-
-Files = tuple[tuple[str, int], ...]  # each with the time of its last change: the key of the caches
 
 
 def folders(group: str) -> list[Path]:
@@ -38,17 +35,12 @@ def of_task(task: str) -> DisplayKeys:
     return _displays(_files("task")).get(task) or DisplayKeys()
 
 
-def _files(group: str) -> Files:
-    found: list[tuple[str, int]] = []
-    for folder in folders(group):
-        if folder.is_dir():  # scandir takes a tenth of the time of glob, and a page asks for the name of every run
-            of_folder = [(each.path, each.stat().st_mtime_ns) for each in os.scandir(folder)]
-            found += sorted(of_folder, key=lambda file: (len(file[0]), file))
-    return tuple(found)
+def _files(group: str) -> tuple[Stamps, ...]:
+    return tuple(stamps(folder) for folder in folders(group))
 
 
 @lru_cache(maxsize=8)
-def _optimizer_names(files: Files) -> dict[str, str]:
+def _optimizer_names(files: tuple[Stamps, ...]) -> dict[str, str]:
     return _all_different(
         {
             name: read_display_name(settings.get("display_name"), f"display_name in optim/{name}.yaml")
@@ -58,7 +50,7 @@ def _optimizer_names(files: Files) -> dict[str, str]:
 
 
 @lru_cache(maxsize=8)
-def _task_names(files: Files) -> dict[str, str]:
+def _task_names(files: tuple[Stamps, ...]) -> dict[str, str]:
     return _all_different({name: shown.title for name, shown in _displays(files).items()})
 
 
@@ -72,17 +64,18 @@ def _all_different(given: Mapping[str, str | None]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=8)
-def _displays(files: Files) -> dict[str, DisplayKeys]:
+def _displays(files: tuple[Stamps, ...]) -> dict[str, DisplayKeys]:
     return {
         name: read_display(settings.get("display"), f"display in task/{name}.yaml")
         for name, settings in _read(files).items()
     }
 
 
-def _read(files: Files) -> dict[str, dict[str, Any]]:
+def _read(files: tuple[Stamps, ...]) -> dict[str, dict[str, Any]]:
     """The settings of each file by its name."""
     found: dict[str, dict[str, Any]] = {}
-    for path in (Path(name) for name, _ in files if name.endswith(".yaml")):
+    shortest_first = (sorted(of_folder, key=lambda stamp: (len(stamp[0]), stamp)) for of_folder in files)
+    for path in (Path(name) for of_folder in shortest_first for name, *_ in of_folder):
         try:
             settings = yaml.load(path.read_text(), Loader=LOADER)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
