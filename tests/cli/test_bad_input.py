@@ -142,7 +142,7 @@ def each(keys: str, *words: str) -> list[str]:
 
 BAD_TOP_LEVEL = [
     *each("task optim machine tracking", "nope", "null", "5", "[1]", "true", "{a:1}"),
-    *each("seed", "-1", "abc", "1.5", "true", "null", "[1]", "nan"),
+    *each("seed", "-1", "abc", "1.5", "true", "null", "[1]", "nan", "9" * 20),
     *each("data precision", "nope", "null", "[1]", "7"),
     *each("data_root inception store machine.stop_file", "''", "[1]", "{a:1}"),
     *each("machine.threads machine.gpus", "abc", "0", "-1", "1.5", "true", "nan", "[1]"),
@@ -158,6 +158,7 @@ BAD_TOP_LEVEL = [
     *each("+optim.clip_norm", "-1", "abc"),
     *("+optim.fused=no", "+optim.networks.nope.lr=1", "optim.lr=1,2", "task.epochs=[1", "seed=(", "=5", "optim.lr="),
     *("optim=mine/sgd", "~nope", "seed", "task.schedule=null", "data_root=null", "machine.checkpoint_seconds=null"),
+    *("+optim.x=" + "9" * 20, "+optim.x='\x07'", "task.epochs=2000000000", "optim.lr=1" + "0" * 20),
     *("experiment=mnist", "only.optim=sgd", "hydra/launcher=nope", "--nope"),
 ]
 """Settings that `nero train` refuses whatever the task is."""
@@ -200,7 +201,8 @@ def test_bad_sweep_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Capture
         *each("hydra.sweeper.max_batch_size", "0", "-1", "abc"),
         *each("hydra.sweep.dir store", f"{tmp_path}/file/x"),
     ]
-    others = [["nope"], ["smok"], ["smoke", "nope"], ["optim=sgd,nope"], ["seed=1,abc"], ["optim.lr=choice("]]
+    others = [["nope"], ["smok"], ["smoke", "nope"], ["optim=sgd,nope"], ["seed=1,abc"]]
+    others += [["optim.lr=choice("], ["optim.lr=range(1,0)"]]
     words = [*(["smoke", word] for word in of_smoke), *others, ["task=mnist_mlp100,"], ["optim=mine/broken,sgd"]]
     commands = [["sweep", "data=embedded", store, *word] for word in words]
     commands += [["train", *BASE, f"optim=mine/{name}", store] for name in ("sgd2", "broken", "nope")]

@@ -7,7 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from nero.models.biggan import Generator
 from nero.models.language_model import LanguageModel
@@ -22,10 +25,13 @@ from nero.plans.config import (
     compose_shared,
     current_names,
     digest,
+    from_hydra,
     names,
 )
 from nero.plans.schema import MachineSchema, RunSchema
 from nero.runs.logged import dotted
+from nero.runs.records import encode_yaml, parse_yaml
+from nero.runs.validation import config_problem
 from nero.tasks.cgan import ConditionalGAN
 from nero.tasks.ppo import PPO
 
@@ -100,6 +106,9 @@ def test_task_overrides_optimiser_settings_and_command_line_overrides_both() -> 
     assert betas("task=mnist_reparam", "optim=lamb") == [0.0, 0.999]
 
 
+UNREADABLE = "a run's config.yaml with this could not be read again"
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -125,6 +134,14 @@ def test_task_overrides_optimiser_settings_and_command_line_overrides_both() -> 
         ("seed=-1", "seed must be a non-negative integer, not -1"),
         ("seed=0.5", "seed must be a non-negative integer, not 0.5"),
         ("seed=true", "seed must be a non-negative integer, not True"),
+        ("seed=9223372036854775808", "seed must be at most 9223372036854775807, not 9223372036854775808"),
+        ("task.epochs=2000000000", "task.epochs must be at most 1000000000, not 2000000000"),
+        ("+optim.x=9223372036854775808", f"optim.x: it has an integer of more than 64 bits; {UNREADABLE}"),
+        ("+optim.x=['\x07']", f"optim.x: it has the text '\\x07'; {UNREADABLE}"),
+        (
+            f"+optim.x={'[' * 16}{']' * 16}",
+            f"optim.x: it has more than 16 lists and mappings within each other; {UNREADABLE}",
+        ),
         ("seed=${nope}", "seed: Interpolation key 'nope' not found"),
         ("task.epochs=0", "task.epochs must be a positive integer, not 0"),
         ("task.epochs=true", "task.epochs must be a positive integer, not True"),
@@ -167,6 +184,24 @@ def test_invalid_value_raises_one_line_config_error(override: str, message: str)
     found = str(error.value)
     assert found.startswith(message) if message.endswith(", ") else found == message
     assert "\n" not in found
+
+
+VALUES = st.one_of(st.integers(), st.floats(), st.text(max_size=5), st.booleans(), st.none())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.recursive(VALUES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner)))
+def test_accepted_settings_can_be_read_again_from_config_yaml(value: object) -> None:
+    cfg = compose(["optim=sgd"]).cfg.copy()
+    OmegaConf.set_struct(cfg, False)
+    try:
+        cfg.optim.own = value
+        config = from_hydra(cfg, {"task": "mnist_mlp100", "optim": "sgd"})
+    except (ConfigError, OmegaConfBaseException):  # such as text that is half an interpolation
+        return
+    logged = parse_yaml(encode_yaml(config.identity))
+    assert config_problem(logged, None) is None
+    assert config.matches(logged)
 
 
 def test_schema_converts_values_to_plain_python_types() -> None:

@@ -318,13 +318,14 @@ ROW = {"task": "mnist_mlp100", "optim": "nero", "lr": 0.1}
         *(
             (
                 {"title": "x", "rows": [ROW | setting]},
-                f"a row of x.yaml: seeds must be non-negative integers, not {said}",
+                f"a row of x.yaml: seeds must be integers from 0 to 2**63 - 1, not {said}",
             )
             for setting, said in (
                 ({"search_seed": "zero"}, "'zero'"),
                 ({"search_seed": True}, "True"),
                 ({"repeat_seeds": [1, 2.5]}, "2.5"),
                 ({"repeat_seeds": [-1]}, "-1"),
+                ({"repeat_seeds": [2**63]}, str(2**63)),
             )
         ),
         *(

@@ -29,6 +29,13 @@ def test_metrics_are_read_back_in_order(run: RunDirectory) -> None:
     assert run.read_metrics() == records
 
 
+@pytest.mark.parametrize("name", ["train/" + "a" * 300, "train/\x07", "train/\n"])
+def test_metric_whose_name_no_summary_can_have_is_refused(run: RunDirectory, name: str) -> None:
+    with pytest.raises(ValueError, match="must be a short text"):
+        run.append_metrics({"epoch": 1, name: 1.0})
+    assert not run.read_metrics()
+
+
 def test_non_finite_numbers_are_written_as_null_in_strict_json(run: RunDirectory) -> None:
     run.append_metrics({"epoch": 1, "train/loss": float("nan"), "trace": {"x": [1.0, float("inf")]}})
     run.write_summary({"status": "diverged", "final": float("nan")})
@@ -366,7 +373,8 @@ def test_failed_atomic_write_keeps_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-NAMES = st.text(min_size=1).filter(lambda name: name not in ("epoch", "step", "epochs", "trace"))
+RESERVED = ("epoch", "step", "epochs", "trace")
+NAMES = st.text(min_size=1, max_size=200).filter(lambda name: name.isprintable() and name not in RESERVED)
 INTEGERS = st.integers(-(2**63) + 1, 2**63 - 1)
 
 

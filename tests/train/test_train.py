@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from nero.plans.config import RunConfig, compose
 from nero.plans.schema import ConfigError
 from nero.runs.store import RunDirectory, Store
 from nero.runs.tracking import Progress
-from nero.tasks.base import Machine
+from nero.tasks.base import Machine, Metric
 from nero.tasks.classification import Classification
 from nero.train.build import build_optimizers, build_task, choose_capture, choose_device, choose_machine, join_ranks
 from nero.train.run import _least_used_gpu, train
@@ -107,6 +108,19 @@ def test_optimiser_that_calls_sys_exit_gives_failed_run(tmp_path: Path, small: l
     result = train(config)
     assert (result["status"], result["message"]) == ("failed", "SystemExit: 0")
     assert "deadly.py" in result["traceback"]
+
+
+@pytest.mark.parametrize("metric", [{"goal": "more"}, {"label": "a" * 300}, {"key": "train/\n"}])
+def test_metric_that_no_summary_can_have_fails_run_before_training(
+    tmp_path: Path, small: list[str], monkeypatch: pytest.MonkeyPatch, metric: dict[str, str]
+) -> None:
+    config, run = prepare(tmp_path, small)
+    monkeypatch.setattr(Metric, "as_dict", lambda self: {**asdict(self), **metric})
+    outcome = train(config)
+    assert outcome["status"] == "failed"
+    assert "metric must be a mapping of key, goal (min or max) and label" in outcome["message"]
+    assert run.load_summary()["status"] == "failed"
+    assert not run.read_metrics()
 
 
 def test_run_locked_by_another_process_is_busy(tmp_path: Path, small: list[str]) -> None:

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
@@ -33,7 +34,10 @@ from nero.plans.folders import names as names
 from nero.plans.schema import RENAMED as RENAMED
 from nero.plans.schema import ConfigError as ConfigError
 from nero.plans.schema import check_run, parent_of
+from nero.runs.logged import dotted
+from nero.runs.records import encode_yaml, parse_yaml
 from nero.runs.stopping import Limits, moment_after, monotonic_at
+from nero.runs.validation import LONGEST_NAME, config_problem
 
 CODE = (Path(__file__), Path(schema.__file__), Path(folders.__file__))  # what makes configs out of the YAML files
 NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*")
@@ -257,7 +261,27 @@ def from_hydra(cfg: DictConfig, choices: Any) -> RunConfig:
                 f"{group}={name}: a name may have letters, digits, '.', '_', '+' and '-' only, no folders"
             )
     check_run(cfg, shipped_settings(task, optim))
-    return RunConfig(task, optim, cfg)
+    config = RunConfig(task, optim, cfg)
+    _check_readable(config.identity)
+    if len(config.run_id) > LONGEST_NAME:
+        raise ConfigError(f"{config.run_id} is the name of a folder, and longer than {LONGEST_NAME} characters")
+    return config
+
+
+def _check_readable(identity: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a setting that no command could read again from the run's config.yaml."""
+    if problem := _unreadable(identity):
+        found = ((key, _unreadable({key: value})) for key, value in dotted(identity).items())
+        key, problem = next((each for each in found if each[1]), ("these settings", problem))
+        raise ConfigError(f"{key}: {problem}; a run's config.yaml with this could not be read again")
+
+
+def _unreadable(settings: Mapping[str, Any]) -> str | None:
+    try:
+        found = config_problem(parse_yaml(encode_yaml(settings)), None)
+        return found.removeprefix("config.yaml cannot be read: ") if found else None
+    except (ValueError, yaml.YAMLError) as error:
+        return str(error)
 
 
 def identity_overrides(overrides: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from nero.plans.argparse_types import nearest
 from nero.plans.config import ROOT, RunConfig, compose_shared, local_folder, run_id
 from nero.plans.folders import has_config
 from nero.plans.schema import ConfigError, check_keys, parse_lrs
-from nero.runs.records import LOADER
+from nero.runs.records import LARGEST, LOADER
 from nero.runs.store import Status, is_settled
 
 EXPERIMENTS = ROOT / "experiments"
@@ -274,8 +274,8 @@ def _cells(row: dict[str, Any], shared: tuple[str, ...], extra: tuple[str, ...],
     swept = [key for key, values in sweep.items() if key != "optim.lr" or values != _list(row["lr"]) or len(values) > 1]
     _check_overrides([*row.get("overrides", ()), *(f"{key}=" for key in swept)], f"a row of {path.name}")
     seeds = [row.get("search_seed", 0), *row.get("repeat_seeds", ())]
-    if wrong := [seed for seed in seeds if type(seed) is not int or seed < 0]:
-        raise ConfigError(f"a row of {path.name}: seeds must be non-negative integers, not {wrong[0]!r}")
+    if wrong := [seed for seed in seeds if type(seed) is not int or not 0 <= seed <= LARGEST]:
+        raise ConfigError(f"a row of {path.name}: seeds must be integers from 0 to 2**63 - 1, not {wrong[0]!r}")
     try:
         lrs = parse_lrs(_list(row["lr"]))
     except ConfigError as error:

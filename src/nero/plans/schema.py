@@ -16,7 +16,9 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf, ValidationError
 from omegaconf.errors import OmegaConfBaseException
 
+from nero.runs.records import LARGEST
 from nero.runs.stopping import monotonic_at
+from nero.runs.validation import MOST_EPOCHS
 
 Data = StrEnum("Data", ["real", "embedded"])
 Precision = StrEnum("Precision", ["fp32", "tf32", "bf16"])
@@ -53,6 +55,7 @@ def setting(**metadata: Any) -> Any:
 
     Args:
         range: "positive" or "non-negative", for numbers; floats must also be finite
+        most: the largest number that is allowed
         choices: the allowed values
         is_path: whether the text names a file or a folder, and so may not be empty
         parse, allowed: a function that raises ValueError for text that is not allowed, and what is, in words
@@ -95,7 +98,7 @@ class RunSchema:
     optim: Any = MISSING
     tracking: Any = MISSING
     machine: MachineSchema = field(default_factory=MachineSchema)
-    seed: int = setting(range="non-negative")
+    seed: int = setting(range="non-negative", most=LARGEST)
     data: Data = MISSING
     precision: Precision = MISSING
     experiment: Any = MISSING  # a name, or a list of names
@@ -109,7 +112,7 @@ class RunSchema:
 class TaskKeys:
     """The settings that every task has; those with a default may be left out."""
 
-    epochs: int = setting(range="positive")
+    epochs: int = setting(range="positive", most=MOST_EPOCHS)
     bound_by: BoundBy = BoundBy.gpu
     cores: int = field(default=1, metadata={"range": "positive"})
 
@@ -259,7 +262,9 @@ def parent_of(settings: Mapping[str, Any], key: str) -> tuple[dict[str, Any], st
 
 def refusal(key: str, value: object, spec: "Field[Any]") -> str:
     """Such as "seed must be a non-negative integer, not -1"."""
-    return f"{key} must be {_allowed(spec)}, not {value!r}"
+    most = spec.metadata.get("most")
+    too_large = most is not None and type(value) in (int, float) and value > most
+    return f"{key} must be {f'at most {most}' if too_large else _allowed(spec)}, not {value!r}"
 
 
 def parse_lrs(values: Sequence[Any]) -> tuple[float, ...]:
@@ -317,7 +322,8 @@ def _is_allowed(spec: "Field[Any]", given: object, value: Any) -> bool:
         return False
     if "range" in spec.metadata:  # in an open group nothing converts a string that looks like a number
         above = value > 0 if spec.metadata["range"] == "positive" else value >= 0
-        return above and math.isfinite(value) and not isinstance(given, str)
+        below = value <= spec.metadata.get("most", math.inf)
+        return above and below and math.isfinite(value) and not isinstance(given, str)
     return True
 
 

@@ -27,7 +27,7 @@ from nero.runs.reading import CONFIG, METRICS, PROVENANCE, SUMMARY, RunFiles, lo
 from nero.runs.records import append_line, encode, encode_yaml, parse_line
 from nero.runs.validation import SETTLED as SETTLED
 from nero.runs.validation import VERSION as VERSION
-from nero.runs.validation import Damaged, line_problem
+from nero.runs.validation import Damaged, line_problem, new_line_problem
 from nero.runs.validation import Record as Record
 from nero.runs.validation import Status as Status
 
@@ -159,7 +159,7 @@ class RunDirectory(RunFiles):
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add one epoch's line. `record` has at least `epoch`, counted from 1."""
-        if problem := line_problem(parse_line(encode(record))):  # no reader would take it
+        if problem := new_line_problem(parse_line(encode(record))):  # no reader would take it
             raise ValueError(f"{METRICS}: {problem}")
         self._append(METRICS, record)
 

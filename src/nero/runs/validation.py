@@ -205,6 +205,12 @@ def line_problem(record: Any) -> str | None:
     return None
 
 
+def new_line_problem(record: Any) -> str | None:
+    """Likewise, of a line that is to be written: its metrics may go into the summary, whose keys are short texts."""
+    wrong = (f"the name {_shown(key)} must be {TEXT[1]}" for key in record if not _is_text(key))
+    return line_problem(record) or next(wrong, None)
+
+
 def _is_trace(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_number, value))
 

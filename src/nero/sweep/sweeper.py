@@ -85,6 +85,8 @@ class PlanSweeper(Sweeper):
             _print(describe_outcomes(results))
         elif missing := [cell.missing_config for each in experiments for cell in each.cells if cell.missing_config]:
             sys.exit(f"error: nothing was trained: {missing[0]}")
+        elif not experiments:
+            sys.exit(f"error: there is nothing to train: a setting has no values in {' '.join(arguments)}")
         if failed := [result for result in results if result["status"] in (Outcome.FAILED, Outcome.REFUSED)]:
             _print(f"{len(failed)} of {len(results)} runs failed")
             sys.exit(1)

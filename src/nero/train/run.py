@@ -23,9 +23,11 @@ from nero.plans.schema import ConfigError
 from nero.plans.stores import settled_result, store_of_run
 from nero.runs.lock import RunBusy
 from nero.runs.provenance import provenance
+from nero.runs.records import encode, parse
 from nero.runs.slots import counted_among, default_folder, slot
 from nero.runs.store import SETTLED, VERSION, NullRunDirectory, Outcome, RunDirectory, Status, is_settled
 from nero.runs.tracking import Progress, Tracker
+from nero.runs.validation import summary_problem
 from nero.tasks.base import Task
 from nero.train.build import build_loop, build_task, build_trackers, device_name, run_settings
 
@@ -197,7 +199,11 @@ def _attempt(config: RunConfig, run: RunDirectory, settings: Settings, trackers:
         task = ranks.all_succeed(lambda: build_task(config, settings.device, ranks))
         loop = build_loop(config, task, run, settings, trackers)
         parameters = [param for network in task.networks().values() for param in network.parameters()]
-        summary |= {"metric": task.metric.as_dict(), "parameters": sum(param.numel() for param in parameters)}
+        found = {"metric": task.metric.as_dict(), "parameters": sum(param.numel() for param in parameters)}
+        first = {**summary, **found, **_summary_so_far(run, Position()), "status": Status.RUNNING}
+        if problem := summary_problem(parse(encode(first)), run.run_id, config.task_name):
+            raise ValueError(problem)  # now, and not when the run has been trained
+        summary |= found
         if task.remarks:
             summary["remarks"] = list(task.remarks)
         for remark in task.remarks if ranks.is_main else ():
