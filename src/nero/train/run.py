@@ -210,7 +210,7 @@ def _attempt(config: RunConfig, run: RunDirectory, settings: Settings, trackers:
             print(f"{run.run_id}  {remark}", file=sys.stderr, flush=True)
         run.write_config(config.identity)
         run.add_provenance(provenance(device))
-        run.write_summary({**summary, **_summary_so_far(run, Position()), "status": Status.RUNNING})
+        run.write_summary(first | summary)
         with signals_as_requests():
             loop.restore()
             done = loop.position.epoch + loop.position.step / task.steps_per_epoch
