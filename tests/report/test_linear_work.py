@@ -6,6 +6,7 @@ Work is counted, not timed: the bytecodes that Python executes in this project's
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -103,11 +104,12 @@ def report(store: Store, count: int) -> None:
 
 @pytest.mark.parametrize("command", [plan, runs_list, check, check_of_ids_found_twice, report])
 def test_work_grows_linearly_with_runs(command: Callable[[Store, int], None], tmp_path: Path) -> None:
-    stores = {size: Store(tmp_path / str(size) / "runs") for size in SIZES}
-    for size, store in stores.items():
+    counts = []
+    for place, size in enumerate((SIZES[0], *SIZES)):
+        store = Store(tmp_path / str(place) / "runs")
         assert write_store(store, size, epochs=2)[0] == size
-    plan(stores[SIZES[0]], SIZES[0])  # composes the configs
-    assert_linear([work(lambda store=store, size=size: command(store, size)) for size, store in stores.items()])
+        counts.append(work(partial(command, store, size)))
+    assert_linear(counts[1:])  # the first call also fills caches, such as that of composed configs
 
 
 @pytest.mark.parametrize("is_logged", [False, True])
