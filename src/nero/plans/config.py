@@ -269,7 +269,7 @@ def from_hydra(cfg: DictConfig, choices: Any) -> RunConfig:
 
 
 def _check_readable(identity: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a setting that no command could read again from the run's config.yaml."""
+    """Raise ConfigError, with the key if there is one to blame, unless the run's config.yaml could be read again."""
     if problem := _unreadable(identity):
         found = ((key, _unreadable({key: value})) for key, value in dotted(identity).items())
         key, problem = next((each for each in found if each[1]), ("these settings", problem))
