@@ -71,7 +71,7 @@ REST_MISSING = $(if $(TASK)$(OPTIM),|| test $$? -eq 1)
 # Where a bundle goes; WITHOUT="torch torchvision triton" leaves out what the machine that it is for has already.
 BUNDLE ?= bundle
 SMOKE_STORE := results/smoke/runs
-EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks modern
+EXPERIMENTS := mnist table1 cgan pong ablation imagenet checks modern pipeline
 ifneq ($(TASK)$(OPTIM),)
   ifneq ($(filter-out $(EXPERIMENTS) compare,$(MAKECMDGOALS)),)
     $(error TASK and OPTIM choose a part of an experiment ($(EXPERIMENTS)), not of $(filter-out $(EXPERIMENTS),$(MAKECMDGOALS)))
@@ -147,6 +147,7 @@ cgan:  ## rerun the paper's search for momentum in the cGAN: Table 1's runs with
 pong:  ## rerun Figure 8: Table 1's runs on Pong, and LAMB with momentum
 imagenet:  ## rerun Figure 9, by RANKS=4 processes on as many GPUs, say
 checks:  ## CIFAR-10 and the cGAN in TF32 and in bf16, CIFAR-10 from another start, translation by other batches and embeddings (not in the paper)
+pipeline:  ## Figure 9's network, schedule and input pipeline on CIFAR-10 as JPEG files, at 64 pixels (not in the paper)
 modern:  ## AdamW, Muon, Schedule-Free, Lion and SOAP by the paper's protocol, beside its optimisers (not in the paper)
 
 theory: $(READY)  ## the paper's theory on trained networks: train what is pending, measure what has no record yet, then tables and figures

@@ -33,6 +33,7 @@ SMALL = {
     "multi30k_transformer": ("task.train_examples=200", "task.network.width=8", "task.network.layers=1"),
     "pong_ppo": ("task.network.hidden=8", "task.environments=2", "task.steps=4", "task.minibatches=1"),
     "imagenet_resnet50": (),
+    "cifar10_resnet50": (),
 }
 # Wrong values by the type that a key has in its YAML file.
 WRONG: tuple[tuple[Any, tuple[str, ...]], ...] = (

@@ -1,4 +1,4 @@
-"""Tests of the embedded images in ImageNet's layout: their contents, and that they are created atomically."""
+"""Tests of images written in ImageNet's layout, embedded ones and CIFAR-10's: contents, and atomic creation."""
 
 import hashlib
 import subprocess
@@ -7,9 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from nero.data.images import jpeg_folders as images_module
+from nero.data.images.arrays import ImageSet
 from nero.data.images.folders import list_images
+from nero.data.images.jpeg_folders import CIFAR10, cifar10_folders
+from nero.data.sources import MissingData
 from nero.data.synthetic import jpeg_folders as module
 from nero.data.synthetic.jpeg_folders import NAMES, jpeg_folders
 from nero.data.synthetic.shapes import shapes
@@ -156,4 +161,34 @@ def test_created_folders_have_default_permissions(tmp_path: Path) -> None:
 def test_fewer_images_than_classes_raises(tmp_path: Path, train: int, val: int) -> None:
     with pytest.raises(ValueError, match="do not fill 10 classes"):
         jpeg_folders(tmp_path, train, val)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cifar10_is_written_once_with_its_labels_and_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smooth images, which JPEG at this quality keeps to a few grey levels; each file's class is its image's label."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(30, 3, 4, 4, generator=generator) * 255
+    pixels = torch.nn.functional.interpolate(coarse, size=32, mode="bilinear").to(torch.uint8)
+    labels = torch.arange(30) * 7 % 10
+    made = ImageSet(pixels[:20], labels[:20], pixels[20:], labels[20:], classes=10)
+    monkeypatch.setattr(images_module, "load_cifar10", lambda root: made)
+    folders = cifar10_folders(tmp_path)
+    for folder, images, numbers in zip(folders, (pixels[:20], pixels[20:]), (labels[:20], labels[20:]), strict=True):
+        listed = list_images(folder)
+        assert listed.classes == CIFAR10
+        assert len(listed) == len(images)
+        for index in range(len(listed)):
+            number = int(Path(listed.name(index)).stem)
+            assert listed.labels[index] == numbers[number]
+            with Image.open(listed.path(index)) as image:
+                assert (image.format, image.size) == ("JPEG", (32, 32))
+                read = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+            assert (read.float() - images[number].float()).abs().mean() < 3
+    monkeypatch.setattr(images_module, "load_cifar10", lambda root: pytest.fail("written again"))
+    assert cifar10_folders(tmp_path) == folders
+
+
+def test_missing_cifar10_is_named_and_leaves_no_files(tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match=r"^cifar10: .*nero data"):
+        cifar10_folders(tmp_path)
     assert list(tmp_path.iterdir()) == []

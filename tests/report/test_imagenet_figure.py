@@ -403,3 +403,34 @@ def test_figure_output_is_reproducible(store: Store, file_format: str) -> None:
     one = style.render(drawn(store), file_format)
     with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
         assert style.render(drawn(store), file_format) == one
+
+
+# CIFAR-10 in ImageNet's place
+
+
+def test_pipeline_has_imagenets_settings_on_another_task_with_three_seeds() -> None:
+    stand_ins = {cell.optim + str(cell.variant): cell for cell in loaded("pipeline").cells}
+    for cell in loaded("imagenet").cells:
+        ours = stand_ins.pop(cell.optim + str(cell.variant))
+        assert (ours.task, ours.lrs, ours.repeat_seeds) == (paper.IMAGENET_STAND_IN, cell.lrs, (1, 2))
+        for key in ("epochs", "batch_size", "network", "schedule"):
+            assert ours.setting(f"task.{key}") == cell.setting(f"task.{key}"), key
+        assert ours.setting("optim") == cell.setting("optim")
+    assert not stand_ins
+
+
+@QUIETLY
+def test_pipeline_figure_has_the_same_curves_and_no_target(store: Store) -> None:
+    planned = cells_of("pipeline")
+    for words, final in FINALS.items():
+        for seed in (0, 1, 2):
+            write_classifier(store, planned[f"{paper.IMAGENET_STAND_IN} {words}"], RATES[words], seed, final / 3)
+    evidence = catalogue.gather("pipeline", store)
+    left, right = catalogue.make_figures(evidence)["pipeline"].axes
+    for axes in (left, right):
+        assert list(lines(axes)) == list(NAMES)
+        assert [line for line in axes.lines if line.get_linestyle() == "-."] == []
+    assert [name for name in labels(right) if "n = 3" in name] == labels(right)
+    table = catalogue.make_table(evidence)
+    assert [row[0] for row in markdown_rows(to_markdown(table))[2:]] == ["SGD", "SGD + weight decay", *list(NAMES)[:2]]
+    assert "paper" not in to_markdown(table).replace("(not in the paper)", "")

@@ -21,9 +21,12 @@ from torchvision.io import decode_image
 from torchvision.transforms import v2
 
 from conftest import ROOT, script_environment
+from nero.data.images import jpeg_folders
+from nero.data.images.arrays import ImageSet
 from nero.data.sources import MissingData
 from nero.engine.seeding import SeedStreams
 from nero.plans.config import RunConfig, compose
+from nero.plans.schema import ConfigError
 from nero.runs.store import RunDirectory, Store
 from nero.tasks.base import Context, Machine
 from nero.tasks.imagenet import ImageNet, _decoder
@@ -348,6 +351,30 @@ def test_missing_data_error_names_command_on_one_line(tmp_path: Path) -> None:
         train(config)
     assert "\n" not in str(error.value)
     assert run.read_summary() is None
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_cifar10_images_are_trained_on_as_jpeg_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: bool
+) -> None:
+    words = ["data=real", "+task.images=cifar10", "task.train_examples=20"]
+    if missing:
+        config, run = prepare(tmp_path / "runs", tmp_path, *words)
+        with pytest.raises(MissingData, match=r"^cifar10: .*nero data cifar10"):
+            train(config)
+        assert run.read_summary() is None
+        return
+    pixels, labels = torch.zeros(30, 3, 32, 32, dtype=torch.uint8), torch.arange(30) % 10
+    small = ImageSet(pixels, labels, pixels[:10], labels[:10], classes=10)
+    monkeypatch.setattr(jpeg_folders, "load_cifar10", lambda root: small)
+    task = make_task(tmp_path, *words)
+    assert (task.classes, len(task.val), task.steps_per_epoch, task.remarks) == (10, 10, 1, ())
+    assert task.val.root.parent.parent == tmp_path
+
+
+def test_unknown_images_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^task: images must be imagenet or cifar10, not cifar"):
+        make_task(tmp_path, "data=real", "+task.images=cifar")
 
 
 # stopping

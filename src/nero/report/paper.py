@@ -27,6 +27,7 @@ VGG11, RESNET18 = "cifar10_vgg11", "cifar10_resnet18"
 WIKITEXT2, MULTI30K = "wikitext2_transformer", "multi30k_transformer"
 PONG = "pong_ppo"
 IMAGENET = "imagenet_resnet50"
+IMAGENET_STAND_IN = "cifar10_resnet50"  # not in the paper: Figure 9's settings on data that can be downloaded
 
 # (task, model) of the paper's rows -> our task.
 TABLE1_TASKS = {

@@ -1,4 +1,4 @@
-"""ImageNet classification by ResNet-50 (Figure 9), from folders of JPEG files, on any number of GPUs."""
+"""Classification by ResNet-50 from folders of JPEG files, on any number of GPUs: ImageNet (Figure 9), or CIFAR-10."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nero.data.images import imagenet
 from nero.data.images.folders import ListedImages, list_images
+from nero.data.images.jpeg_folders import cifar10_folders
 from nero.data.images.loading import Decode, DeviceBatch, Faults, ImageStream, loaded
 from nero.data.images.reading import IGNORED, MEAN, STD, Reader
 from nero.data.synthetic.jpeg_folders import jpeg_folders
@@ -28,6 +29,7 @@ from nero.tasks.base import (
 )
 from nero.tasks.classification import ImageTask
 
+IMAGES = ("imagenet", "cifar10")
 EMBEDDED_TRAIN = 1_000
 EVALUATION_BATCH = 250  # validation images per forward pass on each rank
 # Processes that read images. Beside an H200 this many decode faster than nvJPEG does during training steps
@@ -40,6 +42,7 @@ class ImageNet(ImageTask):
     """Top-1 error on the validation images; configs/task/imagenet_resnet50.yaml describes the settings.
 
     The network is called with num_classes=...; it is a module from [N, 3, image_size, image_size] to [N, classes].
+    `images` says which are trained on: "imagenet", or "cifar10", which are written as JPEG files by the first run.
     `train_examples` are taken evenly from the classes, and an incomplete last batch is dropped.
 
     "train/error" is measured on the epoch's training batches: augmented, each before its step. Unreadable images are
@@ -58,6 +61,7 @@ class ImageNet(ImageTask):
         image_size: int = 224,
         resize: int = 256,
         train_examples: int | None = None,
+        images: str = "imagenet",
     ) -> None:
         check_positive(batch_size=batch_size, image_size=image_size, resize=resize)
         if resize < image_size:
@@ -65,8 +69,10 @@ class ImageNet(ImageTask):
         self.device, self.ranks = context.device, context.ranks
         self.epochs, self.batch_size = epochs, batch_size
         self.image_size, self.resize = image_size, resize
-        train, self.val = _listed(context, train_examples)
-        self.remarks = imagenet.remarks(train, self.val) if context.data == "real" else ()
+        if images not in IMAGES:
+            raise BadSetting(f"images must be {' or '.join(IMAGES)}, not {images}")
+        train, self.val = _listed(context, images, train_examples)
+        self.remarks = imagenet.remarks(train, self.val) if (context.data, images) == ("real", "imagenet") else ()
         wanted = train_examples or len(train)
         self.numbers = torch.arange(wanted) * len(train) // wanted  # at equal distances: images are sorted by class
         self.steps_per_epoch = len(self.numbers) // batch_size
@@ -189,8 +195,8 @@ class ImageNet(ImageTask):
         self.cached = cached if fits else None
 
 
-def _listed(context: Context, train_examples: int | None) -> tuple[ListedImages, ListedImages]:
-    """Training and validation images under the data root: real ones, or embedded ones that are written there."""
+def _listed(context: Context, images: str, train_examples: int | None) -> tuple[ListedImages, ListedImages]:
+    """Training and validation images under the data root; CIFAR-10's and embedded ones are written there if missing."""
     check_examples(train_examples)
     if context.data == "embedded":
         train = EMBEDDED_TRAIN if train_examples is None else train_examples
@@ -199,7 +205,11 @@ def _listed(context: Context, train_examples: int | None) -> tuple[ListedImages,
         except ValueError as error:
             raise BadSetting(f"train_examples: {error}") from error
         return list_images(folders[0]), list_images(folders[1])
-    found = imagenet.require(context.data_root)
+    if images == "cifar10":
+        train_folder, val_folder = cifar10_folders(context.data_root)
+        found = list_images(train_folder), list_images(val_folder)
+    else:
+        found = imagenet.require(context.data_root)
     check_examples(train_examples, len(found[0]))
     return found
 

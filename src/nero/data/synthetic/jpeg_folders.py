@@ -3,13 +3,13 @@
 The images are those of shapes.py, each stretched to a random size, so that there is something to crop and resize.
 """
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from nero.data.images.jpeg_folders import created
 from nero.data.synthetic.shapes import FIGURES, shapes
 from nero.data.synthetic.streams import stream
 
@@ -20,27 +20,12 @@ NAMES = tuple(FIGURES)
 
 
 def jpeg_folders(folder: Path, train: int, val: int, seed: int = 0) -> tuple[Path, Path]:
-    """The folders of `train` training and `val` validation images in ten classes, created under `folder` if missing.
-
-    They are created atomically: several processes can call this at once, and one that is killed leaves at most a hidden
-    folder.
-    """
+    """The folders of `train` training and `val` validation images in ten classes, created under `folder` if missing."""
     for count in (train, val):
         if count < len(NAMES):
             raise ValueError(f"{count} images do not fill {len(NAMES)} classes")
     name = f"shapes-{train}-{val}-seed{seed}-v{FORMAT}"
-    place = folder / name
-    if not place.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder, ignore_cleanup_errors=True) as scratch:
-            # The scratch folder itself cannot be renamed into place: only its owner may enter it.
-            made = Path(scratch) / name
-            _make(made, train, val, seed)
-            try:
-                made.rename(place)
-            except OSError:
-                if not place.is_dir():  # otherwise another process was first
-                    raise
+    place = created(folder, name, lambda place: _make(place, train, val, seed))
     return place / "train", place / "val"
 
 

@@ -1,11 +1,13 @@
 """Figure 9: training and validation error of ResNet-50 on ImageNet, and the target that one of the paper's runs passed.
 
-The authors' curves are not logged anywhere, and the paper prints none of their errors.
+`pipeline` draws the same settings on CIFAR-10. The authors' curves are not logged anywhere, and the paper prints none
+of their errors.
 """
 
 import statistics
 from collections.abc import Iterable
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nero.plans.plan import CellState
@@ -49,13 +51,7 @@ NOTES = (
 @style.house_style()
 def figure9(evidence: Evidence) -> Figure:
     """SGD with and without weight decay, Nero out of the box and tuned."""
-    curves = _curves(evidence.states)
-    columns = 1 if any(len(curve.name) > LONG for curve in curves) else 2
-    further = max(0, -(-len(curves) // columns) - 2)
-    title = "ImageNet (Figure 9)"
-    width, height = style.PANEL
-    rows, size = [Pair("ResNet-50", curves, "top-1 error (%)", "error", "augmented")], (width, height + LINE * further)
-    figure, panels = pair_figure(title, rows, evidence.curves, SCALE, paper.imagenet(), size=size)
+    figure, panels = _panels(evidence, paper.IMAGENET, "ImageNet (Figure 9)")
     # The target is drawn before the scale is fitted, so that it is visible; its label is below it, where curves end.
     axes, target = panels[1], paper.IMAGENET_TARGET
     style.record(axes).rule = (target, TARGET)
@@ -69,15 +65,32 @@ def figure9(evidence: Evidence) -> Figure:
         fontsize=style.SMALL_SIZE,
         color=style.GREY,
     )
-    for panel in panels:
-        style.legend_below(panel, columns)  # replaces one that always has two columns
-        panel.set_xticks(XTICKS)
     return SCALE.fit_each(figure, panels)
 
 
-def _curves(states: Iterable[CellState]) -> list[Curve]:
-    """A curve for each cell on ImageNet, in the usual order of optimisers."""
-    named = cells.unique_cells((state for state in states if state.cell.task == paper.IMAGENET), curve_name)
+@style.house_style()
+def pipeline(evidence: Evidence) -> Figure:
+    """The same four settings on CIFAR-10 as JPEG files, which is not in the paper."""
+    return SCALE.fit_each(*_panels(evidence, paper.IMAGENET_STAND_IN, evidence.experiment.title))
+
+
+def _panels(evidence: Evidence, task: str, title: str) -> tuple[Figure, list[Axes]]:
+    """Training and validation of the cells on one task, before the scale is fitted."""
+    curves = _curves(evidence.states, task)
+    columns = 1 if any(len(curve.name) > LONG for curve in curves) else 2
+    further = max(0, -(-len(curves) // columns) - 2)
+    width, height = style.PANEL
+    rows, size = [Pair("ResNet-50", curves, "top-1 error (%)", "error", "augmented")], (width, height + LINE * further)
+    figure, panels = pair_figure(title, rows, evidence.curves, SCALE, paper.imagenet(), size=size)
+    for panel in panels:
+        style.legend_below(panel, columns)  # replaces one that always has two columns
+        panel.set_xticks(XTICKS)
+    return figure, panels
+
+
+def _curves(states: Iterable[CellState], task: str = paper.IMAGENET) -> list[Curve]:
+    """A curve for each cell on the task, in the usual order of optimisers."""
+    named = cells.unique_cells((state for state in states if state.cell.task == task), curve_name)
     order = style.in_order(state.cell.optim for state in named.values())
     return sorted(named_curves(named, style.named_colours() | COLOURS), key=lambda curve: order.index(curve.cell.optim))
 
