@@ -1,5 +1,6 @@
 """Tests of Figure 3, learning curves and the figure style: logged data, missing runs and reproducible output."""
 
+import io
 import os
 import subprocess
 import sys
@@ -11,11 +12,12 @@ import pytest
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from nero.report import paper
 from nero.report.cells import EmbeddedDataError
 from nero.report.figures import figure3 as figure3_module
-from nero.report.figures import style
+from nero.report.figures import rendering, style
 from nero.report.figures.curves import learning_curves
 from nero.runs.store import Store
 from support.fake_runs import (
@@ -253,3 +255,24 @@ def test_figure_output_is_independent_of_hash_seed(tmp_path: Path) -> None:
         for seed in ("1", "2")
     }
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("has_images", [False, True])
+def test_png_has_few_colours_unless_it_shows_images(has_images: bool) -> None:
+    """Palettes halve the files; lines and text must look the same, and photographs keep their colours."""
+    figure = Figure(figsize=(3, 2), dpi=100)
+    axes = figure.add_subplot()
+    axes.plot([0, 1], [0, 1])
+    if has_images:
+        axes.imshow(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    plain = io.BytesIO()
+    figure.savefig(plain, format="png")
+    with Image.open(plain) as picture:
+        expected = np.asarray(picture.convert("RGB")).astype(int)
+    data = rendering.file_bytes(figure, "png")
+    with Image.open(io.BytesIO(data)) as picture:
+        assert picture.mode == ("RGB" if has_images else "P")
+        assert picture.info["dpi"] == pytest.approx((100, 100), abs=0.1)
+        found = np.asarray(picture.convert("RGB")).astype(int)
+    assert np.abs(found - expected).max() <= (0 if has_images else 32)
+    assert len(data) < len(plain.getvalue())
