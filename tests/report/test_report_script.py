@@ -74,6 +74,9 @@ CHECKS_FILES = {f"tables/checks.{ending}" for ending in ("md", "csv", "tex")} | 
 MODERN_FILES = {f"tables/modern.{ending}" for ending in ("md", "csv", "tex")} | {
     f"figures/{name}.{ending}" for name in ("modern", "modern_sensitivity") for ending in ("pdf", "svg", "png")
 }
+PIPELINE_FILES = {f"tables/pipeline.{ending}" for ending in ("md", "csv", "tex")} | {
+    f"figures/pipeline.{ending}" for ending in ("pdf", "svg", "png")
+}
 
 
 @pytest.mark.slow
@@ -103,7 +106,8 @@ def test_missing_cells_exit_1_after_all_files_are_written(
     report: Run, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report() == 1
-    every = (MNIST_FILES, TABLE1_FILES, PONG_FILES, IMAGENET_FILES, ABLATION_FILES, CHECKS_FILES, MODERN_FILES)
+    paper = (MNIST_FILES, TABLE1_FILES, PONG_FILES, IMAGENET_FILES, ABLATION_FILES)
+    every = (*paper, CHECKS_FILES, MODERN_FILES, PIPELINE_FILES)
     assert written(out) == set().union(*every, OVERVIEWS)
     streams = capsys.readouterr()
     assert not streams.err
