@@ -106,7 +106,7 @@ def test_sweep_goes_on_after_optimiser_that_calls_sys_exit(
 @pytest.mark.parametrize(
     ("experiment", "launcher", "searched", "repeats", "other_seeds"),
     [
-        (["smoke", *SHORT], [], 24, 4, 4),
+        (["smoke", *SHORT], [], 25, 4, 4),
         (["pong", *SHORT, *ONE_GAME], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], 23, 8, 10),
     ],
     ids=["basic", "joblib"],

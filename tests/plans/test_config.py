@@ -28,7 +28,9 @@ from nero.plans.config import (
     from_hydra,
     names,
 )
+from nero.plans.folders import read_settings, shipped_settings
 from nero.plans.schema import MachineSchema, RunSchema
+from nero.report import display
 from nero.runs.logged import dotted
 from nero.runs.records import encode_yaml, parse_yaml
 from nero.runs.validation import config_problem
@@ -120,6 +122,7 @@ UNREADABLE = "a run's config.yaml with this could not be read again"
             "task.schedule=null",
             "task.schedule must be a _target_, such as nero.engine.schedules.constant, and its arguments",
         ),
+        ("task=cifar10_resnet50 task.network._partial_=2", "task.network._partial_ must be true or false, not 2"),
         ("optim.lr=-1", "optim.lr must be a positive number, not -1"),
         ("optim.lr=0", "optim.lr must be a positive number, not 0"),
         ("optim.lr=nan", "optim.lr must be a positive number, not nan"),
@@ -221,6 +224,32 @@ def test_schema_and_shipped_configs_have_the_same_keys() -> None:
     cfg = compose([]).cfg
     assert {spec.name for spec in fields(RunSchema)} == set(cfg)
     assert {spec.name for spec in fields(MachineSchema)} == set(cfg.machine)
+
+
+def test_settings_read_from_files_are_what_hydra_composes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NERO_LOCAL", str(tmp_path))
+    mine = tmp_path / "configs" / "task"
+    mine.mkdir(parents=True)
+    (mine / "mine.yaml").write_text("defaults: [cifar10_vgg11, _self_]\nnetwork: {width: 8}\n")
+    (mine / "smaller.yaml").write_text("defaults: [mine]\ndisplay: {digits: 1}\nnetwork: {hidden: 8}\n")
+    pairs = [(task, "nero") for task in names("task")]
+    pairs += [(path.parent.name, path.stem) for path in (CONFIG_DIR / "task_optim").glob("*/*.yaml")]
+    for task, optim in pairs:
+        cfg = compose([f"task={task}", f"optim={optim}"]).cfg
+        composed = {group: OmegaConf.to_container(cfg[group], resolve=False) for group in ("task", "optim")}
+        assert shipped_settings(task, optim) == composed, (task, optim)
+    network = read_settings("task", "smaller")["network"]
+    assert (network["width"], network["hidden"]) == (8, 8)
+
+
+@pytest.mark.parametrize("text", ["defaults: [mine]", "defaults: 5", "defaults: [{override x: 5}, nope]", "- 5", ""])
+def test_unusable_defaults_are_passed_over(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Titles of all tasks are read for every table; what is wrong with a file, Hydra says when it composes it."""
+    monkeypatch.setenv("NERO_LOCAL", str(tmp_path))
+    (tmp_path / "configs" / "task").mkdir(parents=True)
+    (tmp_path / "configs" / "task" / "mine.yaml").write_text(text)
+    assert read_settings("task", "mine") == {}
+    assert display.task_name("mine") == "mine"
 
 
 def test_composed_config_is_cached_until_a_file_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

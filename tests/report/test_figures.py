@@ -165,7 +165,7 @@ def test_learning_curves_of_any_experiment(store: Store) -> None:
     assert set(by_task) == {
         *("MNIST MLP, 100 layers", "MNIST MLP, reparameterised, sigma = 1", "MNIST MLP, reparameterised, sigma = 100"),
         *("CIFAR-10 VGG-11", "CIFAR-10 ResNet-18", "CIFAR-10 cGAN", "Wikitext-2 Transformer", "Multi30k Transformer"),
-        *("Pong PPO", "ImageNet ResNet-50"),
+        *("Pong PPO", "ImageNet ResNet-50", "CIFAR-10 JPEG, ResNet-50"),
     }
     assert set(lines(by_task["MNIST MLP, 100 layers"])) == {"Nero", "SGD", "Adam", "LAMB"}
     assert set(lines(by_task["CIFAR-10 ResNet-18"])) == {"Nero", "SGD"}

@@ -308,8 +308,8 @@ def test_page_of_empty_store_reports_missing_runs(store: Store, tmp_path: Path) 
     notes = [
         note for figure in data_of(text)["figures"].values() for panel in figure["panels"] for note in panel["notes"]
     ]
-    assert len(data_of(text)["figures"]) == 13, (
-        "Figures 1 to 9, learning rates, the checks, and two of modern optimisers"
+    assert len(data_of(text)["figures"]) == 14, (
+        "Figures 1 to 9, learning rates, the checks, the pipeline, and two of modern optimisers"
     )
     assert len(notes) >= 10
     assert all(note.startswith(("missing: ", "search incomplete: ")) for note in notes)

@@ -1,7 +1,7 @@
 """The folders of YAML files, the shipped one and the user's, and what is in them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,34 @@ def config_file(group: str, name: str) -> Path:
 
 def shipped_settings(task: str, optim: str) -> dict[str, Any]:
     """What the YAML files of a task and an optimiser have, by group, before any override."""
-    files = {"task": [config_file("task", task)], "optim": [config_file("optim", optim)]}
-    files["optim"].append(config_file(f"task_optim/{task}", optim))
-    found: dict[str, Any] = {}
-    for group, paths in files.items():
-        texts = [yaml.load(path.read_text(), Loader=LOADER) for path in paths if path.is_file()]
-        found[group] = {key: value for text in texts if isinstance(text, dict) for key, value in text.items()}
+    own = read_settings("optim", optim)
+    return {"task": read_settings("task", task), "optim": merge(own, read_settings(f"task_optim/{task}", optim))}
+
+
+def read_settings(group: str, name: str, path: Path | None = None) -> dict[str, Any]:
+    """What a choice's YAML file has, and what it inherits from others of its group that its `defaults` name.
+
+    Without Hydra, which would take much longer; {} if there is no such file.
+    """
+    found, todo, read = {}, [path or config_file(group, name)], set()
+    while todo:  # the file itself, then those it inherits from, the last first
+        path = todo.pop()
+        if path in read or not path.is_file():
+            continue
+        read.add(path)
+        text = yaml.load(path.read_text(), Loader=LOADER)
+        own = dict(text) if isinstance(text, dict) else {}
+        bases = own.pop("defaults", None)
+        bases = bases if isinstance(bases, list) else ()  # Hydra says what is wrong with it
+        todo += [config_file(group, base) for base in bases if isinstance(base, str)]
+        found = merge(own, found)
+    return found
+
+
+def merge(settings: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with those of `over` in place of, or beside, their own."""
+    found = dict(settings)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = merge(found[key], value) if both else value
     return found

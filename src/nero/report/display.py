@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from nero.plans.folders import Stamps, config_folders, stamps
+from nero.plans.folders import Stamps, config_folders, read_settings, stamps
 from nero.plans.schema import ConfigError, DisplayKeys, read_display, read_display_name
-from nero.runs.records import LOADER
 
 
 def folders(group: str) -> list[Path]:
@@ -77,8 +76,8 @@ def _read(files: tuple[Stamps, ...]) -> dict[str, dict[str, Any]]:
     shortest_first = (sorted(of_folder, key=lambda stamp: (len(stamp[0]), stamp)) for of_folder in files)
     for path in (Path(name) for of_folder in shortest_first for name, *_ in of_folder):
         try:
-            settings = yaml.load(path.read_text(), Loader=LOADER)
+            settings = read_settings(path.parent.name, path.stem, path)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
-        found.setdefault(path.stem, settings if isinstance(settings, dict) else {})
+        found.setdefault(path.stem, settings)
     return found
