@@ -190,5 +190,5 @@ def test_cifar10_is_written_once_with_its_labels_and_pixels(tmp_path: Path, monk
 
 def test_missing_cifar10_is_named_and_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match=r"^cifar10: .*nero data"):
-        cifar10_folders(tmp_path)
+        cifar10_folders(tmp_path / "data")
     assert list(tmp_path.iterdir()) == []

@@ -34,11 +34,6 @@ SMALLER = {
         "task.network.layers=[1,1,1,1]",
         "task.schedule.warmup=0",
     ),
-    "cifar10_resnet50": (
-        *(f"task.{name}" for name in ("image_size=16", "resize=18", "train_examples=16", "batch_size=8")),
-        "task.network.layers=[1,1,1,1]",
-        "task.schedule.warmup=0",
-    ),
     # Enough steps for one game to finish; otherwise there is no reward.
     "pong_ppo": (
         *(f"task.{name}=1" for name in ("environments", "update_epochs", "log_every")),
@@ -47,6 +42,7 @@ SMALLER = {
         "task.network.hidden=8",
     ),
 }
+SMALLER["cifar10_resnet50"] = SMALLER["imagenet_resnet50"]
 
 
 def two_steps(tmp_path: Path, task: str, *words: str) -> dict:

@@ -68,7 +68,8 @@ def read_settings(group: str, name: str, path: Path | None = None) -> dict[str, 
 
     Without Hydra, which would take much longer; {} if there is no such file.
     """
-    found, todo, read = {}, [path or config_file(group, name)], set()
+    found: dict[str, Any] = {}
+    todo, read = [path or config_file(group, name)], set()
     while todo:  # the file itself, then those it inherits from, the last first
         path = todo.pop()
         if path in read or not path.is_file():

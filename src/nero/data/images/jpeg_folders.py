@@ -20,34 +20,33 @@ def cifar10_folders(data_root: Path) -> tuple[Path, Path]:
     MissingData if CIFAR-10 is needed and absent.
     """
 
-    def make(place: Path) -> None:
-        images = load_cifar10(data_root)
-        _write(place / "train", images.train_images, images.train_labels)
-        _write(place / "val", images.test_images, images.test_labels)
+    place = data_root / f"cifar10-jpeg-v{FORMAT}"
+    if not place.is_dir():
+        images = load_cifar10(data_root)  # before any folder is created
 
-    place = created(data_root, f"cifar10-jpeg-v{FORMAT}", make)
+        def make(folder: Path) -> None:
+            _write(folder / "train", images.train_images, images.train_labels)
+            _write(folder / "val", images.test_images, images.test_labels)
+
+        create(place, make)
     return place / "train", place / "val"
 
 
-def created(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` under `folder`, created by `make` if missing.
+def create(place: Path, make: Callable[[Path], None]) -> None:
+    """Create a folder, filled by `make`, atomically.
 
-    It is created atomically: several processes can call this at once, and one that is killed leaves at most a hidden
-    folder.
+    Several processes can call this at once, and one that is killed leaves at most a hidden folder.
     """
-    place = folder / name
-    if not place.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder, ignore_cleanup_errors=True) as scratch:
-            # The scratch folder itself cannot be renamed into place: only its owner may enter it.
-            made = Path(scratch) / name
-            make(made)
-            try:
-                made.rename(place)
-            except OSError:
-                if not place.is_dir():  # otherwise another process was first
-                    raise
-    return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent, ignore_cleanup_errors=True) as scratch:
+        # The scratch folder itself cannot be renamed into place: only its owner may enter it.
+        made = Path(scratch) / place.name
+        make(made)
+        try:
+            made.rename(place)
+        except OSError:
+            if not place.is_dir():  # otherwise another process was first
+                raise
 
 
 def _write(place: Path, images: Tensor, labels: Tensor) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from nero.data.images.jpeg_folders import created
+from nero.data.images.jpeg_folders import create
 from nero.data.synthetic.shapes import FIGURES, shapes
 from nero.data.synthetic.streams import stream
 
@@ -24,8 +24,9 @@ def jpeg_folders(folder: Path, train: int, val: int, seed: int = 0) -> tuple[Pat
     for count in (train, val):
         if count < len(NAMES):
             raise ValueError(f"{count} images do not fill {len(NAMES)} classes")
-    name = f"shapes-{train}-{val}-seed{seed}-v{FORMAT}"
-    place = created(folder, name, lambda place: _make(place, train, val, seed))
+    place = folder / f"shapes-{train}-{val}-seed{seed}-v{FORMAT}"
+    if not place.is_dir():
+        create(place, lambda made: _make(made, train, val, seed))
     return place / "train", place / "val"
 
 

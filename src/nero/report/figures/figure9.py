@@ -81,7 +81,7 @@ def _panels(evidence: Evidence, task: str, title: str) -> tuple[Figure, list[Axe
     further = max(0, -(-len(curves) // columns) - 2)
     width, height = style.PANEL
     rows, size = [Pair("ResNet-50", curves, "top-1 error (%)", "error", "augmented")], (width, height + LINE * further)
-    figure, panels = pair_figure(title, rows, evidence.curves, SCALE, paper.imagenet(), size=size)
+    figure, panels = pair_figure(title, rows, evidence.curves, SCALE, size=size)
     for panel in panels:
         style.legend_below(panel, columns)  # replaces one that always has two columns
         panel.set_xticks(XTICKS)

@@ -45,7 +45,7 @@ def pair_figure(
     rows: Sequence[Pair],
     frame: pd.DataFrame,
     log_scale: LogScale,
-    published: paper.Published,
+    published: paper.Published | None = None,
     authors: pd.DataFrame | None = None,
     size: tuple[float, float] = style.PANEL,
 ) -> tuple[Figure, list[Axes]]:
