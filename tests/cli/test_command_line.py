@@ -36,6 +36,8 @@ def test_every_subcommand_has_help(name: str, capsys: pytest.CaptureFixture[str]
     ("words", "expected"),
     [
         (["optim=nerro"], ["error: there is no optim=nerro (did you mean nero?); there are: ", "nero", "sgd"]),
+        (["optim=torch.optim.NAdam"], ["there is no optim=torch", "; for a class: nero compare torch.optim.NAdam\n"]),
+        (["mnist"], ["error: mnist is an experiment: nero sweep mnist\n"]),
         (["task=mnits"], ["error: there is no task=mnits", "mnist_mlp100", "mnist_reparam"]),
         (["optim.lrr=0.1"], ["error: there is no optim.lrr (did you mean lr?); there are: "]),
         (["optim.lr=-0.1"], ["error: optim.lr must be a positive number, not -0.1"]),

@@ -42,6 +42,11 @@ class WithoutRate(SignDescent):
         pass
 
 
+class WithRequired(SignDescent):
+    def __init__(self, params, rho, lr=0.1):
+        super().__init__(params, lr)
+
+
 NUMBER = 3
 """
 TINY = ("task.epochs=1", "task.train_examples=100", "task.batch_size=50", "task.depth=2", "machine=cpu")
@@ -64,10 +69,12 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere.Lion"], "cannot import nowhere.Lion: No module named 'nowhere'"),
+        (["nowhere.Lion"], "cannot import nowhere.Lion: No module named 'nowhere' in the current folder ("),
+        (["own_optim.py"], "own_optim.py is a file: name a class in it, such as own_optim.MyOptimizer"),
+        (["own_optim.WithRequired"], "own_optim.WithRequired needs an argument rho: give it as --set rho=VALUE"),
         (["own_optim.Lion"], "cannot import own_optim.Lion: module 'own_optim' has no attribute 'Lion'"),
         (["own_optim.NUMBER"], "own_optim.NUMBER is neither a class nor a function"),
-        (["own_optim.WithoutRate"], "own_optim.WithoutRate takes no lr; it takes: params, rate"),
+        (["own_optim.WithoutRate"], "own_optim.WithoutRate takes no lr; it takes: params, rate; wrap it in a "),
         (
             ["adm"],
             "unknown optimiser adm (did you mean adam?); give a class, such as my_package.MyOptimizer, or ",
@@ -85,7 +92,18 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["own_optim.SignDescent", "--name", "a-b"], "--name must be made of letters, digits and _, not 'a-b'"),
         (
             ["torch.optim.Adam"],
-            f"{ROOT}/configs/optim/adam.yaml has other settings: edit it and run nero compare adam, ",
+            f"adam is the name of {ROOT}/configs/optim/adam.yaml, which has other settings: add --name NAME, or run ",
+        ),
+        (
+            ["own_optim.SignDescent", "--set", "lr=0.1"],
+            "--set lr=0.1 has no effect, since learning rates are searched: ",
+        ),
+        (["adam", "lr=0.1"], "lr=0.1: the learning rates of your optimiser are given by --lr 0.1"),
+        (["adam", "optim.lr=0.1"], "optim.lr=0.1: the learning rates of your optimiser are given by --lr 0.1"),
+        (["adam", "+optim.eps=1"], "+optim.eps=1 would change the baselines too: give it as --set eps=1"),
+        (
+            ["adam", "betas=1"],
+            "there is no setting betas (did you mean task?); an argument of your optimiser is given ",
         ),
         (["adam", "machine.devic=cpu"], "there is no machine.devic (did you mean device?); there are: device, "),
         (["adam", "task.epoch=1"], "there is no task.epoch (did you mean epochs?); there are: display, epochs, "),
@@ -137,6 +155,7 @@ def test_plan_counts_logged_runs_of_the_baselines(local: Path, capsys: pytest.Ca
         "mnist_mlp100-nadam-0.01-s0",
     ]
     assert f"baselines: {len(logged)} of {len(logged)} runs are logged and reused" in lines
+    assert not any("roughly" in line for line in lines), "the times are those of the baselines"
     settings = {"_target_": "torch.optim.NAdam", "_partial_": True, "lr": 0.002, "display_name": "NAdam"}
     assert yaml.safe_load((local / "configs/optim/nadam.yaml").read_text()) == settings
     assert not (local / "runs").exists()
@@ -146,7 +165,8 @@ def test_plan_counts_logged_runs_of_the_baselines(local: Path, capsys: pytest.Ca
         assert "wrote" not in capsys.readouterr().out
     assert exit_status("compare", ["torch.optim.NAdam", "--set", "eps=1e-6", "--plan"]) == 2
     said = (
-        "error: local/configs/optim/nadam.yaml has other settings: edit it and run nero compare nadam, or use --name\n"
+        "error: local/configs/optim/nadam.yaml has other settings: add --name NAME to keep both, or edit it and run "
+        "nero compare nadam\n"
     )
     assert capsys.readouterr().err == said
 

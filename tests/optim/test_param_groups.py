@@ -423,6 +423,11 @@ def test_what_matches_nothing_is_refused(overrides: dict[str, Any], roles: dict[
         param_groups(network(), overrides, **roles)
 
 
+def test_parameters_in_place_of_a_model_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match=r"^param_groups takes a model, such as param_groups\(model\), not generator$"):
+        param_groups(network().parameters())  # type: ignore[arg-type]
+
+
 def test_frozen_parameters_are_sorted_like_others() -> None:
     model = network().requires_grad_(False)
     assert sorted_names(model) == sorted_names(network())

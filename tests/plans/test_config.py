@@ -176,6 +176,13 @@ UNREADABLE = "a run's config.yaml with this could not be read again"
         ("task=pong_ppo task.passes=3", "task.passes is now task.update_epochs"),
         ("machine.gpu=1", "there is no machine.gpu (did you mean gpus?); there are: device, capture, "),
         ("sead=1", "there is no sead (did you mean seed?); there are: task, optim, tracking, machine, seed, "),
+        ("lr=0.1", "there is no lr (did you mean optim.lr?); there are: task, "),
+        ("epochs=3", "there is no epochs (did you mean task.epochs?); there are: task, "),
+        ("device=cpu", "there is no device (did you mean machine.device?); there are: task, "),
+        (
+            "optim.lr=0.1,0.01",
+            "optim.lr=0.1,0.01: several values are a sweep (nero sweep), or a list if written as [0.1,0.01]",
+        ),
         ("optim=nerro", "there is no optim=nerro (did you mean nero?); there are: adam, "),
         ("optim.lrr=1", "there is no optim.lrr (did you mean lr?); there are: display_name, lr, "),
         ("task.epochs=[1", "task.epochs=[1: no viable alternative at input '[1'"),

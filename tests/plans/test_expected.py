@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,7 +124,20 @@ def test_estimate_prefers_runs_with_same_precision() -> None:
     expected = {cells[0].run(0.1, 1): "10:00", cells[1].run(0.1, 1): "1:00", further.run(0.1, 0): "1:00"}
     expected |= {unlike.run(0.1, 0): "5:30", embedded.run(0.1, 0): "unknown"}
     assert times == {run.run_id: time for run, time in expected.items()}
+    assert f"{unlike.run(0.1, 0).run_id}  50 epochs  roughly 5:30" in text
+    assert text.count("roughly") == 2
+    assert "1 runs are estimated roughly, from runs with other settings" in text
     assert "1 runs of unknown length are not counted" in text
+
+
+def test_other_optimisers_of_the_experiment_come_before_runs_of_other_experiments() -> None:
+    baseline, own = (Cell("mnist_mlp100", optim, (0.1,), 0, ()) for optim in ("sgd", "nero"))
+    smaller = Cell("mnist_mlp100", "nero", (0.1,), 0, (), overrides=("task.depth=5",)).run(0.1, 0)
+    run = baseline.run(0.1, 0)
+    logged = {run.run_id: summary(run, 600.0), smaller.run_id: summary(smaller, 10.0)}
+    states = [survey(cell, logged) for cell in (baseline, own)]
+    assert expected(states, logged, H200).runs == {own.run(0.1, 0).run_id: Estimate(pytest.approx(600))}
+    assert expected(states[1:], logged, H200).runs[own.run(0.1, 0).run_id].is_rough
 
 
 def test_plan_states_which_device_expected_times_are_for() -> None:
@@ -184,13 +198,15 @@ def expected_of(states: Sequence[CellState], summaries: dict[str, Any], device: 
         for run in (*state.pending, *repeats):
             for logged in (in_precision, summaries):
                 fitting = [each for each in logged.values() if each.get("data", "real") == "real"]
-                found.setdefault(run.run_id, None)
-                found[run.run_id] = found[run.run_id] or estimate_from(run, cell.bound_by, fitting, device)
+                estimate = estimate_from(run, cell.bound_by, fitting, device)
+                if estimate and logged is summaries:
+                    estimate = replace(estimate, is_rough=True)
+                found[run.run_id] = found.get(run.run_id) or estimate
     return found
 
 
-def precision_of(cell: Cell) -> tuple[str, str, Any]:
-    return cell.task, cell.optim, cell.setting("precision")
+def precision_of(cell: Cell) -> tuple[str, Any]:
+    return cell.task, cell.setting("precision")
 
 
 CELLS = (

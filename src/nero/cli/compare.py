@@ -19,7 +19,7 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,11 +31,11 @@ from omegaconf import DictConfig, OmegaConf
 from nero.cli.train import import_from_here, start
 from nero.plans.argparse_types import Parser, nearest
 from nero.plans.comparison import BASELINES, EMBEDDED, as_yaml, cells_on, embedded_cells_on, small_sizes
-from nero.plans.config import NOT_IDENTITY, ROOT, ConfigError, compose, config_file, local_folder, names
+from nero.plans.config import CONFIG_DIR, NOT_IDENTITY, ROOT, ConfigError, compose, config_file, local_folder, names
 from nero.plans.expected import device_here, expected, timed_on
 from nero.plans.listing import count_logged, describe_expected, describe_plan
 from nero.plans.plan import Cell, CellState, Experiment, Summary, load_experiment, survey
-from nero.plans.schema import parse_lrs
+from nero.plans.schema import RunSchema, parse_lrs
 from nero.plans.stores import given_store, short_path, store_of_experiment
 from nero.report import display
 from nero.runs.logged import name_left_out
@@ -47,7 +47,6 @@ SPLIT_HINT = "for an optimiser of some parameters alone see nero.optim.Split in 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="nero compare", description=__doc__)
     parser.add_argument("optim", nargs="?", metavar="OPTIM", help="a class, or the name of a YAML")
-    parser.add_argument("--optim", dest="also_optim", metavar="OPTIM", help="the same")
     parser.add_argument("--tasks", nargs="+", default=["mnist_mlp100"], metavar="TASK", help="default: mnist_mlp100")
     parser.add_argument("--lr", nargs="*", metavar="LR", help="its learning rates (default: those of the baselines)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an argument of the class")
@@ -61,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     are_settings = [_is_setting(before, word) for before, word in zip(["", *given], given, strict=False)]
     settings = [word for word, is_setting in zip(given, are_settings, strict=True) if is_setting]
     options = parser.parse_args([word for word, is_setting in zip(given, are_settings, strict=True) if not is_setting])
-    options.optim = options.optim or options.also_optim
     if not options.optim:
         known = ", ".join(names("optim"))
         parser.error(f"name an optimiser: a class such as my_package.MyOptimizer, or one of: {known}")
@@ -80,8 +78,9 @@ def _is_setting(before: str, word: str) -> bool:
 def _compare(options: Any, settings: list[str]) -> int:
     tasks, baselines = _known("task", options.tasks), _known("optim", options.baselines, "baseline")
     lrs = None if options.lr is None else parse_lrs(_words(options.lr))
+    _refuse_arguments(settings)
     own, made = _optimizer(options.optim, options.name, options.set)
-    of_sweep = [word for word in settings if re.split(r"[=./@]", word.lstrip("+~"))[0] in (*NOT_IDENTITY, "hydra")]
+    of_sweep = [word for word in settings if _root(word) in (*NOT_IDENTITY, "hydra")]
     of_runs = tuple(word for word in settings if word not in of_sweep)
     cells_of = embedded_cells_on if options.embedded else cells_on
     cells = [cell for task in tasks for cell in cells_of(task, own, baselines, lrs)]
@@ -107,10 +106,11 @@ def _compare(options: Any, settings: list[str]) -> int:
     summaries = store.summaries()
     states = [survey(cell, summaries) for cell in experiment.cells]
     part = [f"only.optim={own}"] if not (options.embedded or options.with_baselines) else []
+    shared = [state for state in states if part and state.cell.optim != own]
     if options.plan:
-        print(describe_plan(experiment, [s for s in states if not part or s.cell.optim == own], summaries))
+        print(describe_plan(experiment, [s for s in states if s not in shared], summaries, others=shared))
     if part:
-        print(_describe_baselines([state for state in states if state.cell.optim != own], summaries), flush=True)
+        print(_describe_baselines(shared, summaries), flush=True)
     if options.plan:
         return name_left_out(store)
     status = _sweep(experiment, [*part, *of_sweep])
@@ -124,6 +124,26 @@ def _compare(options: Any, settings: list[str]) -> int:
         return status
     report.write(Report([evidence], store, local_folder() / "compare" / name), whole=True, brief=True)
     return name_left_out(store) or status
+
+
+def _root(word: str) -> str:
+    """The group or top-level key of a setting."""
+    return re.split(r"[=./@]", word.lstrip("+~"))[0]
+
+
+def _refuse_arguments(settings: Sequence[str]) -> None:
+    """Raise ConfigError for arguments of the optimiser that are given as settings of all runs."""
+    known = [*(spec.name for spec in fields(RunSchema)), "hydra"]
+    for word in settings:
+        key, _, value = word.lstrip("+~").partition("=")
+        argument = key.removeprefix("optim.")
+        if argument == "lr":
+            raise ConfigError(f"{word}: the learning rates of your optimiser are given by --lr {value}")
+        if argument != key:
+            raise ConfigError(f"{word} would change the baselines too: give it as --set {argument}={value}")
+        if "." not in key and key not in known:
+            hint = f"{nearest(key, known)}; an argument of your optimiser is given as --set {key}={value}"
+            raise ConfigError(f"there is no setting {key}{hint}")
 
 
 def _words(given: Sequence[str]) -> list[str]:
@@ -158,33 +178,47 @@ def _optimizer(given: str, name: str | None, arguments: list[str]) -> tuple[str,
     name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", last).lower()
     if not re.fullmatch(r"\w+", name):
         raise ConfigError(f"--name must be made of letters, digits and _, not {name!r}")
-    lr = _default_lr(found, given)
+    parameters = _parameters(found)
+    lr = _default_lr(parameters, given)
     cfg = OmegaConf.create({"_target_": given, "_partial_": True, "lr": lr, "display_name": display_name})
     if code := _code(found):
         cfg.code = code
     for argument in arguments:
         try:
             override = OverridesParser.create().parse_override(argument)
+            if override.key_or_group == "lr":
+                raise ConfigError(f"--set {argument} has no effect, since learning rates are searched: use --lr")
             OmegaConf.update(cfg, override.key_or_group, override.value(), force_add=True)
         except HydraException as error:
             raise ConfigError(f"--set {argument}: {' '.join(str(error).split())}") from error
+    if missing := [one.name for one in list(parameters.values())[1:] if _is_required(one) and one.name not in cfg]:
+        raise ConfigError(f"{given} needs an argument {missing[0]}: give it as --set {missing[0]}=VALUE")
     if name not in names("optim"):
         return name, cfg
     path = config_file("optim", name)
     before = OmegaConf.load(path)
     assert isinstance(before, DictConfig)
     if {**before, "code": None} != {**cfg, "code": None}:
-        raise ConfigError(f"{short_path(path)} has other settings: edit it and run nero compare {name}, or use --name")
+        if path.is_relative_to(CONFIG_DIR):
+            shipped = f"{name} is the name of {short_path(path)}, which has other settings"
+            raise ConfigError(f"{shipped}: add --name NAME, or run nero compare {name} to compare the shipped one")
+        other = f"{short_path(path)} has other settings"
+        raise ConfigError(f"{other}: add --name NAME to keep both, or edit it and run nero compare {name}")
     return name, cfg if before != cfg else None
 
 
 def _imported(given: str) -> Any:
     """The class or function with this name. Raises ConfigError if there is none."""
     module, _, name = given.rpartition(".")
+    if name == "py":
+        raise ConfigError(f"{given} is a file: name a class in it, such as {Path(module).name}.MyOptimizer")
     try:
         found = getattr(importlib.import_module(module), name)
     except Exception as error:  # importing runs the user's code
-        raise ConfigError(f"cannot import {given}: {' '.join(str(error).split())}") from error
+        message = " ".join(str(error).split())
+        if isinstance(error, ModuleNotFoundError) and module.partition(".")[0] == error.name:
+            message += f" in the current folder ({Path.cwd()}), in PYTHONPATH or among the packages of {sys.prefix}"
+        raise ConfigError(f"cannot import {given}: {message}") from error
     if not callable(found):
         raise ConfigError(f"{given} is neither a class nor a function")
     return found
@@ -200,14 +234,25 @@ def _code(found: Any) -> str | None:
         return None
 
 
-def _default_lr(found: Any, name: str) -> float:
-    """The class's own default, or 0.001. Raises ConfigError if it takes no lr."""
+def _parameters(found: Any) -> Mapping[str, inspect.Parameter]:
     try:
-        parameters = inspect.signature(found).parameters
+        return inspect.signature(found).parameters
     except ValueError:  # not written in Python
-        return 0.001
+        return {"lr": inspect.Parameter("lr", inspect.Parameter.KEYWORD_ONLY)}
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    )
+
+
+def _default_lr(parameters: Mapping[str, inspect.Parameter], name: str) -> float:
+    """The class's own default, or 0.001. Raises ConfigError if it takes no lr."""
     if "lr" not in parameters and all(one.kind != one.VAR_KEYWORD for one in parameters.values()):
-        raise ConfigError(f"{name} takes no lr; it takes: {', '.join(parameters)}")
+        hint = "wrap it in a function that takes lr (docs/your_optimiser.md)"
+        raise ConfigError(f"{name} takes no lr; it takes: {', '.join(parameters)}; {hint}")
     default: Any = parameters["lr"].default if "lr" in parameters else None
     return float(default) if type(default) in (int, float) and default > 0 else 0.001
 

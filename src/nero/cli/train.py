@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "-h" in words or "--help" in words:
         print(f"{__doc__}\n{choices()}\n\nHydra's own options: nero train --hydra-help")
         return 0
+    if experiments := [word for word in words if word in experiment_files()]:
+        sys.exit(f"error: {experiments[0]} is an experiment: nero sweep {experiments[0]}")
     return start(words)
 
 

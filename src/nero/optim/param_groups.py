@@ -82,6 +82,8 @@ def param_groups(
         >>> print(groups)
         >>> optimizer = Nero(groups, lr=0.01)
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"param_groups takes a model, such as param_groups(model), not {type(model).__name__}")
     overrides = {} if overrides is None else overrides
     for name, settings in roles.items():
         _check_role(name)

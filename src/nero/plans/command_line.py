@@ -1,10 +1,12 @@
 """Errors of command lines and YAML files, in one line."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
+from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -14,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nero.plans.argparse_types import nearest
 from nero.plans.folders import names, shipped_settings
-from nero.plans.schema import RENAMED, ConfigError, field_at, parent_of, refusal
+from nero.plans.schema import RENAMED, ConfigError, MachineSchema, field_at, parent_of, refusal
 
 GROUPS = ("task", "optim", "machine", "tracking")
 # What Hydra raises for a command line or a YAML file that is not valid.
@@ -65,7 +67,8 @@ def in_one_line(error: Exception, overrides: Sequence[str]) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         known = list(error.options or [])
-        return f"there is no {group}={name}{nearest(name, known)}; there are: {', '.join(known)}"
+        own = f"; for a class: nero compare {name}" if group == "optim" and "." in name else ""
+        return f"there is no {group}={name}{nearest(name, known)}; there are: {', '.join(known)}{own}"
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         key = str(cause.full_key)
@@ -75,17 +78,28 @@ def in_one_line(error: Exception, overrides: Sequence[str]) -> str:
             return f"{key} is now {now}"
         if isinstance(cause, AttributeError | KeyError) and is_dataclass(cause.object_type):
             known = [spec.name for spec in fields(cause.object_type)]
-            hint = nearest(key.rpartition(".")[2], known)
+            hint = _in_group(key, overrides) or nearest(key.rpartition(".")[2], known)
             return f"there is no {key}{hint}; there are: {', '.join(known)}"
         if isinstance(cause, AttributeError | KeyError) and (parent := _siblings(key, overrides)):
             hint = nearest(key.rpartition(".")[2], parent)
             return f"there is no {key}{hint}; there are: {', '.join(parent)}; +{key}=VALUE adds it"
+    if several := re.match(r"Ambiguous value for argument '(.*?=(.*))'", str(error)):
+        return f"{several[1]}: several values are a sweep (nero sweep), or a list if written as [{several[2]}]"
     message = " ".join(str(error).partition("\nSee ")[0].split())  # without the address of Hydra's manual
     return f"{' '.join(overrides)}: {message}"
 
 
+def _in_group(key: str, overrides: Sequence[str]) -> str:
+    """A suggestion for a key that lacks its group, such as lr; empty if no group has it."""
+    groups = {**_shipped(overrides), "machine": [spec.name for spec in fields(MachineSchema)]}
+    return next((f" (did you mean {group}.{key}?)" for group, known in groups.items() if key in known), "")
+
+
 def _siblings(key: str, overrides: Sequence[str]) -> list[str]:
     """The keys that the YAML files of the chosen task or optimiser have beside an unknown one."""
+    return [name for name in parent_of(_shipped(overrides), key)[0] if not name.startswith("_")]
+
+
+def _shipped(overrides: Sequence[str]) -> dict[str, Any]:
     chosen = dict(word.split("=", 1) for word in overrides if "=" in word)
-    shipped = shipped_settings(chosen.get("task", "mnist_mlp100"), chosen.get("optim", "nero"))
-    return [name for name in parent_of(shipped, key)[0] if not name.startswith("_")]
+    return shipped_settings(chosen.get("task", "mnist_mlp100"), chosen.get("optim", "nero"))

@@ -2,6 +2,7 @@
 
 A logged run is representative of others if it had its GPU to itself, or shared it as the lanes of a sweep do: one
 GPU-bound run at a time, with CPU-bound ones beside it. If no run is representative, the shortest is an upper bound.
+Runs of other experiments may have other settings, such as a smaller network: they give a rough estimate.
 """
 
 import statistics
@@ -22,11 +23,17 @@ class Estimate:
     seconds:    of wall clock
     at_a_time:  runs of its lane that run side by side
     is_bound:   whether it is only an upper bound
+    is_rough:   whether it is from runs of other experiments
     """
 
     seconds: float
     at_a_time: int = 1
     is_bound: bool = False
+    is_rough: bool = False
+
+    @property
+    def qualifier(self) -> str:
+        return qualifier(self.is_rough, self.is_bound)
 
 
 @dataclass(frozen=True)
@@ -50,12 +57,28 @@ class Expected:
     @property
     def bounds(self) -> int:
         """Runs with an upper bound only."""
-        return sum(estimate is not None and estimate.is_bound for estimate in self.runs.values())
+        return sum(
+            estimate is not None and estimate.is_bound and not estimate.is_rough for estimate in self.runs.values()
+        )
+
+    @property
+    def rough(self) -> int:
+        """Runs with a rough estimate only."""
+        return sum(estimate is not None and estimate.is_rough for estimate in self.runs.values())
 
     @property
     def seconds(self) -> float:
         """With both lanes side by side."""
         return max(self.gpu, self.cpu)
+
+    @property
+    def qualifier(self) -> str:
+        return qualifier(self.rough, self.bounds)
+
+
+def qualifier(rough: int, bounds: int) -> str:
+    """What stands before a time."""
+    return "roughly " if rough else "at most " if bounds else ""
 
 
 def device_here() -> str:
@@ -82,14 +105,19 @@ def _hardware(run: Summary) -> str:
     return "CPU" if device.startswith("CPU") else device
 
 
-def expected(states: Sequence[CellState], summaries: Mapping[str, Summary], device: str) -> Expected:
+def expected(
+    states: Sequence[CellState], summaries: Mapping[str, Summary], device: str, others: Sequence[CellState] = ()
+) -> Expected:
     """Of all runs that are left; a run that cells share counts once.
 
-    From runs of the experiment in the same precision, else from all runs of the task: a summary does not have the
-    precision of its run, but the cell has.
+    From runs of the experiment on the same task in the same precision, else roughly from all runs of the task: the
+    settings of a run are not in its summary, but in the cell.
+
+    Args:
+        others: cells of the experiment whose own runs do not count
     """
-    logged: dict[tuple[str, str, Any], dict[str, Summary]] = {}
-    for state in states:
+    logged: dict[tuple[str, Any], dict[str, Summary]] = {}
+    for state in (*states, *others):
         logged.setdefault(_precision(state.cell), {}).update(state.logged)
     in_precision = {key: FinishedRuns(found.values(), device) for key, found in logged.items()}
     every = FinishedRuns(summaries.values(), device)
@@ -98,7 +126,10 @@ def expected(states: Sequence[CellState], summaries: Mapping[str, Summary], devi
     for state in states:
         data, lane, known = state.cell.setting("data"), state.cell.bound_by, in_precision[_precision(state.cell)]
         for run in (run for run in _left(state) if run.run_id not in runs):
-            runs[run.run_id] = found = known.estimate(run, lane, data) or every.estimate(run, lane, data)
+            found = known.estimate(run, lane, data)
+            if found is None and (rough := every.estimate(run, lane, data)):
+                found = replace(rough, is_rough=True)
+            runs[run.run_id] = found
             seconds[lane] += found.seconds / found.at_a_time if found else 0.0
     return Expected(device, runs, **seconds)
 
@@ -112,8 +143,8 @@ def _left(state: CellState) -> Iterable[PlannedRun]:
         yield from (state.cell.run(lr, seed) for seed in seeds)
 
 
-def _precision(cell: Cell) -> tuple[str, str, Any]:
-    return cell.task, cell.optim, cell.setting("precision")
+def _precision(cell: Cell) -> tuple[str, Any]:
+    return cell.task, cell.setting("precision")
 
 
 class FinishedRuns:

@@ -10,17 +10,23 @@ from nero.runs.formatting import clock, final_text, lay_out
 
 
 def describe_plan(
-    experiment: Experiment, states: Sequence[CellState], summaries: Mapping[str, Summary], here: str | None = None
+    experiment: Experiment,
+    states: Sequence[CellState],
+    summaries: Mapping[str, Summary],
+    here: str | None = None,
+    others: Sequence[CellState] = (),
 ) -> str:
     """Pending runs one by one, then their number and expected time, then what cannot be run yet.
 
-    here:  this machine's hardware, as summaries name it (default: asked of the machine)
+    Args:
+        here: this machine's hardware, as summaries name it (default: asked of the machine)
+        others: cells that are not to be run, whose logged runs show how long others take
     """
     here = here or device_here()
     device = timed_on(summaries, here)
     runs = pending(states)
     lines = [f"{experiment.name}: {experiment.title}"]
-    left = expected(states, summaries, device) if device else None
+    left = expected(states, summaries, device, others) if device else None
     times = left.runs if left else {}
     lines += [f"  pending  {run.run_id}  {run.epochs} epochs  {_duration(times.get(run.run_id))}" for run in runs]
     settled, to_follow = count_logged(states), sum(state.to_follow for state in states)
@@ -56,7 +62,7 @@ def describe_logged(experiment: Experiment, states: Sequence[CellState]) -> str:
 def _duration(estimate: Estimate | None) -> str:
     if estimate is None:
         return "time unknown"
-    return f"at most {clock(estimate.seconds)}" if estimate.is_bound else clock(estimate.seconds)
+    return f"{estimate.qualifier}{clock(estimate.seconds)}"
 
 
 def describe_expected(left: Expected) -> str:
@@ -66,6 +72,8 @@ def describe_expected(left: Expected) -> str:
         text += f" ({clock(left.gpu)} of GPU-bound runs, {clock(left.cpu)} of CPU-bound ones beside them)"
     if left.bounds:
         text += f"; of {left.bounds} runs only an upper bound is known"
+    if left.rough:
+        text += f"; {left.rough} runs are estimated roughly, from runs with other settings"
     if left.unknown:
         text += f"; {left.unknown} runs of unknown length are not counted"
     return text

@@ -88,7 +88,9 @@ class PlanSweeper(Sweeper):
         elif not experiments:
             sys.exit(f"error: there is nothing to train: a setting has no values in {' '.join(arguments)}")
         if failed := [result for result in results if result["status"] in (Outcome.FAILED, Outcome.REFUSED)]:
-            _print(f"{len(failed)} of {len(results)} runs failed")
+            has_traceback = any(result["status"] == Outcome.FAILED for result in failed)
+            hint = "; summary.json in a run's folder has its traceback" if has_traceback else ""
+            _print(f"{len(failed)} of {len(results)} runs failed{hint}")
             sys.exit(1)
         if any(result["status"] == Outcome.INTERRUPTED for result in results):
             _print("stopped before the end; the same command continues")

@@ -90,7 +90,7 @@ def cost_of_experiment(experiment: Experiment, states: Sequence[CellState], summ
         device = timed_on(summaries, "")
         left = expected(states, summaries, device) if device else None
         if left and left.seconds:
-            text += f" on {left.device}: {'at most ' if left.bounds else ''}{hours(left.seconds)}"
+            text += f" on {left.device}: {left.qualifier}{hours(left.seconds)}"
             if left.gpu and left.cpu:
                 text += f", {hours(left.gpu)} of GPU-bound runs with {hours(left.cpu)} of CPU-bound runs next to them"
             text += f", and {left.unknown} runs of unknown length" if left.unknown else ""
