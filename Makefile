@@ -25,7 +25,7 @@ ARGS ?=
 # are trained again, and the same command continues.
 LAUNCHER ?= basic
 RANKS ?= 1
-# Environment variables of these names may have other purposes: only those given to make count.
+# Environment variables of these names may have other purposes: only those given to make are used.
 $(foreach name,JOBS GPUS TIME PARTITION TASK TASKS OPTIM LR EMBEDDED FRESH RUNS,$(if $(filter environment,$(origin $(name))),$(eval $(name) :=)))
 TIMEOUTS := 100
 TAKES_basic := RANKS
@@ -110,17 +110,17 @@ lock: $(READY)  ## constraints.txt, the versions of all packages on every platfo
 data: $(READY)  ## get and check the real data sets (DATA="mnist cifar10 wikitext2 multi30k inception" by default)
 	$(NERO) data $(DATA)
 
-smoke: $(READY)  ## the whole chain on embedded data, in minutes on a laptop: train, sweep, table, figure
+smoke: $(READY)  ## every step from training to the HTML report, with small networks on embedded data; minutes on a laptop
 	NERO_RUNS=$(SMOKE_STORE) $(TRAIN) experiment=smoke machine=cpu $(ARGS)
 	$(NERO) report smoke --page --store $(SMOKE_STORE) --out results/smoke
 
-compare: $(READY)  ## an optimiser of your own beside Nero, SGD, Adam and LAMB: OPTIM=my_package.MyOptimizer TASKS="mnist_mlp100 cifar10_vgg11" LR="0.001 0.01" (EMBEDDED=1: a try in minutes; ARGS=--plan: how long)
+compare: $(READY)  ## compare your own optimiser with Nero, SGD, Adam and LAMB: OPTIM=my_package.MyOptimizer TASKS="mnist_mlp100 cifar10_vgg11" LR="0.001 0.01" (EMBEDDED=1: a quick trial without downloads; ARGS=--plan: expected time)
 	$(NERO) compare $(OPTIM) $(if $(or $(TASKS),$(TASK)),--tasks $(or $(TASKS),$(TASK))) $(if $(LR),--lr $(LR)) $(if $(EMBEDDED),--embedded) $(LAUNCH) $(ARGS)
 
 test: $(READY)  ## the fast tests, in minutes (CPU only; those for a GPU or for real data skip themselves with a reason)
 	$(PY) -m pytest $(WORKERS) -m "not slow"
 
-test-all: $(READY)  ## all other tests: whole chains, kills and full disks, SLURM, browser, notebooks
+test-all: $(READY)  ## all other tests: complete commands, kills and full disks, SLURM, browser, notebooks
 	$(PY) -m pytest $(WORKERS) -m slow
 
 test-frameworks: $(READY)  ## Nero in transformers, accelerate, Lightning and peft, which are installed first; without them test-all skips these tests
@@ -140,31 +140,31 @@ $(EXPERIMENTS): $(READY)
 	$(TRAIN) experiment=$@ $(call ONLY,task,$(TASK)) $(call ONLY,optim,$(OPTIM)) $(if $(RUNS),'store=$(RUNS)') $(ARGS)
 	$(NERO) report $@ $(STORE) $(if $(OUT),--out '$(OUT)') $(REST_MISSING)
 
-table1:  ## rerun Table 1: what is pending of 6 tasks x 4 optimisers x 7 runs, then the table (a part: TASK=cifar10_resnet18 OPTIM=sgd; FRESH=1: also what is logged, elsewhere; here and below)
+table1:  ## rerun Table 1: train the pending ones of 6 tasks x 4 optimisers x 7 runs, then make the table (here and below, TASK=cifar10_resnet18 OPTIM=sgd is a part; FRESH=1 trains logged runs again, in a separate store)
 ablation:  ## rerun Figures 1 and 2 and Table 2
 mnist:  ## rerun Figure 3
 cgan:  ## rerun the paper's search for momentum in the cGAN: Table 1's runs without it, and the same with 0.9
 pong:  ## rerun Figure 8: Table 1's runs on Pong, and LAMB with momentum
-imagenet:  ## rerun Figure 9, by RANKS=4 processes on as many GPUs, say
-checks:  ## CIFAR-10 and the cGAN in TF32 and in bf16, CIFAR-10 from another start, translation by other batches and embeddings (not in the paper)
+imagenet:  ## rerun Figure 9, for example by RANKS=4 processes on four GPUs
+checks:  ## CIFAR-10 and the cGAN in TF32 and in bf16, CIFAR-10 with another initialisation, translation with other batches and embeddings (not in the paper)
 pipeline:  ## Figure 9's network, schedule and input pipeline on CIFAR-10 as JPEG files, at 64 pixels (not in the paper)
-modern:  ## AdamW, Muon, Schedule-Free, Lion and SOAP by the paper's protocol, beside its optimisers (not in the paper)
+modern:  ## AdamW, Muon, Schedule-Free, Lion and SOAP by the paper's protocol, next to its optimisers (not in the paper)
 
-theory: $(READY)  ## the paper's theory on trained networks: train what is pending, measure what has no record yet, then tables and figures
+theory: $(READY)  ## the paper's theory on trained networks: train the pending runs, measure those without a record, then make tables and figures
 	$(TRAIN) experiment=theory $(if $(RUNS),'store=$(RUNS)') $(ARGS)
 	$(NERO) theory measure --experiment theory --retrain '$(or $(OUT),results)/theory/runs' $(STORE) $(RECORDS)
 	$(NERO) theory along --experiment theory $(STORE) $(RECORDS)
 	$(NERO) theory report $(RECORDS) $(if $(OUT),--out '$(OUT)')
 
-plan: $(READY)  ## what is pending of each experiment, and how long it should take; runs nothing
+plan: $(READY)  ## list the pending runs of each experiment, and how long they should take; trains nothing
 	@$(NERO) plan $(EXPERIMENTS) theory
 
 report: $(READY)  ## tables, figures, the page results/report.html and the README's table from the logged runs; fails, after writing, when runs are missing
 	$(NERO) report
 
-figures: report  ## the same: figures and tables are made together
+figures: report  ## the same as make report, which makes figures and tables together
 
-notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/notebooks (ARGS=--in-place: renew the outputs that they are committed with)
+notebooks: $(READY)  ## execute the notebooks on the logged runs, into results/notebooks (ARGS=--in-place: update their committed outputs)
 	$(NERO) notebooks $(ARGS)
 
 bench: $(READY)  ## milliseconds per optimiser step on this machine, as tables (ARGS="--sets resnet50" for less)
@@ -179,13 +179,13 @@ bench-imagenet: $(READY)  ## images per second of ResNet-50: of the step alone, 
 bench-report: $(READY)  ## seconds and memory from a store of 5,000 synthetic runs to a finished page
 	$(PY) -m benchmarks.report $(ARGS)
 
-bench-store: $(READY)  ## what plan and store add to one run of VGG-11; stores of 10,000 and 20,000 synthetic runs; seconds of commands that train nothing
+bench-store: $(READY)  ## time that plan and store add to one run of VGG-11; stores of 10,000 and 20,000 synthetic runs; seconds of commands that train nothing
 	$(PY) -m benchmarks.store $(ARGS)
 
-bench-packing: $(READY)  ## when it pays to have several runs share a GPU (ARGS='--task cifar10_cgan --jobs 1 --beside "4 pong_ppo" machine=gpu')
+bench-packing: $(READY)  ## when it pays to run several trainings on one GPU (ARGS='--task cifar10_cgan --jobs 1 --beside "4 pong_ppo" machine=gpu')
 	$(PY) -m benchmarks.packing $(ARGS)
 
-faults: $(READY)  ## kills, full disks, damaged files and the like, many times over, as a table (docs/promises.md)
+faults: $(READY)  ## kills, full disks, damaged files and similar faults, many times, with a table (docs/promises.md)
 	$(PY) -m benchmarks.faults $(ARGS)
 
 bundle: $(READY)  ## code, wheels and data in archives, for machines without a network (PLATFORM=manylinux_2_28_x86_64 PYTHON_VERSION=3.12 ARCHIVE_SIZE=64M DATA_IN_BUNDLE="mnist cifar10")

@@ -1,7 +1,8 @@
 """Let pages link to files outside docs/, such as ../results/tables/table1.md, on GitHub and on the site alike.
 
 A file that is linked to is added to the site under its path in the repository: Markdown as a page, anything else as it
-is. docs/ is the site's root, so links are rewritten. A link to the directory of a run becomes one to its summary.json.
+is. docs/ is the site's root, so links to these files, and theirs to docs/, are rewritten. A link to the directory of a
+run becomes one to its summary.json.
 """
 
 import re
@@ -11,7 +12,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files, InclusionLevel
 
-LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)")
+LINK = re.compile(r"(?<=\]\()((?:\.\./|docs/)[^)#\s]+)")
 
 
 def site_path(link: str, page: str, root: Path) -> str:

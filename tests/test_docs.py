@@ -14,6 +14,7 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
+from conftest import PAGES as DOCUMENTS
 from conftest import ROOT, tracked_yaml
 from nero.cli import runs as runs_command
 from nero.plans import folders
@@ -30,7 +31,7 @@ from nero.plans.schema import (
     TaskKeys,
     refusal,
 )
-from nero.report import catalogue
+from nero.report import catalogue, display
 from nero.report.tables.layout import print_table
 from nero.report.tables.sheets import to_markdown
 from nero.runs.store import Store
@@ -382,3 +383,43 @@ def test_links_of_the_pages_lead_to_pages() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)", (DOCS / f"{page}.md").read_text()):
             assert (DOCS / target).exists(), f"{page}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page that GitHub and the site both have; on the site also those of documented names."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = [re.sub(r"[^\w\s-]", "", title).strip().lower() for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    on_github, on_site = ({re.sub(spaces, "-", title) for title in titles} for spaces in (r"\s", r"[-\s]+"))
+    return on_github & on_site | set(re.findall(r"^::: (\S+)$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_links_lead_to_headings_that_exist(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+        if "://" not in target:
+            assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
+
+
+def test_anchors_are_those_of_headings(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Two `words`: one, two\n\n```yaml\n# a comment\n```\n\n## A & B\n\n::: nero.optim.Nero\n")
+    assert anchors(page) == {"two-words-one-two", "nero.optim.Nero"}, "GitHub has a--b, and the site a-b"
+    assert {"fine-tuning", "param-groups-by-role"} <= anchors(DOCS / "optimiser.md")
+
+
+def test_baselines_with_momentum_are_documented() -> None:
+    text = " ".join((DOCS / "your_optimiser.md").read_text().split())
+    [documented] = re.findall(r"run without momentum\. The exceptions, set in `configs/task_optim`, are (.*?)\. ", text)
+    found = set()
+    for optim in set(BASELINES) - {"nero"}:
+        for path in [CONFIG_DIR / "optim" / f"{optim}.yaml", *CONFIG_DIR.glob(f"task_optim/*/{optim}.yaml")]:
+            settings = yaml.safe_load(path.read_text())
+            if settings.get("momentum") or settings.get("betas", [0])[0]:
+                found.add((path.parent.name, display.optimizer_names()[optim]))
+    phrases = re.split(r", and |, ", documented)
+    named = {(task, name) for phrase in phrases for task in re.findall(r"`(\w+)`", phrase) for name in _optims(phrase)}
+    assert named == found
+
+
+def _optims(phrase: str) -> list[str]:
+    return re.findall(r"\b(SGD|Adam|LAMB)\b", phrase)

@@ -91,12 +91,20 @@ def test_experiments_page_has_a_row_for_every_experiment() -> None:
         assert f"| `make {name}` |" in text, name
 
 
+@needs_git
+@pytest.mark.parametrize("page", ["README.md", "docs/training.md"])
+def test_pages_list_the_make_target_of_every_experiment(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for name in EXPERIMENTS:
+        assert re.search(rf"(`|\bmake ){name}\b", text), name
+
+
 def test_contributing_guide_mentions_every_subpackage() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    rooms = {path.parent.name for path in (ROOT / "src" / "nero").glob("*/__init__.py")}
-    assert {"optim", "games", "checkpoints", "train"} <= rooms
-    for room in rooms:
-        assert f"`{room}`" in text, room
+    packages = {path.parent.name for path in (ROOT / "src" / "nero").glob("*/__init__.py")}
+    assert {"optim", "games", "checkpoints", "train"} <= packages
+    for name in packages:
+        assert f"`{name}`" in text, name
 
 
 def test_make_clean_does_not_remove_results_or_data() -> None:

@@ -1,11 +1,12 @@
 """Tests of `nero theory`: `measure`, `along` and `report`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, exit_status
 from nero.cli import theory
 from nero.plans.config import compose
 from nero.train.run import train
@@ -115,6 +116,14 @@ def test_invalid_arguments_are_rejected(words: list[str], message: str, capsys: 
         status = exit.code
     assert status == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["measure", "along", "report"])
+def test_help_shows_default_folders_relative_to_the_project(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status("theory", [command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"--records DIR +default: results/theory\n", text)
+    assert str(ROOT) not in text
 
 
 def test_report_rejects_mixed_embedded_and_real_records(

@@ -146,7 +146,7 @@ def test_comma_separated_experiments_both_run(nero_command: Command, tmp_path: P
     small = ("data=embedded", "task.train_examples=100", "task.depth=2", "only.task=mnist_mlp100", "only.optim=sgd")
     both = nero_command("train", "--multirun", "experiment=smoke,mnist", *SHORT, *small)
     assert both.returncode == 0, both.stderr
-    assert "smoke: The chain on embedded data, only.task=mnist_mlp100 only.optim=sgd\n" in both.stderr
+    assert "smoke: All tasks on embedded data, only.task=mnist_mlp100 only.optim=sgd\n" in both.stderr
     assert "mnist: MNIST perceptrons (Figure 3), only.task=mnist_mlp100 only.optim=sgd\n" in both.stderr
     summaries = Store(tmp_path / "runs").summaries().values()
     assert {(s["task"], s["optim"]) for s in summaries} == {("mnist_mlp100", "sgd")}

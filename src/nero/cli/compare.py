@@ -1,6 +1,6 @@
 """Compare an optimiser of your own with others: the same tasks, searches of learning rates and seeds, in one table.
 
-    nero compare my_package.MyOptimizer --embedded           a try on embedded data: minutes on a laptop
+    nero compare my_package.MyOptimizer --embedded           a quick trial on embedded data: minutes on a laptop
     nero compare my_package.MyOptimizer --tasks mnist_mlp100 cifar10_vgg11 --plan        what is to be run, and how long
     nero compare my_package.MyOptimizer --tasks mnist_mlp100 cifar10_vgg11 --lr 1e-4 1e-3 1e-2 --set betas=[0.9,0.99]
     nero compare muon hydra/launcher=joblib machine.budget_seconds=600        by its YAML, with settings of the sweep
@@ -95,7 +95,7 @@ def _compare(options: Any, settings: list[str]) -> int:
     name = f"{options.name or own}{kind}"
     shown = {**display.optimizer_names(), **({own: made.get("display_name") or own} if made else {})}
     others = ", ".join(shown[each] for each in baselines if each != own)
-    title = f"{shown[own]} beside {others}{where}"
+    title = f"{shown[own]} compared with {others}{where}"
     _write(f"compare_{name}", title, cells, own, made)
     for task in tasks if options.embedded else ():
         if not small_sizes(task):

@@ -140,7 +140,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     stored = Parser(add_help=False)
     folder = ROOT / "results" / "theory"
-    stored.add_argument("--records", type=Path, default=folder, metavar="DIR", help="default: %(default)s")
+    stored.add_argument("--records", type=Path, default=folder, metavar="DIR", help="default: results/theory")
     runs = Parser(add_help=False, parents=[stored])
     add_store(runs)
     runs.add_argument("--experiment", metavar="NAME", help="runs of experiments/NAME.yaml at their best learning rates")
@@ -157,6 +157,6 @@ def _parser() -> Parser:
     probes = "steps to measure (default: 60, fewer for a very deep network)"
     along.add_argument("--probes", type=int_at_least(2), metavar="N", help=probes)
     report = commands.add_parser("report", parents=[stored], help="make tables and figures of the records")
-    report.add_argument("--out", type=Path, default=ROOT / "results", metavar="DIR", help="default: %(default)s")
+    report.add_argument("--out", type=Path, default=ROOT / "results", metavar="DIR", help="default: results")
     report.add_argument("--check", action="store_true", help="list what differs from the records instead of writing")
     return parser

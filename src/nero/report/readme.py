@@ -19,10 +19,12 @@ from nero.runs.store import Store
 TABLE = "table1"  # the experiment that the README is about
 MARKS: Mapping[CellStatus | None, str] = {CellStatus.AGREES: "✓", CellStatus.LOWER: "≠", CellStatus.HIGHER: "≠"}
 LEGEND = (
-    "Our mean ± standard deviation, and in brackets the paper's. ✓ agrees: the "
-    f"{100 * CONFIDENCE:g} % interval of the difference contains 0; ≠ does not; ? preliminary: learning rates or seeds "
-    "are missing. [Complete table](results/tables/table1.md), with every run and the reason for each ≠."
+    "Our mean ± standard deviation, and in brackets the paper's. Bold: best; underlined: second best; only where the "
+    f"row is complete. ✓ agrees: the {100 * CONFIDENCE:g} % interval of the difference contains 0; ≠ differs: it does "
+    "not; ? preliminary: learning rates or seeds are missing. As in the paper, SGD, Adam and LAMB run without "
+    "momentum. [Complete table](results/tables/table1.md), with every run and the reason for each ≠."
 )
+COUNTS = ("no", "one", "two", "three", "four", "five", "six")
 
 
 class NoPlaceError(ValueError):
@@ -78,8 +80,10 @@ def _leaders(table: Table) -> str:
     if not whole:
         return "There is no task yet on which every optimiser has a result."
     counts = Counter(row.entries[optim].name for row in whole if (optim := _leader(row)) is not None)
-    best, *others = counts.most_common() or [("No optimiser", len(whole))]
-    text = f"{best[0]} has the best mean on {_share(best[1], len(whole))} where every optimiser has a result"
+    best, *others = counts.most_common() or [("none", len(whole))]
+    rivals = COUNTS[len(table.optims)]
+    text = f"Among the paper's {rivals} optimisers, {best[0]} has the best mean on {_share(best[1], len(whole))}"
+    text += f" for which all {rivals} have results"
     text += "".join(f", {name} on {count}" for name, count in others)
     preliminary = sum(not entry.complete for row in whole for entry in row.entries.values())
     cells = f"{preliminary} of these {sum(len(row.entries) for row in whole)} results"
@@ -93,16 +97,19 @@ def _share(count: int, total: int) -> str:
 
 def _agreement(table: Table) -> str:
     entries = table.entries
-    agreeing = sum(entry.verdict is CellStatus.AGREES for entry in entries)
+    agreeing = [entry for entry in entries if entry.verdict is CellStatus.AGREES]
+    early = sum(not entry.complete for entry in agreeing)
     differing = [
-        f"{entry.name} on {row_text(row.key)}: {entry.verdict}"
+        f"{entry.name} on {row_text(row.key)}: {entry.verdict}{'' if entry.complete else ', preliminary'}"
         for row in table.rows
         for entry in row.entries.values()
         if entry.verdict and entry.verdict.differs
     ]
     incomplete = sum(not entry.complete for entry in entries)
     without = sum(not _has_result(entry) for entry in entries)
-    text = f"Of {len(entries)} cells, {agreeing} agree with the paper and {len(differing)} differ"
+    text = f"Of {len(entries)} cells, {len(agreeing)} agree with the paper"
+    text += f" ({early} of them preliminary)" if early else ""
+    text += f" and {len(differing)} differ"
     text += f" ({'; '.join(differing)})" if differing else ""
     text += f"; {incomplete} of the {len(entries)} still lack runs" if incomplete else ""
     return f"{text}, and {without} of these have no result." if without else f"{text}."
@@ -130,7 +137,7 @@ def cost(evidence: Evidence) -> str:
     if any(state.pending for state in states):
         left = expected(states, summaries, device) if device else None
         known = left and left.seconds and not left.unknown
-        bound = "at most " if left and left.bounds else ""
+        bound = left.qualifier if left else ""
         text += f"; the others should take {bound}{hours(left.seconds)} hours on one" if left and known else ""
     return f"{text}."
 
