@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nero.data.download.files import CheckedFile
 from nero.data.sources import DATASETS, Dataset, MissingData, default_root
-from nero.data.synthetic.english import grammar_text
+from nero.data.synthetic.translation import english_sentences
 from nero.data.text.corpus import (
     END_OF_LINE,
     Corpus,
@@ -97,7 +97,7 @@ def test_load_wikitext2_error_names_download_command(tmp_path: Path) -> None:
 def test_grammar_corpus_splits_are_consecutive_slices() -> None:
     corpus, again = grammar_corpus(40, 15), grammar_corpus(40, 15)
     joined = torch.cat([corpus.train, corpus.valid, corpus.test]).tolist()
-    lines = grammar_text(0, 70)
+    lines = english_sentences(0, 70)
     assert corpus.vocabulary.decode(joined) == words_of(lines)
     assert len(corpus.train) == len(words_of(lines[:40]))
     assert len(corpus.valid) == len(words_of(lines[40:55]))
@@ -144,7 +144,7 @@ def test_blocks_cover_every_target_token_once(count: int, stream: int, length: i
 def test_blocks_match_torchtext_bptt_iterator(count: int, stream: int, length: int) -> None:
     # torchtext pads the last stream where `streams` trims the text, so the text length is a multiple of `count`.
     data = pytest.importorskip("torchtext.data")
-    words = words_of(grammar_text(0, 40))[: count * stream]
+    words = words_of(english_sentences(0, 40))[: count * stream]
     field = data.Field()
     field.build_vocab([words])
     dataset = data.Dataset([data.Example.fromlist([words], [("text", field)])], [("text", field)])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nero.data.synthetic.english import grammar_text
+from nero.data.synthetic.translation import english_sentences
 from nero.data.text.vocabulary import Vocabulary, frequent
 
 WORDS = st.sampled_from(["der", "Der", "die", "dass", "daß", "zwölf", "z", "", " ", "été", "日本", "a", "b"])
@@ -57,13 +57,13 @@ def test_frequent_words_match_torchtext_order(sentences: list[list[str]], minimu
 
 def test_frequent_words_of_longer_text_match_torchtext_order() -> None:
     data = pytest.importorskip("torchtext.data")
-    sentences = [line.split() for line in grammar_text(0, 300)]
+    sentences = [line.split() for line in english_sentences(0, 300)]
     field = data.Field()
     field.build_vocab(sentences, min_freq=3)
     vocabulary = Vocabulary(("<unk>", "<pad>", *frequent(iter(sentences), 3)), unknown=0)
     assert list(vocabulary.words) == field.vocab.itos
     assert 50 < len(vocabulary) < len(frequent(sentences, 1))
-    other = [line.split() for line in grammar_text(1, 50)]
+    other = [line.split() for line in english_sentences(1, 50)]
     encoded = [vocabulary.encode(words) for words in other]
     assert encoded == [[field.vocab.stoi[word] for word in words] for words in other]
     assert any(0 in ids for ids in encoded)

@@ -109,6 +109,11 @@ def translation_pairs(seed: int, pairs: int) -> list[tuple[str, str]]:
     return list(found.items())
 
 
+def english_sentences(seed: int, count: int) -> list[str]:
+    """The English side of as many pairs."""
+    return [english for _, english in translation_pairs(seed, count)]
+
+
 class _Phrase(NamedTuple):
     """A noun phrase in both languages."""
 

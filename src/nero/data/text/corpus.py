@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nero.data.sources import require
-from nero.data.synthetic.english import grammar_text
+from nero.data.synthetic.translation import english_sentences
 from nero.data.text.vocabulary import Vocabulary, split_lines
 
 END_OF_LINE = "<eos>"
@@ -60,7 +60,7 @@ def load_wikitext2(root: Path | str, train_lines: int | None = None) -> Corpus:
 
 def grammar_corpus(train: int, valid: int) -> Corpus:
     """The embedded default: this many synthetic sentences, one per line; as many in test as in valid."""
-    lines = grammar_text(0, train + 2 * valid)
+    lines = english_sentences(0, train + 2 * valid)
     return corpus_from_lines(lines[:train], lines[train : train + valid], lines[train + valid :])
 
 
