@@ -69,9 +69,23 @@ def _lines(folder: Path, count: int, epochs: int, reports: Sequence[str]) -> Ite
 
 
 @dataclass(frozen=True)
-class Measured:
+class Took:
+    """Wall-clock and CPU seconds."""
+
     seconds: float
-    cpu: float  # seconds, of all its processes that have ended
+    cpu: float
+
+    def __add__(self, other: "Took") -> "Took":
+        return Took(self.seconds + other.seconds, self.cpu + other.cpu)
+
+    def over(self, count: int) -> "Took":
+        return Took(self.seconds / count, self.cpu / count)
+
+
+@dataclass(frozen=True)
+class Measured(Took):
+    """What a process took; the CPU seconds are of all its processes that have ended."""
+
     megabytes: float  # peak
 
 

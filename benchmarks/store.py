@@ -23,13 +23,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import torch
 
-from benchmarks.report import Measured, measure_command
+from benchmarks.report import Measured, Took, measure_command
 from benchmarks.synthetic_store import experiment_of_runs, write_experiment, write_store
 from benchmarks.tables import benchmark_parser, code_in_words, column_heads, print_lines
 from nero.models.vgg import VGG11
@@ -95,20 +94,6 @@ LINE = {
     "val/loss": 1.11681650390625,
     "val/error": 0.1619,
 }
-
-
-@dataclass(frozen=True)
-class Took:
-    """Wall-clock seconds, and CPU seconds of this process."""
-
-    seconds: float
-    cpu: float
-
-    def __add__(self, other: "Took") -> "Took":
-        return Took(self.seconds + other.seconds, self.cpu + other.cpu)
-
-    def over(self, count: int) -> "Took":
-        return Took(self.seconds / count, self.cpu / count)
 
 
 NOTHING = Took(0.0, 0.0)
@@ -189,7 +174,7 @@ def _commands(folder: Path, repeats: int) -> Iterator[str]:
         cache = {"XDG_CACHE_HOME": str(folder / f"cache-{number}"), "NERO_LOCAL": str(folder / "local")}
         command = [*NERO, *shlex.split(words.replace("TMP", str(folder)))]
         first, *again = (measure_command(command, (status,), cache) for _ in range(1 + repeats))
-        warm = median([Took(each.seconds, each.cpu) for each in again])
+        warm = median(again)
         values = (warm.seconds, warm.cpu, first.seconds, first.cpu)
         yield markdown_line([f"`nero {words}`", *(f"{value:.2f}" for value in values)])
 

@@ -53,7 +53,7 @@ def test_cells_of_the_paper_show_its_numbers(mine: Evidence) -> None:
     assert row.entries["madam_constrained"].published is None
     text = to_markdown(print_table(table))
     assert "| paper | " in text
-    assert "For MNIST MLP, 100 layers the paper's numbers are those of the authors' logs." in text
+    assert "For MNIST MLP the paper's numbers are those of the authors' logs." in text
     assert "not in the paper" not in text, "the constrained Madam is in the paper's ablation"
 
 

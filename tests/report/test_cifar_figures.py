@@ -4,7 +4,6 @@ import csv
 from collections.abc import Callable
 from dataclasses import replace
 
-import matplotlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -14,7 +13,6 @@ from matplotlib.figure import Figure
 from nero.plans.plan import Cell, survey
 from nero.plans.schema import PRECISIONS
 from nero.report import paper
-from nero.report.cells import EmbeddedDataError
 from nero.report.figures import cifar, panels, style
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, in_words, loaded, states_of, write_classifier
@@ -59,18 +57,6 @@ def fill_table1(store: Store, lr: float = 0.01) -> None:
     for task, final in TABLE1_FINALS.items():
         for optim in ("nero", "sgd", "adam", "lamb"):
             seeds_at(store, cells_of("table1")[f"{task} {optim}"], lr, final)
-
-
-FILL = {"ablation": fill_ablation, "table1": fill_table1}
-
-
-def filled(store: Store, name: str) -> Figure:
-    """A figure with our curves in every panel."""
-    experiment, _ = FIGURES[name]
-    FILL[experiment](store)
-    figure = drawn(store, name)
-    assert all(lines(axes) for axes in figure.axes)
-    return figure
 
 
 def expected(final: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -157,27 +143,7 @@ def test_panel_titles_state_precision(store: Store) -> None:
     assert style.PRECISIONS.keys() == set(PRECISIONS)
 
 
-# duplicate cells, precision and labels
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "variant"),
-    [
-        ("figure1", "cifar10_vgg11 nero True False", ()),
-        ("figure2", "cifar10_vgg11 lamb", (("precision", "fp32"),)),
-        ("figure2", "cifar10_vgg11 madam_constrained", (("precision", "fp32"),)),
-        ("figure5", "cifar10_resnet18 sgd", (("optim.momentum", 0.9),)),
-    ],
-)
-def test_two_cells_for_one_curve_raise(
-    store: Store, name: str, words: str, variant: tuple[tuple[str, object], ...]
-) -> None:
-    experiment, figure = FIGURES[name]
-    _, states = states_of(store, experiment)
-    cell = cells_of(experiment)[words]
-    other = survey(replace(cell, variant=(*cell.variant, *variant)), {})
-    with pytest.raises(ValueError, match=f"a panel has {cell.optim} twice: {cell.task}"):
-        figure(evidence_of(store, experiment, [*states, other]))
+# precision and labels
 
 
 def test_legend_states_precision_where_it_differs_from_panel(store: Store) -> None:
@@ -268,17 +234,6 @@ def test_paper_mark_has_curve_colour_and_label(store: Store) -> None:
     assert to_hex(both[2][0].get_color()[0]) == nero.lower()
 
 
-@EVERY_FIGURE
-def test_embedded_data_runs_raise_beside_paper_values(store: Store, name: str) -> None:
-    experiment, _ = FIGURES[name]
-    write_classifier(store, cells_of(experiment)[CELL_OF[experiment]], 0.1, 0, 0.3, data="embedded")
-    with pytest.raises(EmbeddedDataError):
-        drawn(store, name)
-
-
-CELL_OF = {"ablation": "cifar10_vgg11 nero True True", "table1": "cifar10_resnet18 adam"}
-
-
 # missing and diverged runs, legends
 
 
@@ -312,17 +267,6 @@ def test_panels_report_diverged_runs(store: Store) -> None:
         assert lines(axes)["LAMB"][:, 0].tolist() == [1], "the seed that diverged has one epoch"
 
 
-@EVERY_FIGURE
-@pytest.mark.filterwarnings("error")
-def test_empty_store_gives_valid_figure_reporting_incomplete_search(store: Store, name: str) -> None:
-    figure = drawn(store, name)
-    for axes in figure.axes:
-        assert not lines(axes)
-        assert "search incomplete: " in face(axes)
-        assert "(0 of " in face(axes)
-    assert style.render(figure, "png").startswith(b"\x89PNG")
-
-
 def test_legend_rows_pair_our_curve_with_paper_mark(store: Store) -> None:
     seeds_at(store, CELLS["nero 1 1"], 0.02, 0.09)
     seeds_at(store, CELLS["nero 0 0"], 0.02, 0.12)
@@ -332,15 +276,6 @@ def test_legend_rows_pair_our_curve_with_paper_mark(store: Store) -> None:
     assert [ours for ours in beside.values() if ours.strip()] == labels(right)
     assert {theirs.split(",")[0] for theirs, ours in beside.items() if not ours.strip()} == {"mean", "norm"}
     assert all(ours.split(",")[0] == theirs.split(",")[0] for theirs, ours in beside.items() if ours.strip())
-
-
-@EVERY_FIGURE
-def test_legends_do_not_overlap_panels(store: Store, name: str) -> None:
-    figure = filled(store, name)
-    panels = [axes.get_window_extent() for axes in figure.axes]
-    for axes in figure.axes:
-        legend = axes.get_legend()
-        assert not any(legend.get_window_extent().overlaps(panel) for panel in panels)
 
 
 # y axis
@@ -393,29 +328,3 @@ def test_y_limits_include_end_of_truncated_curve(store: Store) -> None:
 
 def test_empty_panel_upper_limit_is_100_percent(store: Store) -> None:
     assert {axes.get_ylim()[1] for axes in drawn(store, "figure1").axes} == {100}
-
-
-@EVERY_FIGURE
-def test_y_ticks_are_plain_numbers_within_limits(store: Store, name: str) -> None:
-    for axes in filled(store, name).axes:
-        low, high = axes.get_ylim()
-        ticks = axes.get_yticks()
-        assert len(ticks) >= 3
-        assert all(low <= tick <= high for tick in ticks)
-        assert [float(text.get_text()) for text in axes.get_yticklabels()] == ticks.tolist()
-        assert not len(axes.get_yticks(minor=True))
-
-
-# reproducibility
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file_format", style.FORMATS)
-def test_figure_output_is_reproducible(store: Store, file_format: str) -> None:
-    fill_ablation(store)
-    one = style.render(drawn(store, "figure1"), file_format)
-    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
-        figure = drawn(store, "figure1")
-        style.render(figure, "png")
-        assert style.render(figure, file_format) == one
-    assert not any(word in one for word in (b"CreationDate", b"<dc:date>", b"Matplotlib v", b"Software"))

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from nero.report import paper
-from nero.report.cells import EmbeddedDataError
 from nero.report.figures import figure3
 from nero.runs.store import Store
 from support.fake_runs import STEPS, cells_of, evidence_of, fill, fill_cell, plausible, write_run
@@ -89,9 +87,3 @@ def test_incomplete_search_uses_leading_lr_and_is_reported(store: Store) -> None
         write_run(store, nero, 0.01, seed, 0.6 + 0.1 * seed)
     found = lines(store)["Nero"]
     assert found[:5] == ["0.01 (search incomplete: 1 of 4 rates)", "0.001", "2", "3", "65.00"]
-
-
-def test_embedded_data_runs_raise(store: Store) -> None:
-    write_run(store, cells_of("mnist")["mnist_mlp100 nero"], 0.1, 0, 0.3, data="embedded")
-    with pytest.raises(EmbeddedDataError):
-        lines(store)

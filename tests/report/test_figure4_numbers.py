@@ -1,10 +1,7 @@
-"""Tests of Figure 4's tables of numbers: FIDs by epoch, final FIDs by seed, and the learning rate search."""
-
-import pytest
+"""Tests of Figure 4's tables of numbers: FIDs by epoch, and final FIDs by seed."""
 
 from nero.plans.plan import Cell
 from nero.report import paper
-from nero.report.cells import EmbeddedDataError
 from nero.report.figures import figure4
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, write_generator
@@ -79,18 +76,3 @@ def test_non_finite_fid_has_no_mean(store: Store) -> None:
     curves, _, _ = tables(store)
     assert curves["SGD"][4] == "not finite / not finite / not finite"
     assert curves["SGD"][6] == three_fids(33)
-
-
-def test_search_table_has_a_column_per_learning_rate(store: Store) -> None:
-    for lr, final in {0.0001: 210.5, 0.01: 15.43, 0.1: 33.0, 1.0: None}.items():
-        write_generator(store, cell_of("nero"), lr, 0, final)
-    write_generator(store, cell_of("nero"), 0.001, 1, 15.0)  # not the seed of the search
-    _, _, search = tables(store)
-    assert search[""] == ["η = 0.0001", "η = 0.001", "η = 0.01", "η = 0.1", "η = 1"]
-    assert search["Nero"] == ["210.50", "missing", "15.43", "33.00", "diverged"]
-
-
-def test_embedded_data_runs_raise(store: Store) -> None:
-    write_generator(store, cell_of("lamb"), 0.001, 0, 3.0, data="embedded")
-    with pytest.raises(EmbeddedDataError):
-        tables(store)

@@ -7,7 +7,6 @@ import pytest
 
 from nero.plans.plan import Cell
 from nero.report import paper
-from nero.report.cells import EmbeddedDataError
 from nero.report.figures import language
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, write_language_model
@@ -118,9 +117,3 @@ def test_authors_run_ending_at_infinity_is_shown_as_inf(store: Store, monkeypatc
     monkeypatch.setattr(paper, "translation_search", lambda seed: ends)
     _, search = tables(store)
     assert search["SGD"][2:] == ["missing / not logged", "missing / inf", "missing / cut off at epoch 51"]
-
-
-def test_embedded_data_runs_raise(store: Store) -> None:
-    write_language_model(store, cell_of("nero"), 0.1, 0, 30.0, data="embedded")
-    with pytest.raises(EmbeddedDataError):
-        tables(store)

@@ -1,10 +1,7 @@
-"""Tests of Figure 8's tables of numbers: rewards per million steps and per seed, and the learning rate search."""
-
-import pytest
+"""Tests of Figure 8's tables of numbers: rewards per million steps and per seed."""
 
 from nero.plans.plan import Cell
 from nero.report import paper
-from nero.report.cells import EmbeddedDataError
 from nero.report.figures import figure8
 from nero.runs.store import Store
 from support.fake_runs import cells_of, evidence_of, write_player
@@ -86,18 +83,3 @@ def test_reward_before_first_finished_game_is_not_finite(store: Store) -> None:
     curves, _, _ = tables(store)
     assert curves["Adam"][2] == "not finite"
     assert curves["Adam"][6] == "9.00"
-
-
-def test_search_table_has_a_column_per_learning_rate(store: Store) -> None:
-    for lr, final in {0.0001: -20.97, 0.01: 20.6, 0.1: 3.0, 1.0: None}.items():
-        write_player(store, cell_of("nero"), lr, 0, final)
-    write_player(store, cell_of("nero"), 0.001, 1, 15.0)  # not the seed of the search
-    _, _, search = tables(store)
-    assert search[""] == ["η = 0.0001", "η = 0.001", "η = 0.01", "η = 0.1", "η = 1"]
-    assert search["Nero"] == ["-20.97", "missing", "20.60", "3.00", "diverged"]
-
-
-def test_embedded_data_runs_raise(store: Store) -> None:
-    write_player(store, cell_of("lamb_momentum"), 0.001, 0, 3.0, data="embedded")
-    with pytest.raises(EmbeddedDataError):
-        tables(store)

@@ -3,23 +3,20 @@
 import csv
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-import matplotlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from nero.plans.plan import Cell, survey
+from nero.plans.plan import Cell
 from nero.report import paper
-from nero.report.cells import EmbeddedDataError
 from nero.report.figures import style
 from nero.report.figures.language import figure6, figure7
 from nero.report.figures.panels import LogScale
 from nero.runs.store import Store
-from support.fake_runs import cells_of, evidence_of, states_of, write_language_model
+from support.fake_runs import cells_of, evidence_of, write_language_model
 from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks
 
 OPTIMS = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
@@ -49,34 +46,7 @@ def fill(store: Store, name: str, lr: float = 0.001) -> None:
             write_language_model(store, cell_of(name, optim), lr, seed, final + added)
 
 
-def expected(optim: str) -> np.ndarray:
-    """Validation perplexities that `fill` writes, with a row per epoch and a column per seed."""
-    return np.outer([8, 2, 1], FINALS[optim] + SEEDS)
-
-
 # our curves
-
-
-@EVERY_FIGURE
-def test_lines_are_seed_means(store: Store, name: str) -> None:
-    fill(store, name)
-    left, right = drawn(store, name).axes
-    for axes, factor in ((left, 2), (right, 1)):
-        found = lines(axes)
-        assert list(found) == list(OPTIMS.values())
-        assert colours(axes) == {name: style.COLOURS[optim] for optim, name in OPTIMS.items()}
-        for optim, word in OPTIMS.items():
-            np.testing.assert_array_equal(found[word][:, 0], [1, 2, 3])
-            np.testing.assert_allclose(found[word][:, 1], factor * expected(optim).mean(axis=1))
-
-
-@EVERY_FIGURE
-def test_bands_span_seed_minimum_to_maximum(store: Store, name: str) -> None:
-    fill(store, name)
-    for axes, factor in zip(drawn(store, name).axes, (2, 1), strict=True):
-        for optim, band in zip(OPTIMS, bands(axes), strict=True):
-            for epoch, values in enumerate(factor * expected(optim), start=1):
-                assert band_at(band, epoch) == (pytest.approx(values.min()), pytest.approx(values.max()))
 
 
 @EVERY_FIGURE
@@ -95,41 +65,7 @@ def test_panel_titles_and_axis_labels(store: Store, name: str) -> None:
     assert f"(Figure {name[-1]})" in figure.get_suptitle()
 
 
-@EVERY_FIGURE
-def test_two_cells_for_one_curve_raise(store: Store, name: str) -> None:
-    _, states = states_of(store, "table1")
-    other = survey(replace(cell_of(name, "sgd"), variant=(("precision", "fp32"),)), {})
-    with pytest.raises(ValueError, match="a panel has sgd twice"):
-        FIGURES[name][2](evidence_of(store, "table1", [*states, other]))
-
-
 # the paper's marks and the authors' curves
-
-
-@EVERY_FIGURE
-def test_paper_final_values_are_marked_beside_curves(store: Store, name: str) -> None:
-    _, epochs, _ = FIGURES[name]
-    left, right = drawn(store, name).axes
-    kind = {"figure6": "language model", "figure7": "translation"}[name]
-    with (paper.PAPER / "table1.csv").open(newline="") as file:
-        printed = {row["optimizer"]: row for row in csv.DictReader(file) if row["task"] == kind}
-    found = marks(right)
-    assert list(found) == list(OPTIMS.values())
-    for optim, word in OPTIMS.items():
-        at, mean, low, high = found[word]
-        std = float(printed[optim]["std"])
-        assert mean == float(printed[optim]["mean"])
-        assert (low, high) == (pytest.approx(mean - std), pytest.approx(mean + std))
-        assert epochs < at < right.get_xlim()[1]
-    assert max(right.get_xticks()) == epochs, "there is no epoch in the paper's strip"
-    assert not marks(left)
-    assert (
-        right.containers[1].get_label()
-        == {
-            "figure6": "SGD, paper: 181.76 ± 0.49, η = 1",
-            "figure7": "SGD, paper: 92.40 ± 89.48, η = 0.0001",
-        }[name]
-    )
 
 
 def logged(optim: str, lr: float, metric: str) -> list[float]:
@@ -181,61 +117,6 @@ def test_legend_entry_combines_authors_curve_and_paper_mark(store: Store) -> Non
         assert [text.get_text() for text in legend.get_texts()] == [*labels(axes), *theirs]
         dashes = [line for line in legend.findobj(Line2D) if line.get_linestyle() == AUTHORS]
         assert len(dashes) == len(OPTIMS)
-
-
-@EVERY_FIGURE
-def test_legends_do_not_overlap_panels(store: Store, name: str) -> None:
-    fill(store, name)
-    figure = drawn(store, name)
-    panels = [axes.get_window_extent() for axes in figure.axes]
-    for axes in figure.axes:
-        assert not any(axes.get_legend().get_window_extent().overlaps(panel) for panel in panels)
-
-
-@EVERY_FIGURE
-def test_embedded_data_runs_raise_beside_paper_values(store: Store, name: str) -> None:
-    write_language_model(store, cell_of(name, "adam"), 0.1, 0, 300.0, data="embedded")
-    with pytest.raises(EmbeddedDataError):
-        drawn(store, name)
-
-
-# missing and diverged runs
-
-
-@EVERY_FIGURE
-def test_panels_report_missing_runs(store: Store, name: str) -> None:
-    for lr in (0.001, 0.01):
-        write_language_model(store, cell_of(name, "nero"), lr, 0, 100 * lr)
-    for lr in cell_of(name, "lamb").lrs:
-        write_language_model(store, cell_of(name, "lamb"), lr, 0, 1 + lr)
-    for axes in drawn(store, name).axes:
-        assert labels(axes) == ["Nero, η = 0.001, n = 1 of 3", "LAMB, η = 0.0001, n = 1 of 3"]
-        assert "search incomplete: Nero (2 of 5 rates); SGD, Adam (0 of 5 rates) missing: LAMB" in face(axes)
-        assert "missing: LAMB (seeds 1, 2)" in face(axes)
-
-
-@EVERY_FIGURE
-def test_panels_report_diverged_runs(store: Store, name: str) -> None:
-    for lr in cell_of(name, "sgd").lrs:
-        write_language_model(store, cell_of(name, "sgd"), lr, 0, None)
-    for lr in cell_of(name, "adam").lrs:
-        write_language_model(store, cell_of(name, "adam"), lr, 0, 20.0 if lr == 0.01 else None)
-    write_language_model(store, cell_of(name, "adam"), 0.01, 1, None)
-    write_language_model(store, cell_of(name, "adam"), 0.01, 2, 21.0)
-    for axes in drawn(store, name).axes:
-        assert "diverged: SGD (every learning rate); Adam (seed 1)" in face(axes)
-        assert lines(axes).keys() == {"Adam"}
-        assert lines(axes)["Adam"][:, 0].tolist() == [1], "the seed that diverged has one epoch"
-
-
-@EVERY_FIGURE
-@QUIETLY
-def test_empty_store_gives_valid_figure_reporting_incomplete_search(store: Store, name: str) -> None:
-    figure = drawn(store, name)
-    for axes in figure.axes:
-        assert not lines(axes)
-        assert "search incomplete: Nero, SGD, Adam, LAMB (0 of 5 rates)" in face(axes)
-    assert style.render(figure, "png").startswith(b"\x89PNG")
 
 
 # non-finite and huge values
@@ -339,28 +220,3 @@ def test_large_paper_standard_deviation_does_not_stretch_y_limits(store: Store) 
     least = min(points[:, 1].min() for points in lines(right, AUTHORS).values())
     assert right.get_ylim()[0] == pytest.approx(min(11.35, least) / 1.15)
     assert right.get_ylim()[1] <= 1000
-
-
-@EVERY_FIGURE
-def test_y_ticks_are_plain_numbers_within_limits(store: Store, name: str) -> None:
-    fill(store, name)
-    for axes in drawn(store, name).axes:
-        low, high = axes.get_ylim()
-        ticks = axes.get_yticks()
-        assert 3 <= len(ticks) <= 12
-        assert all(low <= tick <= high for tick in ticks)
-        assert [float(text.get_text()) for text in axes.get_yticklabels()] == pytest.approx(ticks.tolist())
-        assert not len(axes.get_yticks(minor=True))
-
-
-# reproducibility
-
-
-@pytest.mark.slow
-@EVERY_FIGURE
-@pytest.mark.parametrize("file_format", style.FORMATS)
-def test_figure_output_is_reproducible(store: Store, name: str, file_format: str) -> None:
-    fill(store, name)
-    one = style.render(drawn(store, name), file_format)
-    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
-        assert style.render(drawn(store, name), file_format) == one

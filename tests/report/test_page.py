@@ -88,7 +88,7 @@ def test_page_includes_every_run_with_config_provenance_and_curve(store: Store, 
     assert curve["seconds"] == list(np.cumsum([line.get("seconds", 0) for line in lines_of(store, done["id"])]))
     assert done["metrics"].keys() == {key for line in lines_of(store, done["id"]) for key in line} - NOT_METRICS
     assert done["settings"] == dotted_config(store, done["id"])
-    assert done["task_name"] == "MNIST MLP, 100 layers"
+    assert done["task_name"] == "MNIST MLP"
 
 
 def test_run_data_includes_energy_and_gpu_process_count(store: Store, tmp_path: Path) -> None:

@@ -1,10 +1,7 @@
 """Tests of Figure 8: reward curves by environment steps, the paper's marks, and reports of missing runs."""
 
-import csv
 from collections.abc import Mapping
-from dataclasses import replace
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,15 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nero.plans.config import compose
-from nero.plans.plan import Cell, load_experiment, survey
+from nero.plans.plan import Cell, load_experiment
 from nero.report import catalogue, paper
-from nero.report.cells import EmbeddedDataError
 from nero.report.figures import panels, style
 from nero.report.figures.figure8 import REWARD, against, figure8
 from nero.report.tables.entries import published_text
 from nero.runs.store import Store
-from support.fake_runs import PLAYED, cells_of, evidence_of, states_of, write_player, write_run
-from support.read_figures import AUTHORS, band_at, bands, colours, face, labels, lines, marks
+from support.fake_runs import PLAYED, cells_of, evidence_of, write_player, write_run
+from support.read_figures import face, labels, lines, marks
 
 MOMENTUM = "LAMB with β₁ = 0.9"
 PUBLISHED = {"nero": "Nero", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
@@ -28,7 +24,6 @@ OPTIMS = {**PUBLISHED, "lamb_momentum": MOMENTUM}
 FINALS = {"nero": 16.0, "sgd": 10.0, "adam": 12.0, "lamb": -20.0, "lamb_momentum": 14.0}
 SEEDS = np.array([0.0, 0.5, 4.0])  # offset of each seed
 EPOCHS = (10, 20, 2440, 4880, 4882)  # logged epochs; an epoch is one update
-QUIETLY = pytest.mark.filterwarnings("error")
 
 
 def drawn(store: Store) -> Figure:
@@ -92,24 +87,6 @@ def test_x_axis_ends_at_configured_environment_steps() -> None:
 # our curves
 
 
-def test_lines_are_seed_means_over_millions_of_steps(store: Store) -> None:
-    fill(store)
-    axes = panel_of(store)
-    found = lines(axes)
-    assert list(found) == list(OPTIMS.values())
-    assert colours(axes) == {name: style.COLOURS[optim] for optim, name in OPTIMS.items()}
-    for optim, name in OPTIMS.items():
-        np.testing.assert_allclose(found[name][:, 0], [in_millions(epoch) for epoch in EPOCHS])
-        np.testing.assert_allclose(found[name][:, 1], values(optim).mean(axis=1))
-
-
-def test_bands_span_seed_minimum_to_maximum(store: Store) -> None:
-    fill(store)
-    for optim, band in zip(OPTIMS, bands(panel_of(store)), strict=True):
-        for epoch, seeds in zip(EPOCHS, values(optim), strict=True):
-            assert band_at(band, in_millions(epoch)) == (pytest.approx(seeds.min()), pytest.approx(seeds.max()))
-
-
 def test_line_starts_once_every_seed_has_finished_a_game(store: Store) -> None:
     first: Mapping[int, float | None] = {10: None, 20: -21.0, 30: -20.0}
     second: Mapping[int, float | None] = {10: None, 20: None, 30: -18.0}
@@ -168,22 +145,6 @@ def test_y_scale_covers_reward_range_of_the_game(store: Store) -> None:
 # the paper's marks
 
 
-def test_paper_final_values_are_marked_beside_curves(store: Store) -> None:
-    axes = panel_of(store)
-    with (paper.PAPER / "table1.csv").open(newline="") as file:
-        printed = {row["optimizer"]: row for row in csv.DictReader(file) if row["task"] == "ppo"}
-    found = marks(axes)
-    assert list(found) == list(PUBLISHED.values()), "the paper has no number for LAMB with momentum"
-    for optim, name in PUBLISHED.items():
-        at, mean, low, high = found[name]
-        std = float(printed[optim]["std"])
-        assert mean == float(printed[optim]["mean"])
-        assert (low, high) == (pytest.approx(mean - std), pytest.approx(mean + std))
-        assert paper.PONG_MILLIONS < at < axes.get_xlim()[1]
-    assert axes.containers[3].get_label() == "LAMB, paper: -19.46 ± 0.10, η = 0.001"
-    assert not lines(axes, AUTHORS), "the authors' runs are not logged"
-
-
 def test_paper_strip_has_room_only_for_published_optimisers(store: Store) -> None:
     axes = panel_of(store)
     width = axes.get_xlim()[1] - paper.PONG_MILLIONS
@@ -236,49 +197,7 @@ def test_table_has_paper_values_only_for_published_optimisers(store: Store) -> N
     }
 
 
-@pytest.mark.parametrize("optim", ["adam", "lamb_momentum"])
-def test_embedded_data_runs_raise_beside_paper_values(store: Store, optim: str) -> None:
-    write_player(store, cell_of(optim), 0.001, 0, 3.0, data="embedded")
-    with pytest.raises(EmbeddedDataError):
-        drawn(store)
-
-
-def test_two_cells_for_one_curve_raise(store: Store) -> None:
-    _, states = states_of(store, "pong")
-    other = survey(replace(cell_of("sgd"), variant=(("precision", "fp32"),)), {})
-    with pytest.raises(ValueError, match="a panel has sgd twice"):
-        figure8(evidence_of(store, "pong", [*states, other]))
-
-
 # missing and diverged runs
-
-
-def test_panel_reports_missing_runs(store: Store) -> None:
-    for lr in (0.001, 0.01):
-        write_player(store, cell_of("nero"), lr, 0, 100 * lr)
-    for lr in cell_of("lamb").lrs:
-        write_player(store, cell_of("lamb"), lr, 0, -lr)
-    write_player(store, cell_of("lamb_momentum"), 0.001, 1, 13.0)
-    axes = panel_of(store)
-    assert labels(axes) == [
-        "Nero, η = 0.01, n = 1 of 3",
-        "LAMB, η = 0.0001, n = 1 of 3",
-        f"{MOMENTUM}, η = 0.001, n = 1 of 3",
-    ]
-    assert "search incomplete: Nero (2 of 5 rates); SGD, Adam (0 of 5 rates) missing: " in face(axes)
-    assert f"missing: LAMB (seeds 1, 2); {MOMENTUM} (seeds 0, 2)" in face(axes)
-
-
-def test_diverged_runs_are_reported_and_truncate_mean_curve(store: Store) -> None:
-    for lr in cell_of("sgd").lrs:
-        write_player(store, cell_of("sgd"), lr, 0, None)
-    write_player(store, cell_of("lamb_momentum"), 0.001, 0, 13.0)
-    write_player(store, cell_of("lamb_momentum"), 0.001, 1, None)
-    write_player(store, cell_of("lamb_momentum"), 0.001, 2, 13.0)
-    axes = panel_of(store)
-    assert f"diverged: SGD (every learning rate); {MOMENTUM} (seed 1)" in face(axes)
-    assert lines(axes).keys() == {MOMENTUM}
-    assert lines(axes)[MOMENTUM][:, 0].tolist() == [in_millions(10)], "the seed that diverged has one record"
 
 
 def test_log_without_environment_steps_is_reported(store: Store) -> None:
@@ -287,26 +206,3 @@ def test_log_without_environment_steps_is_reported(store: Store) -> None:
     axes = panel_of(store)
     assert f"{MOMENTUM} (no log of seed 0)" in face(axes)
     assert not lines(axes)
-
-
-@QUIETLY
-@pytest.mark.parametrize("file_format", style.FORMATS)
-def test_empty_store_gives_valid_figure_reporting_missing_runs(store: Store, file_format: str) -> None:
-    figure = drawn(store)
-    [axes] = figure.axes
-    assert not lines(axes)
-    assert "search incomplete: Nero, SGD, Adam, LAMB (0 of 5 rates)" in face(axes)
-    assert f"missing: {MOMENTUM} (seeds 0, 1, 2)" in face(axes)
-    assert style.render(figure, file_format), "without a warning: fonts have the letters of every name"
-
-
-# reproducibility
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file_format", style.FORMATS)
-def test_figure_output_is_reproducible(store: Store, file_format: str) -> None:
-    fill(store)
-    one = style.render(drawn(store), file_format)
-    with matplotlib.rc_context({"font.size": 20, "lines.linewidth": 5}):
-        assert style.render(drawn(store), file_format) == one

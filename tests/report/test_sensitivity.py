@@ -11,7 +11,7 @@ from nero.runs.store import Store
 from support.fake_runs import PERPLEXITY, cells_of, fill, loaded, plausible, states_of, write_run
 
 DEEP = "mnist_mlp100"
-DEEP_NAME = "MNIST MLP, 100 layers"
+DEEP_NAME = "MNIST MLP"
 
 
 def lines(printed: Printed) -> dict[tuple[str, str], dict[str, Text]]:
@@ -78,7 +78,7 @@ def test_different_precision_gives_a_separate_row(store: Store) -> None:
     coarse = replace(cell, overrides=("precision=bf16",))
     printed = sensitivity([survey(each, store.summaries()) for each in (cell, coarse)])
     [block] = printed.sheet.blocks
-    assert [line[printed.sheet.heads.index("arithmetic")].value for line in block] == ["tf32", "bf16"]
+    assert [line[printed.sheet.heads.index("precision")].value for line in block] == ["tf32", "bf16"]
 
 
 def test_records_have_full_precision_final_values(store: Store) -> None:

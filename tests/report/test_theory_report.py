@@ -30,7 +30,7 @@ from support import theory_records as made
 from support.read_figures import bands, face, labels, lines
 
 SHALLOW = "depth = 5"
-MLP = "MNIST MLP, 100 layers"
+MLP = "MNIST MLP"
 
 
 @pytest.fixture(scope="module")

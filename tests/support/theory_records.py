@@ -178,7 +178,6 @@ def step_record(
                     }
                     for place in range(3)
                 ],
-                "biases": [{"name": "layers.0.bias", "steps": q(0.02)}],
             }
         )
     return {**head(task, optim, lr, seed, data, settings), "batch": 250, "steps": found}

@@ -18,7 +18,6 @@ from nero.optim import LAMB, Madam, constrained, project
 from nero.theory.balance import quantiles
 from nero.theory.steps import (
     StepMeter,
-    bias_steps,
     layer_step,
     relative_size,
     relative_steps,
@@ -175,15 +174,6 @@ def test_mismatched_shapes_or_wrong_dims_raise() -> None:
     for measure in (relative_steps, turning_angles):
         with pytest.raises(ValueError, match="two or more dims"):
             measure(torch.ones(3), torch.ones(3))
-    with pytest.raises(ValueError, match="fewer than two dims"):
-        bias_steps(torch.ones(2, 3), torch.ones(2, 3))
-
-
-def test_zero_biases_are_excluded_from_relative_steps() -> None:
-    before, after = torch.tensor([0.0, 2.0, -4.0, 0.0]), torch.tensor([1.0, 1.0, -4.5, 0.0])
-    assert bias_steps(before, after).tolist() == [0.5, 0.125]
-    assert bias_steps(torch.tensor(2.0), torch.tensor(2.5)).tolist() == [0.25]
-    assert bias_steps(torch.zeros(3), torch.ones(3)).numel() == 0
 
 
 # ---------------------------------------------------------------------------------------- Equation 3, Definition 5
@@ -273,7 +263,8 @@ def test_gradient_above_average_makes_nero_step_exceed_lr_as_predicted() -> None
 def test_nero_bias_step_is_relative_to_mean_size() -> None:
     before = torch.tensor([0.1, 1.9]).double()
     after = stepped(before, torch.tensor([1.0, 1.0]).double(), lr=0.01)
-    torch.testing.assert_close(bias_steps(before, after), torch.tensor([0.1, 0.01 / 1.9]).double())
+    relative = (after - before).abs() / before
+    torch.testing.assert_close(relative, torch.tensor([0.1, 0.01 / 1.9]).double())
 
 
 # ------------------------------------------------------------------------------------------------------- StepMeter
@@ -320,12 +311,6 @@ def test_step_meter_matches_difference_of_weights(make: Callable, channels_last:
             "neuron_steps": layer.neuron_steps,
             "angles": layer.angles,
         }
-    # Batch norm's shift starts at zero and stays there with Madam, whose updates are multiplicative.
-    biases = {"0.bias", "1.weight", "1.bias", "4.bias"}
-    assert {bias.name for bias in meter.biases} == {name for name in biases if before[name].any()}
-    for bias in meter.biases:
-        steps = bias_steps(before[bias.name], parameters[bias.name])
-        assert asdict(bias) == {"name": bias.name, "steps": quantiles(steps)}
 
 
 def test_sgd_neuron_step_is_scaled_gradient_over_norm() -> None:
@@ -338,7 +323,6 @@ def test_sgd_neuron_step_is_scaled_gradient_over_norm() -> None:
         optimizer.step()
     (layer,) = meter.layers
     assert layer.neuron_steps == pytest.approx(quantiles(expected))
-    assert meter.biases == []
 
 
 def test_balanced_neurons_turn_by_at_most_arcsin_of_nero_lr() -> None:
@@ -350,8 +334,6 @@ def test_balanced_neurons_turn_by_at_most_arcsin_of_nero_lr() -> None:
         optimizer.step()
     for layer in meter.layers:
         assert 0 < layer.angles["min"] <= layer.angles["max"] <= math.asin(0.01) * (1 + 1e-4)
-    # Batch norm's shift starts at zero and therefore has no relative step.
-    assert {bias.name for bias in meter.biases} == {"0.bias", "1.weight", "4.bias"}
 
 
 def test_constrained_step_is_measured_after_projection() -> None:

@@ -274,7 +274,6 @@ def measure_along(
                         "trust": trust.trust,
                         "stable": trust.stable,
                         "layers": [{**asdict(layer), **moved[layer.name]} for layer in trust.layers],
-                        "biases": [asdict(bias) for bias in meter.biases],
                     }
                 )
             if not all(weight.isfinite().all() for weight in weights.values()):

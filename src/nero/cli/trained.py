@@ -18,53 +18,45 @@ from nero.games.animation import check_path
 from nero.plans.argparse_types import check_out, non_negative_float, non_negative_int, positive_int
 from nero.runs.store import Store
 
-SAMPLE = """Draw images with a trained generator, and measure their FID.
+GUIDE = 'RUN is the directory, the id or the hash of a run. More: docs/runs.md, "Trained networks".'
+SAMPLE = f"""Draw images with a trained generator, and measure their FID.
 
     nero sample RUN
     nero sample RUN --out frogs.png --classes 6 --rows 10 --columns 10 --scale 4 --seed 1
     nero sample RUN --fid                 from the training and the test images; minutes without a GPU
 
-RUN is the directory, the id or the hash of a run; --retrain trains it again if it has no checkpoint. The picture has a
-row per draw of z and a column per class, in order of class number; with --columns, that many columns that repeat the
-classes. The suffix of --out decides the format. FID is measured with as many samples as there are test images, with
-their labels: plain, and as the authors' released code measures it. On a CPU the same seed gives the same images.
+The picture has a row per draw of z and a column per class, in order of class number; with --columns, that many columns
+that repeat the classes. The suffix of --out decides the format.
+
+{GUIDE}
 """
-TRANSLATE = """Translate with a trained network, from German to English, and measure BLEU.
+TRANSLATE = f"""Translate with a trained network, from German to English, and measure BLEU.
 
     nero translate RUN                           the 1,000 test sentences (test_2016_flickr)
     nero translate RUN --part val --beam 1 --out val.en
     nero translate RUN --text "Ein Hund läuft durch den Schnee."
     nero translate RUN --input sentences.de      one sentence per line; - for standard input
 
-RUN is the directory, the id or the hash of a run; --retrain trains it again if it has no checkpoint. Data, vocabulary
-and network are those of the run's config; a run on embedded data is tested on embedded data.
-
-The paper reports perplexity only. BLEU is defined here as follows: beam search maximises log probability / (words +
-1)**alpha; a few rules join the words to written English; sacrebleu scores it in lower case against the reference lines
-as they were written. The joined words of the references themselves score 100.0. Words outside the vocabulary stay
-<unk>.
+{GUIDE}
 """
-GENERATE = """Write text with a trained language model.
+GENERATE = f"""Write text with a trained language model.
 
     nero generate RUN
     nero generate RUN --prompt "the game was" --words 50 --temperature 0.8 --top-k 40 --seed 1
     nero generate RUN --words 0 --evaluate       only validation and test perplexity
 
-RUN is the directory, the id or the hash of a run; --retrain trains it again if it has no checkpoint. The text starts on
-a new line. Each word is sampled given at most as many words as one training sequence has (35 in the paper's runs);
-<eos> is shown as a line break. On a CPU the same seed gives the same text. Words of the prompt outside the vocabulary
-become <unk> if the vocabulary has it.
+The text starts on a new line, and <eos> is shown as a line break. Words of the prompt outside the vocabulary become
+<unk> if the vocabulary has it.
+
+{GUIDE}
 """
-PLAY = """Let a trained policy play, and write an animation of the games.
+PLAY = f"""Let a trained policy play, and write an animation of the games.
 
     nero play RUN                                one game, written to <run id>.gif
     nero play RUN --out pong.mp4 --scale 3       a video; or .webp, or .png (animated)
     nero play RUN --games 3 --seed 1 --greedy
 
-RUN is the directory, the id or the hash of a run; --retrain trains it again if it has no checkpoint. The animation
-shows the run's own game, in colour and at its own speed: 15 actions per second. Actions are sampled from the policy, as
-in training, or the most probable one is taken (--greedy). On a CPU the same seed gives the same games. The score is the
-game's own.
+{GUIDE}
 """
 
 

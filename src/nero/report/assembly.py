@@ -13,25 +13,15 @@ from nero.report import catalogue, readme
 from nero.report.evidence import Evidence
 from nero.report.files import figure_files, table_files
 from nero.report.page.data import game_data, sample_data
-from nero.report.page.page import Content, build_page
+from nero.report.page.page import build_page
 from nero.report.tables.costs import costs_of_runs
 from nero.report.tables.layout import print_table
-from nero.report.tables.sheets import GENERAL_NOTES, Printed, to_csv
+from nero.report.tables.sheets import Printed, to_csv
 from nero.report.tables.table import Table
 from nero.report.theory.report import make_tables
 from nero.runs.store import Store
 
 PAGE = Path("report.html")
-TITLE = "Learning by Turning: a reproduction"
-LEAD = (
-    "Every table and figure of the paper that introduced the optimiser Nero, made from logged runs, with the paper's "
-    "numbers for comparison. Hover over curves, zoom in, and switch them on and off. Every number links to its runs, "
-    "and every run to its config, code version and machine."
-)
-LEAD_EMBEDDED = (
-    "Runs on embedded data. They test the pipeline, from training to this page, and cannot be compared with the "
-    "paper's numbers."
-)
 
 
 class Report:
@@ -77,34 +67,30 @@ class Report:
         return files
 
     def page(self) -> dict[Path, bytes]:
-        # The page has a display of samples of its own.
+        name = os.path.relpath(self.store.root, self.out.parent).replace(os.sep, "/")
+        return {PAGE: build_page(self, name).encode()}
+
+    @property
+    def main(self) -> Table | None:
+        return self.tables.get(readme.TABLE)
+
+    @property
+    def embedded(self) -> bool:
+        return any(table.embedded for table in self.tables.values())
+
+    @cached_property
+    def charts(self) -> dict[str, Figure]:
+        """The figures of all experiments but those of samples, of which the page has a display of its own."""
         makers = {name: make for each in self.experiments for name, make in catalogue.contents_of(each).figures.items()}
         figures = {name: figure for made in self.figures.values() for name, figure in made.items()}
-        theory = self.out / "theory"  # `nero theory report` writes the files of its tables and figures
-        embedded = any(table.embedded for table in self.tables.values())
-        samples, samples_note = self._samples()
-        main = self.tables.get(readme.TABLE)
-        content = Content(
-            title=TITLE,
-            lead=LEAD_EMBEDDED if embedded else LEAD,
-            tables=self.tables,
-            printed=self.printed,
-            overviews=self.overviews,
-            figures={name: figure for name, figure in figures.items() if makers[name] is not catalogue.samples},
-            theory=make_tables(theory, self.store.root) if theory.is_dir() else (),
-            pictures=self._pictures("theory_*.svg"),
-            banner=self._pictures("turning_neurons.svg").get("turning_neurons", ""),
-            findings=readme.findings_sentences(self.experiments, main) if main else (),
-            as_of=self._as_of(),
-            samples=samples,
-            samples_note=samples_note,
-            games=next(filter(None, (game_data(each.states, self.store) for each in self.experiments)), []),
-            general_notes=GENERAL_NOTES,
-        )
-        name = os.path.relpath(self.store.root, self.out.parent).replace(os.sep, "/")
-        return {PAGE: build_page(content, self.store, name).encode()}
+        return {name: figure for name, figure in figures.items() if makers[name] is not catalogue.samples}
 
-    def _as_of(self) -> str:
+    @cached_property
+    def findings(self) -> tuple[str, ...]:
+        """Sentences on Table 1, if it is there."""
+        return readme.findings_sentences(self.experiments, self.main) if self.main else ()
+
+    def latest_run(self) -> str:
         """Date and commit of the latest run."""
         latest = readme.latest_start(self.store)
         if not (date := readme.date_of(latest)):
@@ -112,16 +98,28 @@ class Report:
         commit = f" with commit {str(latest['commit'])[:10]}" if latest.get("commit") else ""
         return f"The latest run was started on {date}{commit}."
 
-    def _samples(self) -> tuple[list[dict[str, Any]], str]:
+    @cached_property
+    def samples(self) -> tuple[list[dict[str, Any]], str]:
         """Samples of the first experiment with any, and a note if they are not those of Table 1."""
         for each in self.experiments:
             if found := sample_data(each.states, self.store):
-                if readme.TABLE not in self.tables or each.experiment.name == readme.TABLE:
+                if self.main is None or each.experiment.name == readme.TABLE:
                     return found, ""
                 return found, f"From {each.experiment.title}; Table 1 has none yet. "
         return [], ""
 
-    def _pictures(self, pattern: str) -> dict[str, str]:
+    @cached_property
+    def games(self) -> list[dict[str, Any]]:
+        """Animations of the first experiment with any."""
+        return next(filter(None, (game_data(each.states, self.store) for each in self.experiments)), [])
+
+    @cached_property
+    def theory(self) -> Sequence[Printed]:
+        """The theory's tables. Their files, and their figures, are written by `nero theory report`."""
+        folder = self.out / "theory"
+        return make_tables(folder, self.store.root) if folder.is_dir() else ()
+
+    def pictures(self, pattern: str) -> dict[str, str]:
         """SVG files that are there already, by name."""
         return {path.stem: path.read_text() for path in sorted((self.out / "figures").glob(pattern))}
 

@@ -1,4 +1,4 @@
-"""A store as tidy frames, which figures are drawn from, and frames as files for other programs."""
+"""A store as data frames, which figures are drawn from, and frames as files for other programs."""
 
 import importlib.util
 from collections.abc import Callable, Collection, Iterable, Iterator

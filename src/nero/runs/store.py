@@ -1,4 +1,4 @@
-"""The store: one directory per run, readable after a kill at any moment. The only source of truth for the report.
+"""The store: one directory per run, readable after a kill at any moment. The single source of truth for the report.
 
 <root>/<task>/<run id>/
     config.yaml        the resolved config whose hash is part of the run id

@@ -1,8 +1,8 @@
 """How far a step moves and turns each neuron (Definition 5, Equation 3).
 
-A neuron is a slice along dim 0 of a tensor with two or more dims; entries of other tensors are biases. Everything is
-computed in float64 from the weights as stored: rounding to float32 moves a neuron by some 3e-8 of its norm beyond what
-the optimiser computed.
+A neuron is a slice along dim 0 of a tensor with two or more dims; other tensors have none. Everything is computed in
+float64 from the weights as stored: rounding to float32 moves a neuron by some 3e-8 of its norm beyond what the
+optimiser computed.
 """
 
 from collections.abc import Mapping
@@ -46,14 +46,6 @@ def layer_step(before: Tensor, after: Tensor) -> float:
     return relative_size(_difference(before, after), before)
 
 
-def bias_steps(before: Tensor, after: Tensor) -> Tensor:
-    """|Δb|/|b| of the entries that were not zero, of a tensor with fewer than two dims."""
-    if before.ndim >= 2:
-        raise ValueError(f"a bias has fewer than two dims, not the shape {tuple(before.shape)}")
-    moved, size = _difference(before, after).abs().reshape(-1), before.detach().double().abs().reshape(-1)
-    return moved[size != 0] / size[size != 0]
-
-
 @dataclass(frozen=True)
 class LayerStep:
     """One step of a tensor with neurons; the last two fields are `quantiles` over its neurons, angles in radians."""
@@ -64,14 +56,6 @@ class LayerStep:
     angles: dict[str, float]
 
 
-@dataclass(frozen=True)
-class BiasStep:
-    """`bias_steps` of one step of a tensor without neurons, as `quantiles`."""
-
-    name: str
-    steps: dict[str, float]
-
-
 class StepMeter:
     """Measures an optimiser's steps on named parameters, which need not all be the optimiser's.
 
@@ -79,7 +63,7 @@ class StepMeter:
             ...
             meter.arm()
             optimizer.step()
-            meter.layers, meter.biases
+            meter.layers
 
     Only the step after `arm` is measured, which copies the parameters and waits for the device. Other steps cost
     nothing. Hooks registered earlier, such as the projection of `constrained`, count as part of the step. A step
@@ -87,14 +71,12 @@ class StepMeter:
 
     Attributes:
         layers: of the last measured step, one for every tensor with neurons
-        biases: one for every other tensor that was not all zero
     """
 
     def __init__(self, optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> None:
         self.layers: list[LayerStep] = []
-        self.biases: list[BiasStep] = []
         self._optimizer = optimizer
-        self._parameters = {name: tensor for name, tensor in parameters.items() if tensor.numel() > 0}
+        self._parameters = {name: each for name, each in parameters.items() if each.ndim >= 2 and each.numel() > 0}
         self._hooks: list[Any] = []
         self._armed = False
         self._before: dict[str, Tensor] | None = None
@@ -125,14 +107,11 @@ class StepMeter:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._before is None:
             return
-        self.layers, self.biases = [], []
+        self.layers = []
         for name, before in self._before.items():
             after = self._parameters[name]
-            if before.ndim >= 2:
-                steps, angles = relative_steps(before, after), turning_angles(before, after)
-                self.layers.append(LayerStep(name, layer_step(before, after), quantiles(steps), quantiles(angles)))
-            elif (steps := bias_steps(before, after)).numel() > 0:
-                self.biases.append(BiasStep(name, quantiles(steps)))
+            steps, angles = relative_steps(before, after), turning_angles(before, after)
+            self.layers.append(LayerStep(name, layer_step(before, after), quantiles(steps), quantiles(angles)))
         self._before = None
 
 

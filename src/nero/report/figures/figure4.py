@@ -5,11 +5,11 @@ FID is measured as in the released code, and in the last panel plain. The author
 
 from matplotlib.figure import Figure
 
-from nero.report import cells, paper
+from nero.report import paper
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import curves_of_task
-from nero.report.figures.numbers import document, epochs, point_table, search_table, seed_table
+from nero.report.figures.numbers import epochs, numbers_of_curves
 from nero.report.figures.panels import draw_panel, precision_of
 from nero.report.figures.scales import LogScale
 
@@ -54,9 +54,6 @@ def figure4(evidence: Evidence) -> Figure:
 
 def numbers(evidence: Evidence) -> str:
     """All panels at some epochs, and the final values of all seeds and of the search."""
-    curves = curves_of_task(paper.CGAN, evidence.states)
-    cells.require_real(curve.state for curve in curves)
+    curves, keys = curves_of_task(paper.CGAN, evidence.states), (VALIDATION, TRAINING, PLAIN)
     points = epochs(10, 30, 60, 90, paper.CGAN_EPOCHS)
-    means = point_table("optimiser", curves, evidence.curves, (VALIDATION, TRAINING, PLAIN), points)
-    seeds, search = (make(curves, VALIDATION_LABEL, VALIDATION) for make in (seed_table, search_table))
-    return document("Figure 4", means, NOTES, seeds, search)
+    return numbers_of_curves("Figure 4", "optimiser", curves, evidence.curves, keys, points, NOTES, VALIDATION_LABEL)

@@ -6,12 +6,12 @@ The authors' curves are not logged anywhere, and the paper has no number for LAM
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nero.report import cells, paper
+from nero.report import paper
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import curves_of_task
 from nero.report.figures.finishing import finish
-from nero.report.figures.numbers import document, point_table, search_table, seed_table
+from nero.report.figures.numbers import numbers_of_curves
 from nero.report.figures.panels import draw_panel, precision_of
 
 REWARD = paper.REWARD["key"]
@@ -55,10 +55,8 @@ def against(frame: pd.DataFrame, key: str, x: str, unit: float) -> pd.DataFrame:
 def numbers(evidence: Evidence) -> str:
     """Rewards at each million steps, and the final values of all seeds and of the search."""
     curves = curves_of_task(paper.PONG, evidence.states)
-    cells.require_real(curve.state for curve in curves)
     points = {f"{millions} M steps": millions for millions in range(1, paper.PONG_MILLIONS + 1)}
-    rewards = against(evidence.curves, REWARD, STEPS, 1e6)
-    means = point_table("optimiser", curves, rewards, (REWARD,), points, STEPS, NEAR)
-    searched = [curve for curve in curves if len(curve.state.search) > 1]
-    search = search_table(searched, paper.REWARD["label"], REWARD)
-    return document("Figure 8", means, NOTES, seed_table(curves, paper.REWARD["label"], REWARD), search)
+    rewards, label = against(evidence.curves, REWARD, STEPS, 1e6), paper.REWARD["label"]
+    return numbers_of_curves(
+        "Figure 8", "optimiser", curves, rewards, (REWARD,), points, NOTES, label, x=STEPS, near=NEAR
+    )

@@ -16,7 +16,7 @@ from nero.report.cells import CellStatus
 from nero.report.evidence import Evidence
 from nero.report.figures import style
 from nero.report.figures.curves import Curve, named_curves
-from nero.report.figures.numbers import document, epochs, point_table, search_table, seed_table
+from nero.report.figures.numbers import epochs, numbers_of_curves
 from nero.report.figures.panels import Pair, pair_figure
 from nero.report.figures.scales import LogScale
 from nero.report.tables.listings import BASELINE, OOTB, curve_name
@@ -97,15 +97,11 @@ def _curves(states: Iterable[CellState], task: str = paper.IMAGENET) -> list[Cur
 
 def numbers(evidence: Evidence) -> str:
     """Both panels at some epochs, the final values of all seeds and of searches, and whether the target is met."""
-    curves = _curves(evidence.states)
-    cells.require_real(curve.state for curve in curves)
+    curves, keys = _curves(evidence.states), (VALIDATION, TRAINING)
     points = epochs(1, 10, 30, 60, paper.IMAGENET_EPOCHS)
-    means = point_table("curve", curves, evidence.curves, (VALIDATION, TRAINING), points)
-    parts = [means, NOTES, seed_table(curves, QUANTITY, VALIDATION)]
-    if searched := [curve for curve in curves if len(curve.state.search) > 1]:
-        parts.append(search_table(searched, QUANTITY, VALIDATION))
     ours = (f"Ours with weight decay: {_verdict(curve.state)}." for curve in curves if curve.name == BASELINE)
-    return document("Figure 9", *parts, "\n".join([paper.imagenet().remark, *ours]))
+    remarks = "\n".join([paper.imagenet().remark, *ours])
+    return numbers_of_curves("Figure 9", "curve", curves, evidence.curves, keys, points, NOTES, QUANTITY, remarks)
 
 
 def _verdict(state: CellState) -> str:

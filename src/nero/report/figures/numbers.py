@@ -22,30 +22,39 @@ def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(map(markdown_line, texts))
 
 
-def point_table(
+def numbers_of_curves(
+    figure: str,
     head: str,
     curves: Sequence[Curve],
     frame: pd.DataFrame,
     keys: Sequence[str],
     points: Mapping[str, float],
+    notes: str,
+    quantity: str,
+    *remarks: str,
     x: str = "epoch",
     near: float = 0.0,
 ) -> str:
-    """A line per curve, a column per point of `x`: means over seeds of all `keys`, such as "9.1 / 8.7".
+    """Means over seeds at these points of `x`, and the final values of all seeds and of searches: the first key's.
 
-    n is the number of seeds of the first key. A point stands for what is logged `near` it.
+    The means are of all `keys`, such as "9.1 / 8.7"; n is the number of seeds of the first. A point stands for what is
+    logged `near` it. Raises for embedded data.
     """
+    cells.require_real(curve.state for curve in curves)
     lines = []
     for curve in curves:
         ours = [(at_leading(curve.state, frame, key), key) for key in keys]
         ended = why_ended(curve.state)
         means = [" / ".join(mean_at(*each, x, at, ended, near) for each in ours) for at in points.values()]
         lines.append([curve.name, cells.leading_text(curve.state), str(ours[0][0].seed.nunique()), *means])
-    return table([head, "η", "n", *points], lines)
+    parts = [table([head, "η", "n", *points], lines), notes, seed_table(curves, quantity, keys[0])]
+    if searched := [curve for curve in curves if len(curve.state.search) > 1]:
+        parts.append(search_table(searched, quantity, keys[0]))
+    return document(figure, *parts, *remarks)
 
 
 def epochs(*numbers: int) -> dict[str, float]:
-    """Points of a `point_table`."""
+    """Points of `numbers_of_curves`."""
     return {f"epoch {epoch}": epoch for epoch in numbers}
 
 

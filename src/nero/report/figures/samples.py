@@ -76,23 +76,20 @@ def final_text(run: Summary) -> str:
 
 
 def read_strip(run: RunDirectory, key: str) -> tuple[Sequence[int], Mapping[int, np.ndarray], list[str]]:
-    """Epochs of a strip, a picture of each, and messages about pictures that cannot be shown.
+    """Epochs of a strip, a picture of each, and a message if some cannot be shown.
 
     There should be a picture for each epoch with a value of `key`.
     """
     pictures = run.pictures(NAME)
     measured = {r["epoch"] for r in run.read_metrics() if key in r and isinstance(r.get("epoch"), int)}
+    if not pictures:
+        return (), {}, ["no pictures"]
     epochs = spread(sorted(measured | pictures.keys()))
-    found: dict[int, np.ndarray] = {}
-    faults: dict[str, list[str]] = {}
-    for epoch in epochs:
-        picture = _read(pictures.get(epoch))
-        if isinstance(picture, str):
-            faults.setdefault(picture, []).append(str(epoch))
-        else:
-            found[epoch] = picture
-    messages = [f"{fault}: epoch{'s' if len(at) > 1 else ''} {', '.join(at)}" for fault, at in faults.items()]
-    return epochs, found, messages if pictures else ["no pictures"]
+    read = {epoch: _read(pictures.get(epoch)) for epoch in epochs}
+    missing = [str(epoch) for epoch, pixels in read.items() if pixels is None]
+    message = f"picture missing or damaged: epoch{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+    found = {epoch: pixels for epoch, pixels in read.items() if pixels is not None}
+    return epochs, found, [message] if missing else []
 
 
 def spread(epochs: Sequence[int], most: int = COLUMNS) -> Sequence[int]:
@@ -103,15 +100,15 @@ def spread(epochs: Sequence[int], most: int = COLUMNS) -> Sequence[int]:
     return tuple(sorted({epochs[0], *epochs[::-1][::step]}))
 
 
-def _read(path: Path | None) -> np.ndarray | str:
-    """A picture's pixels, or what is wrong with it."""
+def _read(path: Path | None) -> np.ndarray | None:
+    """A picture's pixels; None if it is missing, damaged or of another size."""
     if path is None:
-        return "no picture"
+        return None
     try:
         with Image.open(path) as picture:
-            return np.asarray(picture.convert("RGB")) if picture.size == SIZE else "picture of another size"
+            return np.asarray(picture.convert("RGB")) if picture.size == SIZE else None
     except Exception:  # Pillow raises nearly anything for a damaged file, and no picture should stop a report
-        return "damaged picture"
+        return None
 
 
 def _draw_panel(axes: Axes, curve: Curve, store: Store, classes: Sequence[str]) -> None:

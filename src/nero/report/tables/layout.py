@@ -20,7 +20,7 @@ from nero.report.tables.entries import (
     verdict_words,
 )
 from nero.report.tables.sheets import EMBEDDED, Line, Printed, Sheet, Text, exact, row_label
-from nero.report.tables.table import Entry, Row, Table, ranks
+from nero.report.tables.table import Entry, Row, Table, ranks, record
 from nero.report.units import rate
 from nero.report.verdicts import CONFIDENCE
 
@@ -46,7 +46,7 @@ def print_table(table: Table) -> Printed:
         sheet=_sheet(table, _kinds(table)),
         notes=notes(table),
         records=tuple(
-            _record(table, row, order, entry)
+            {key: _text(value) for key, value in record(table, row, entry, order).items()}
             for row, (order, _) in zip(table.rows, map(ranking, table.rows), strict=True)
             for entry in row.entries.values()
         ),
@@ -62,15 +62,15 @@ def print_table(table: Table) -> Printed:
 def notes(table: Table) -> str:
     """What holds for this table; GENERAL_NOTES hold for all."""
     task = f"Task: {cells.row_text(table.rows[0].key)}." if table.listing else ""
-    return " ".join(filter(None, [task, _arithmetic(table), table.remark]))
+    return " ".join(filter(None, [task, _precisions(table), table.remark]))
 
 
-def _arithmetic(table: Table) -> str:
-    """The arithmetic of each row, with exceptions; empty if no task has a config yet."""
-    found: dict[str, list[str]] = {}  # rows by arithmetic
+def _precisions(table: Table) -> str:
+    """The precision of each row, with exceptions; empty if no task has a config yet."""
+    found: dict[str, list[str]] = {}  # rows by precision
     for row in table.rows:
         text = cells.row_text(row.key)
-        names: dict[str, list[str]] = {}  # of the cells by arithmetic
+        names: dict[str, list[str]] = {}  # of the cells by precision
         for entry in row.entries.values():
             if precision := cells.precision(entry.cell):
                 names.setdefault(precision, []).append(entry.name)
@@ -86,7 +86,7 @@ def _arithmetic(table: Table) -> str:
     one = len(found) == 1 and not any(entry.marked_precision for entry in table.entries)
     of_rows = (style.precision(key) + ("" if one else f" ({'; '.join(rows)})") for key, rows in found.items())
     theirs = f"; {table.source}: {style.precision('fp32')}" if table.source else ""
-    return f"Arithmetic: {', '.join(of_rows)}{theirs}."
+    return f"Precision: {', '.join(of_rows)}{theirs}."
 
 
 def findings(table: Table) -> tuple[Text, ...]:
@@ -262,40 +262,6 @@ def _heading(row: Row) -> str:
     return row.metric.heading if row.metric else ""
 
 
-def _record(table: Table, row: Row, ranked: str, entry: Entry) -> dict[str, str]:
-    """A line of the CSV; run ids are separated by spaces."""
-    cell, theirs, second = entry.cell, entry.published, entry.secondary
-    search = [run for run in entry.state.search.values() if run is not None]
-    return {
-        "experiment": table.name,
-        "task": cell.task,
-        "label": cell.label,
-        "variant": cells.variant_as_typed(cell.variant),
-        "optim": cell.optim,
-        "data": "embedded" if table.embedded else "real",
-        "precision": cells.precision(cell) or "",
-        "metric": row.metric.label if row.metric else "",
-        "goal": row.metric.goal if row.metric else "",
-        "status": entry.status,
-        "mean": exact(entry.mean),
-        "std": exact(entry.std),
-        "n": str(entry.n),
-        "secondary": second.name if second else "",
-        **{f"secondary_{name}": exact(getattr(second, name, None)) for name in ("mean", "std")},
-        "diverged": str(len(entry.runs) - entry.n),
-        "planned": str(len(cell.seeds)),
-        "lr": exact(entry.state.leading_lr),
-        "searched": str(len(search)),
-        "grid": str(len(entry.state.search)),
-        "rank": exact(entry.rank),
-        **{f"paper_{name}": exact(getattr(theirs, name, None)) for name in ("mean", "std", "n", "lr")},
-        "paper_rank": exact(entry.published_rank),
-        "verdict": entry.verdict or "",
-        "complete": exact(entry.complete),
-        "difference": exact(getattr(entry.comparison, "mean", None)),
-        **{f"difference_{end}": exact(getattr(entry.comparison, end, None)) for end in ("low", "high")},
-        "best_lr_is_papers": exact(entry.has_papers_rate),
-        "ranking": ranked,
-        "runs": " ".join(run["run_id"] for run in entry.runs),
-        "search_runs": " ".join(run["run_id"] for run in search),
-    }
+def _text(value: str | float | None) -> str:
+    """A value of a record, for the CSV."""
+    return value if isinstance(value, str) else exact(value)

@@ -32,7 +32,7 @@ def sensitivity(states: Iterable[CellState]) -> Printed:
     for cell, search in grids:
         rows.setdefault(cells.CellKey.of(cell).row, []).append((cell, search))
     blocks = [_block(row, of_row, lrs) for row, of_row in rows.items()]
-    heads = [*("task", "metric", "arithmetic", "optimiser"), *(f"η = {rate(lr)}" for lr in lrs), "close"]
+    heads = [*("task", "metric", "precision", "optimiser"), *(f"η = {rate(lr)}" for lr in lrs), "close"]
     records = tuple(_record(cell, search, lr) for cell, search in grids for lr in search)
     warning = EMBEDDED if any(cells.is_embedded(cell) for cell, _ in grids) else ""
     return Printed(
@@ -47,12 +47,12 @@ def sensitivity(states: Iterable[CellState]) -> Printed:
 
 
 def _narrow_block(block: Sequence[Line]) -> list[Line]:
-    """The metric and the arithmetic below the name of the task; another arithmetic beside the optimiser."""
+    """The metric and the precision below the name of the task; another precision beside the optimiser."""
     usual = Counter(line[2].value for line in block).most_common(1)[0][0]
     lines: list[Line] = []
-    for task, metric, arithmetic, optim, *finals in block:
+    for task, metric, precision, optim, *finals in block:
         detail = ", ".join(filter(None, [metric.value, style.precision(usual)]))
-        own = style.precision(arithmetic.value) if arithmetic.value != usual else ""
+        own = style.precision(precision.value) if precision.value != usual else ""
         lines.append([task._replace(detail="" if lines else detail), optim._replace(detail=own), *finals])
     return lines
 

@@ -131,8 +131,17 @@ class Table:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per cell: our result and the paper's, in the unit of `metric`, and the verdict on the difference."""
-        rows = [(row, entry) for row in self.rows for entry in row.entries.values()]
-        return pd.DataFrame([_as_record(row, entry) for row, entry in rows], columns=list(FRAME)).astype(FRAME)
+        records = [
+            {
+                **record(self, row, entry),
+                "task": cells.row_text(RowKey.of(entry.cell)),
+                "optimizer": style.name(entry.cell.optim),
+            }
+            for row in self.rows
+            for entry in row.entries.values()
+        ]
+        frame = pd.DataFrame(records).rename(columns={"difference_low": "low", "difference_high": "high"})
+        return frame.reindex(columns=list(FRAME)).astype(FRAME)
 
     def __repr__(self) -> str:
         complete = sum(entry.complete for entry in self.entries)
@@ -146,25 +155,42 @@ class Table:
         return to_markdown(print_table(self))
 
 
-def _as_record(row: Row, entry: Entry) -> dict[str, Any]:
-    """A row of `Table.to_frame`."""
-    theirs, comparison = entry.published, entry.comparison
+def record(table: Table, row: Row, entry: Entry, ranking: str = "") -> dict[str, Any]:
+    """All numbers of a cell, in the order of the CSV; `ranking` is that of its row against the paper's."""
+    cell, theirs, second, comparison = entry.cell, entry.published, entry.secondary, entry.comparison
+    search = [run for run in entry.state.search.values() if run is not None]
     return {
-        "task": cells.row_text(RowKey.of(entry.cell)),
-        "optimizer": style.name(entry.cell.optim),
+        "experiment": table.name,
+        "task": cell.task,
+        "label": cell.label,
+        "variant": cells.variant_as_typed(cell.variant),
+        "optim": cell.optim,
+        "data": "embedded" if table.embedded else "real",
+        "precision": cells.precision(cell),
         "metric": row.metric.label if row.metric else None,
         "goal": row.metric.goal if row.metric else None,
+        "status": entry.status,
         "mean": entry.mean,
         "std": entry.std,
         "n": entry.n,
+        "secondary": second.name if second else None,
+        **{f"secondary_{name}": getattr(second, name, None) for name in ("mean", "std")},
+        "diverged": len(entry.runs) - entry.n,
+        "planned": len(cell.seeds),
         "lr": entry.state.leading_lr,
-        "status": entry.status,
+        "searched": len(search),
+        "grid": len(entry.state.search),
         "rank": entry.rank,
         **{f"paper_{name}": getattr(theirs, name, None) for name in ("mean", "std", "n", "lr")},
         "paper_rank": entry.published_rank,
-        "difference": getattr(comparison, "mean", None),
-        **{end: getattr(comparison, end, None) for end in ("low", "high")},
         "verdict": entry.verdict,
+        "complete": entry.complete,
+        "difference": getattr(comparison, "mean", None),
+        **{f"difference_{end}": getattr(comparison, end, None) for end in ("low", "high")},
+        "best_lr_is_papers": entry.has_papers_rate,
+        "ranking": ranking,
+        "runs": " ".join(run["run_id"] for run in entry.runs),
+        "search_runs": " ".join(run["run_id"] for run in search),
     }
 
 
