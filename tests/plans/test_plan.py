@@ -55,7 +55,7 @@ def test_run_counts_match_the_paper() -> None:
     assert counts["table1"] == 168
     assert counts["ablation"] == 8 * (6 + 2)
     assert counts["mnist"] == 2 * 3 + 4 * (4 + 2) + 3
-    assert counts["imagenet"] == 4
+    assert counts["imagenet"] == 12
     assert counts["pong"] == 4 * (5 + 2) + 3
 
 
