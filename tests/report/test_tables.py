@@ -51,7 +51,9 @@ def deep_entry(table: Table, optim: str) -> Entry:
 
 def markdown_cell(table: Table, optim: str, whose: str = "ours", task: str = DEEP) -> str:
     head, _, *body = markdown_rows(to_markdown(table))
-    first = next(number for number, row in enumerate(body) if row[0] == task_name(task))
+    name = task_name(task)  # which may be the beginning of another's
+    fits = (str.__eq__, str.startswith)
+    first = next(number for fit in fits for number, row in enumerate(body) if fit(row[0], name))
     row = next(row for row in body[first:] if row[2] == whose)
     return row[[name.lower() for name in head].index(optim)]
 
