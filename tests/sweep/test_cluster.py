@@ -56,7 +56,7 @@ def test_docs_have_slurm_commands_for_one_and_two_nodes() -> None:
 def test_documented_slurm_commands_request_stated_resources(tmp_path: Path, place: int, nodes: int, gpus: int) -> None:
     script = sbatch_script_lines(tmp_path, documented_slurm_commands()[place])
     for line in (
-        "#SBATCH --array=0-3%4",  # a job for each of the figure's four runs
+        "#SBATCH --array=0-11%12",  # a job for each of the figure's twelve runs
         f"#SBATCH --nodes={nodes}",
         f"#SBATCH --ntasks-per-node={gpus}",
         f"#SBATCH --gpus-per-node={gpus}",
@@ -69,7 +69,7 @@ def test_documented_slurm_commands_request_stated_resources(tmp_path: Path, plac
 def test_documented_make_command_requests_stated_slurm_resources(tmp_path: Path) -> None:
     script = sbatch_script_lines(tmp_path, command_made_by_documented_target("imagenet"))
     for line in (
-        "#SBATCH --array=0-3%4",
+        "#SBATCH --array=0-11%12",
         "#SBATCH --ntasks-per-node=4",
         "#SBATCH --gpus-per-node=4",
         "#SBATCH --time=1440",
