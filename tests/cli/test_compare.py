@@ -163,6 +163,9 @@ def test_plan_counts_logged_runs_of_the_baselines(local: Path, capsys: pytest.Ca
     for word in ("torch.optim.NAdam", "nadam"):
         assert exit_status("compare", [word, "--lr", "0.001", "0.01", "--plan"]) == 0
         assert "wrote" not in capsys.readouterr().out
+    for word in ("hydra/launcher=joblib", "machine=cpu", "machine.budget_seconds=9"):
+        assert exit_status("compare", ["nadam", "--lr", "0.001", "0.01", "--plan", word]) == 0, word
+        assert "wrote" not in capsys.readouterr().out, "a setting of the sweep is no setting of runs"
     assert exit_status("compare", ["torch.optim.NAdam", "--set", "eps=1e-6", "--plan"]) == 2
     said = (
         "error: local/configs/optim/nadam.yaml has other settings: add --name NAME to keep both, or edit it and run "

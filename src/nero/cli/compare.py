@@ -141,7 +141,7 @@ def _refuse_arguments(settings: Sequence[str]) -> None:
             raise ConfigError(f"{word}: the learning rates of your optimiser are given by --lr {value}")
         if argument != key:
             raise ConfigError(f"{word} would change the baselines too: give it as --set {argument}={value}")
-        if "." not in key and key not in known:
+        if _root(word) == key and key not in known:
             hint = f"{nearest(key, known)}; an argument of your optimiser is given as --set {key}={value}"
             raise ConfigError(f"there is no setting {key}{hint}")
 
