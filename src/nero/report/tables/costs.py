@@ -22,7 +22,8 @@ NOTES = (
     "that had the card to themselves (n of them); unknown if none did. The links are learning rate/seed of each run. "
     "Expected hours are estimated from runs that had their GPU to themselves, or shared it as the lanes of a sweep do: "
     "one GPU-bound run at a time, with CPU-bound runs next to it. If there are only others, the shortest gives an "
-    "upper bound. The paper's times are those of its Appendix A for one run, the same for every optimiser."
+    "upper bound; from runs of other experiments the estimate is rough. The paper's times are those of its Appendix A "
+    "for one run, the same for every optimiser."
 )
 
 
