@@ -125,9 +125,9 @@ def test_estimate_prefers_runs_with_same_precision() -> None:
     expected |= {unlike.run(0.1, 0): "5:30", embedded.run(0.1, 0): "unknown"}
     assert times == {run.run_id: time for run, time in expected.items()}
     assert f"{unlike.run(0.1, 0).run_id}  50 epochs  roughly 5:30" in text
-    assert text.count("roughly") == 2
-    assert "1 runs are estimated roughly, from runs with other settings" in text
-    assert "1 runs of unknown length are not counted" in text
+    assert text.count("roughly") == 1
+    assert "only a rough estimate, from runs with other settings, for 1 run" in text
+    assert "not counted, since nothing is known: 1 run" in text
 
 
 def test_other_optimisers_of_the_experiment_come_before_runs_of_other_experiments() -> None:
@@ -147,10 +147,20 @@ def test_plan_states_which_device_expected_times_are_for() -> None:
     plan = Experiment("x", "x", (cell,)), [survey(cell, logged)], logged
     there, elsewhere = (describe_plan(*plan, here=device) for device in (H200, OTHER))
     assert "at most 1:00" in there
-    assert "expected on NVIDIA H200: 1:00; of 1 runs only an upper bound is known" in there
+    assert "expected on NVIDIA H200: 1:00; only an upper bound is known for 1 run" in there
     assert "unknown" not in there
     assert "expected on NVIDIA H200: 1:00" in elsewhere
     assert "expected on this machine (NVIDIA A100): unknown" in elsewhere
+
+
+def test_estimate_from_packed_runs_with_other_settings_is_a_rough_upper_bound() -> None:
+    cell = Cell("mnist_mlp100", "nero", (0.01,), 0, ())
+    smaller = Cell("mnist_mlp100", "nero", (0.01,), 0, (), overrides=("task.depth=5",)).run(0.01, 0)
+    logged = {smaller.run_id: summary(smaller, 60.0, gpu_processes=4)}
+    left = expected([survey(cell, logged)], logged, H200)
+    assert (left.bounds, left.rough, left.qualifier) == (1, 1, "at most roughly ")
+    text = describe_plan(Experiment("x", "x", (cell,)), [survey(cell, logged)], logged, here=H200)
+    assert f"{cell.run(0.01, 0).run_id}  50 epochs  at most roughly 1:00" in text
 
 
 def test_expected_time_is_unknown_without_logged_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,9 +57,7 @@ class Expected:
     @property
     def bounds(self) -> int:
         """Runs with an upper bound only."""
-        return sum(
-            estimate is not None and estimate.is_bound and not estimate.is_rough for estimate in self.runs.values()
-        )
+        return sum(estimate is not None and estimate.is_bound for estimate in self.runs.values())
 
     @property
     def rough(self) -> int:
@@ -78,7 +76,7 @@ class Expected:
 
 def qualifier(rough: int, bounds: int) -> str:
     """What stands before a time."""
-    return "roughly " if rough else "at most " if bounds else ""
+    return "at most " * bool(bounds) + "roughly " * bool(rough)
 
 
 def device_here() -> str:

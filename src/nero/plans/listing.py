@@ -71,12 +71,16 @@ def describe_expected(left: Expected) -> str:
     if left.gpu and left.cpu:
         text += f" ({clock(left.gpu)} of GPU-bound runs, {clock(left.cpu)} of CPU-bound ones beside them)"
     if left.bounds:
-        text += f"; of {left.bounds} runs only an upper bound is known"
+        text += f"; only an upper bound is known for {_runs(left.bounds)}"
     if left.rough:
-        text += f"; {left.rough} runs are estimated roughly, from runs with other settings"
+        text += f"; only a rough estimate, from runs with other settings, for {_runs(left.rough)}"
     if left.unknown:
-        text += f"; {left.unknown} runs of unknown length are not counted"
+        text += f"; not counted, since nothing is known: {_runs(left.unknown)}"
     return text
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' * (count != 1)}"
 
 
 def describe_outcomes(outcomes: Iterable[Mapping[str, Any]]) -> str:
