@@ -127,7 +127,7 @@ def test_estimate_prefers_runs_with_same_precision() -> None:
     assert f"{unlike.run(0.1, 0).run_id}  50 epochs  roughly 5:30" in text
     assert text.count("roughly") == 1
     assert "only a rough estimate, from runs with other settings, for 1 run" in text
-    assert "not counted, since nothing is known: 1 run" in text
+    assert "; 1 run of unknown length not counted" in text
 
 
 def test_other_optimisers_of_the_experiment_come_before_runs_of_other_experiments() -> None:

@@ -75,7 +75,7 @@ def describe_expected(left: Expected) -> str:
     if left.rough:
         text += f"; only a rough estimate, from runs with other settings, for {_runs(left.rough)}"
     if left.unknown:
-        text += f"; not counted, since nothing is known: {_runs(left.unknown)}"
+        text += f"; {_runs(left.unknown)} of unknown length not counted"
     return text
 
 
